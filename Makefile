@@ -1,0 +1,45 @@
+# Every target does its own set-up; a second run of anything is quick.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+NODES ?= 3
+NODE ?= real
+# local: a cluster that this machine builds and runs. kind: needs Docker and kind. With KUBECONFIG set, that cluster is used.
+CLUSTER ?= $(if $(KUBECONFIG),own,local)
+EXAMPLE ?= addition-smollm2
+BENCHES := relay rollout operator recovery
+
+.PHONY: help setup demo test unit lint down cluster-up cluster-down bench
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+
+setup:  ## make .venv with everything in it
+	@hack/setup
+
+demo: setup  ## a real cluster, the operator, an RLJob trained to the end; EXAMPLE=…, CLUSTER=local|kind, or KUBECONFIG=…
+	@$(RUN) CLUSTER=$(CLUSTER) hack/demo $(EXAMPLE)
+
+test: setup lint  ## everything: lint, unit, engines, operator, real nodes, sabotages
+	@$(RUN) CLUSTER=$(CLUSTER) hack/test
+
+unit: setup  ## the tests that need neither a cluster nor an engine
+	@$(RUN) pytest -q -m "not cluster and not realnodes and not engine"
+
+lint: setup  ## ruff, mypy, the layers
+	@$(RUN) hack/lint
+
+cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3 NODE=real|process
+	@$(RUN) hack/cluster/cluster up --nodes $(NODES) --node $(NODE)
+
+cluster-down:  ## take that cluster away
+	@hack/cluster/cluster down
+
+down: cluster-down  ## end everything that the demo started
+
+bench: setup  ## the benchmarks, JSON under build/bench
+	@mkdir -p build/bench
+	@for b in $(BENCHES); do $(RUN) hack/bench $$b --json build/bench/$$b.json || exit 1; done
