@@ -1,0 +1,8 @@
+"""The RLJob API: models of spec and status, defaults, validation. `python -m rljob_api` prints the CRD."""
+
+from rljob_api.errors import FieldError, InvalidSpec
+from rljob_api.loading import load
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.status import RLJobStatus
+
+__all__ = ["FieldError", "InvalidSpec", "RLJob", "RLJobSpec", "RLJobStatus", "load"]

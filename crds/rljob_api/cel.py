@@ -1,0 +1,178 @@
+"""Validation rules that the API server runs (CEL, Kubernetes 1.25 and later), by the path of the object they sit on.
+
+They say what `rules` and `update` say in Python, as far as a server can; a test compares the verdicts case by case.
+Messages are constants, since computed ones need 1.27. Transition rules name `oldSelf`. A field whose name is a word of
+CEL is written with underscores around it (`__function__`), as servers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api import constants as c
+from rljob_api.rules import (
+    MAX_ACCELERATORS,
+    MAX_RESPONSES_PER_ROUND,
+    MAX_TOKENS_PER_SEQUENCE,
+    MIN_HEARTBEAT_SECONDS,
+    TECHNIQUES,
+    not_available,
+)
+from rljob_api.update import NEVER, WHILE_SUSPENDED
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: `expression` must be true; `message` is what the user reads when it is not."""
+
+    expression: str
+    message: str
+
+
+_SLOTS = "(self.acceleratorsPerMachine > 0 ? self.acceleratorsPerMachine : 1)"
+_LARGEST = "(has(self.maxMachines) ? self.maxMachines : self.machines)"
+
+RULES: dict[str, list[Rule]] = {
+    "": [
+        Rule(
+            f"size(self.metadata.name) <= {c.MAX_JOB_NAME_LENGTH}",
+            f"metadata.name must have at most {c.MAX_JOB_NAME_LENGTH} characters: pods are named "
+            "<name>-coordinator-0-<incarnation>",
+        ),
+        Rule(
+            f"self.metadata.name.matches('{c.JOB_NAME_PATTERN}')",
+            "metadata.name must be lower-case letters, digits and '-', begin with a letter and not end with '-': "
+            "it names a Service",
+        ),
+    ],
+    "spec": [
+        Rule(
+            "self.mode != 'Asynchronous'",
+            "mode: Asynchronous is not available in this version (Laminar's asynchronous mode); leave it out or set it "
+            "to OnPolicy",
+        ),
+        Rule(
+            "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
+            "rewards of kind ReasoningGym need prompts from data.prompts.reasoningGym",
+        ),
+        Rule("self.rewards.exists(r, r.weight != 0.0)", "rewards must hold at least one weight other than 0"),
+        Rule(
+            "self.algorithm.maxTokensPerMicrobatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
+            "algorithm.maxTokensPerMicrobatch must hold the longest sequence: data.maxPromptTokens + "
+            "data.maxResponseTokens",
+        ),
+        Rule("self.algorithm.warmupRounds <= self.rounds", "algorithm.warmupRounds must be at most rounds"),
+    ],
+    "spec.data": [
+        Rule("!has(self.systemPrompt) || self.chatTemplate", "systemPrompt needs chatTemplate: true"),
+        Rule(
+            f"self.maxPromptTokens + self.maxResponseTokens <= {MAX_TOKENS_PER_SEQUENCE}",
+            f"maxPromptTokens and maxResponseTokens must be at most {MAX_TOKENS_PER_SEQUENCE} together",
+        ),
+    ],
+    "spec.data.prompts": [
+        Rule(
+            "(has(self.file) ? 1 : 0) + (has(self.dataset) ? 1 : 0) + (has(self.reasoningGym) ? 1 : 0) == 1",
+            "must name exactly one source: file, dataset or reasoningGym",
+        ),
+    ],
+    "spec.rewards[]": [
+        Rule(
+            "self.kind != 'Code' && self.kind != 'Judge'",
+            "kind Code and kind Judge are not available in this version; use Math, ReasoningGym or Python",
+        ),
+        Rule(
+            "(self.kind == 'Python') == has(self.__function__)",
+            "function is required for kind Python, as module:function, and for no other kind",
+        ),
+    ],
+    "spec.rewards[].timeout": [
+        Rule("self.minSeconds <= self.maxSeconds", "minSeconds must be at most maxSeconds"),
+    ],
+    "spec.algorithm": [
+        Rule(
+            f"self.promptsPerRound * self.responsesPerPrompt <= {MAX_RESPONSES_PER_ROUND}",
+            f"a round holds at most {MAX_RESPONSES_PER_ROUND} responses: promptsPerRound x responsesPerPrompt is more",
+        ),
+        Rule("self.promptsPerRound % self.minibatches == 0", "minibatches must divide promptsPerRound"),
+    ],
+    "spec.streamTraining": [
+        Rule("self.minCompleted <= self.maxCompleted", "minCompleted must be at most maxCompleted"),
+    ],
+    "spec.rollout": [
+        Rule("!has(self.minMachines) || self.minMachines <= self.machines", "minMachines must be at most machines"),
+        Rule("!has(self.maxMachines) || self.maxMachines >= self.machines", "maxMachines must be at least machines"),
+        Rule(
+            f"{_LARGEST} * self.acceleratorsPerMachine <= {MAX_ACCELERATORS}",
+            f"all machines together may have at most {MAX_ACCELERATORS} accelerators",
+        ),
+        Rule(
+            "!has(self.allowedTensorParallelSizes) || self.tensorParallelSize in self.allowedTensorParallelSizes",
+            "tensorParallelSize must be one of allowedTensorParallelSizes",
+        ),
+        Rule(
+            f"{_SLOTS} % self.tensorParallelSize == 0",
+            "tensorParallelSize must divide acceleratorsPerMachine: tensor parallelism stays inside a machine, and a "
+            "machine without accelerators is one replica",
+        ),
+        Rule(
+            f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(s, {_SLOTS} % s == 0)",
+            "each of allowedTensorParallelSizes must divide acceleratorsPerMachine",
+        ),
+    ],
+    "spec.checkpoint": [
+        Rule("!(has(self.volumeClaimName) && has(self.emptyDir))", "volumeClaimName and emptyDir exclude each other"),
+    ],
+    "spec.runPolicy": [
+        Rule(
+            "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
+            "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
+            "startupDeadlineSeconds must be at most activeDeadlineSeconds",
+        ),
+    ],
+    "spec.failurePolicy.backoff": [
+        Rule("self.initialSeconds <= self.maxSeconds", "initialSeconds must be at most maxSeconds"),
+    ],
+    "spec.relay": [
+        Rule(
+            f"self.heartbeatSeconds >= {MIN_HEARTBEAT_SECONDS}",
+            f"heartbeatSeconds must be at least {MIN_HEARTBEAT_SECONDS}",
+        ),
+        Rule(
+            "self.heartbeatSeconds * 2.0 <= self.rebuildTimeoutSeconds",
+            "heartbeatSeconds must be at most half of rebuildTimeoutSeconds",
+        ),
+    ],
+    "spec.scheduling": [
+        Rule(
+            "self.gang != 'PodGroup'", "gang: PodGroup is not available in this version; leave it out or set it to None"
+        ),
+    ],
+}
+for _field, _what in TECHNIQUES.items():
+    RULES.setdefault(f"spec.{_field}", []).insert(0, Rule("!self.enabled", f"enabled: true {not_available(_what)}"))
+
+
+def _same(path: str) -> str:
+    """CEL for: the optional field at `path` (of at most two steps below the spec) is what it was."""
+    parent, _, _ = path.rpartition(".")
+    now, was = f"self.{path}", f"oldSelf.{path}"
+    present = f"has({now}) == has({was})"
+    equal = f"(!has({now}) || {now} == {was})"
+    if parent:
+        both = f"has(self.{parent}) && has(oldSelf.{parent})"
+        return f"!({both}) || ({present} && {equal})"
+    return f"{present} && {equal}"
+
+
+def transition_rules() -> list[Rule]:
+    """Rules on `spec` about what may change."""
+    never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in NEVER]
+    suspended = [
+        Rule(
+            f"self.suspend || oldSelf.suspend || ({_same(path)})",
+            f"{path} can change only while the job is suspended; set suspend: true first",
+        )
+        for path in WHILE_SUSPENDED
+    ]
+    return never + suspended

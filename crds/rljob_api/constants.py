@@ -1,0 +1,97 @@
+"""Names that cross rooms: the API group, labels, environment variables, paths, ports and field managers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+GROUP: Final = "rljob.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "RLJob"
+PLURAL: Final = "rljobs"
+SINGULAR: Final = "rljob"
+LIST_KIND: Final = "RLJobList"
+SHORT_NAME: Final = "rlj"
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"
+
+# Who reconciles the job when `spec.managedBy` says nothing else.
+MANAGED_BY_OPERATOR: Final = f"{GROUP}/operator"
+
+# Server-side apply: one manager per part of the object; neither touches the other's.
+OPERATOR_FIELD_MANAGER: Final = "rljob-operator"
+COORDINATOR_FIELD_MANAGER: Final = "rljob-coordinator"
+
+LABEL_JOB: Final = f"{GROUP}/job"
+LABEL_ROLE: Final = f"{GROUP}/role"
+LABEL_MACHINE: Final = f"{GROUP}/machine"
+LABEL_INCARNATION: Final = f"{GROUP}/incarnation"
+LABEL_SHAPE: Final = f"{GROUP}/shape"
+LABEL_EPOCH: Final = f"{GROUP}/epoch"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY_VALUE: Final = "rljob"
+
+ROLE_COORDINATOR: Final = "coordinator"
+ROLE_TRAINER: Final = "trainer"
+ROLE_ROLLOUT: Final = "rollout"
+
+MAIN_CONTAINER: Final = "main"
+
+ENV_PREFIX: Final = "RLJOB_"
+ENV_NAME: Final = "RLJOB_NAME"
+ENV_NAMESPACE: Final = "RLJOB_NAMESPACE"
+ENV_UID: Final = "RLJOB_UID"
+ENV_MACHINE: Final = "RLJOB_MACHINE"
+ENV_INCARNATION: Final = "RLJOB_INCARNATION"
+ENV_ROLE: Final = "RLJOB_ROLE"
+ENV_COORDINATOR_ADDRESS: Final = "RLJOB_COORDINATOR_ADDRESS"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_POD_UID: Final = "POD_UID"
+ENV_POD_IP: Final = "POD_IP"
+ENV_NODE_NAME: Final = "NODE_NAME"
+
+AUTH_DIR: Final = "/etc/rljob/auth"
+AUTH_RAY_TOKEN: Final = "ray-token"
+AUTH_RELAY_KEY: Final = "relay-key"
+STATE_DIR: Final = "/var/lib/rljob"
+SHM_DIR: Final = "/dev/shm"
+TMP_DIR: Final = "/tmp"
+# A `pvc://CLAIM/sub/path` in the spec is the folder CLAIMS_DIR/CLAIM/sub/path in every pod, mounted read-only.
+CLAIMS_DIR: Final = "/mnt/rljob"
+
+HEALTH_PORT: Final = 8080
+RAY_PORT: Final = 6379
+
+# The longest generated name is `<job>-coordinator-0-<incarnation>`. It is a label value and a host name, so at most 63
+# characters; incarnations get five digits.
+MAX_JOB_NAME_LENGTH: Final = 63 - len("-coordinator-0-99999")
+JOB_NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+
+def machine_name(role: str, index: int) -> str:
+    """`rollout-0`: a place in the job that pods fill, one incarnation after the other."""
+    return f"{role}-{index}"
+
+
+def pod_name(job: str, machine: str, incarnation: int) -> str:
+    """`demo-rollout-0-1`: a name is never used twice, so a pod stuck on a dead node blocks nothing."""
+    return f"{job}-{machine}-{incarnation}"
+
+
+def coordinator_service(job: str) -> str:
+    """The headless Service through which workers find the coordinator."""
+    return f"{job}-coordinator"
+
+
+def auth_secret(job: str) -> str:
+    """The Secret mounted at `AUTH_DIR`."""
+    return f"{job}-auth"
+
+
+def claim_path(source: str) -> tuple[str, str] | None:
+    """(claim, path in the pod) of a `pvc://claim/sub/path`, or None for any other source."""
+    match = re.fullmatch(r"pvc://([^/]+)(?:/(.*))?", source)
+    if match is None:
+        return None
+    claim, below = match.group(1), (match.group(2) or "").strip("/")
+    return claim, f"{CLAIMS_DIR}/{claim}/{below}".rstrip("/")

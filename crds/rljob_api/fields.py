@@ -1,0 +1,169 @@
+"""The building blocks of the models: the strict base class and the field types with a spelling of their own.
+
+Every pattern carries advice in plain words: a user is told what to write, not which regular expression failed.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    model_serializer,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+
+class Model(BaseModel):
+    """Frozen, strict, camelCase on the wire, snake_case in Python; docstrings under fields are their descriptions."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it goes over the wire: camelCase, plain JSON values, absent instead of null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+_EMPTY: tuple[object, ...] = ("", (), [], {})
+
+
+class StatusModel(Model):
+    """Absent instead of empty. An empty list would be owned by whoever applied it, and conflict with the other writer;
+    an empty string in a server-side apply is read as null by servers of 1.20."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value not in _EMPTY}
+
+
+def map_by(*keys: str) -> dict[str, Any]:
+    """Schema of a list whose entries are told apart by `keys`: server-side apply then merges it entry by entry."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+def spelled(pattern: str, advice: str) -> AfterValidator:
+    """A check that a string has a spelling; `advice` ends the message ("must be …")."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if compiled.fullmatch(value) is None:
+            raise PydanticCustomError("spelling", "{advice}", {"advice": advice})
+        return value
+
+    return AfterValidator(check)
+
+
+def text_type(pattern: str, advice: str, max_length: int) -> Any:
+    """An annotated `str` with a pattern that the CRD carries too."""
+    return Annotated[
+        str,
+        Field(max_length=max_length),
+        spelled(pattern, advice),
+        WithJsonSchema({"type": "string", "pattern": f"^({pattern})$", "maxLength": max_length}),
+    ]
+
+
+_SUFFIXES = {
+    "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10, "T": 10**12, "G": 10**9, "M": 10**6, "k": 10**3, "": 1,
+}  # fmt: skip
+_BYTES_PATTERN = r"[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?"
+
+
+def parse_bytes(value: object, info: ValidationInfo) -> object:
+    """`"32Mi"` → 33554432. On the wire always a string; in Python an `int` will do."""
+    if isinstance(value, int) and info.mode == "python":
+        return value
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?", value) if isinstance(value, str) else None
+    if match is not None:
+        number = Decimal(match.group(1)) * _SUFFIXES[match.group(2) or ""]
+        if number == number.to_integral_value():
+            return int(number)
+    raise PydanticCustomError("spelling", "{advice}", {"advice": 'must be whole bytes in a string such as "32Mi"'})
+
+
+def format_bytes(value: int) -> str:
+    """33554432 → `"32Mi"`: the shortest exact spelling with a binary suffix."""
+    suffix = next((s for s in ("Ti", "Gi", "Mi", "Ki") if value and value % _SUFFIXES[s] == 0), "")
+    return f"{value // _SUFFIXES[suffix]}{suffix}"
+
+
+def _utc_second(value: datetime) -> datetime:
+    """Status times are whole seconds in UTC, so that what is written reads back equal."""
+    if value.tzinfo is None:
+        raise PydanticCustomError(
+            "spelling", "{advice}", {"advice": "must carry a time zone, e.g. 2026-01-31T12:00:00Z"}
+        )
+    return value.astimezone(UTC).replace(microsecond=0)
+
+
+def _rfc3339(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    PlainSerializer(format_bytes, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{_BYTES_PATTERN}$", "maxLength": 32}),
+]
+"""A quantity of bytes: an `int` in Python, a string such as `32Mi` on the wire. Not int-or-string: with one of those in
+the schema, servers of 1.20 merge no list in server-side apply."""
+
+Timestamp = Annotated[
+    datetime,
+    AfterValidator(_utc_second),
+    PlainSerializer(_rfc3339, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A point in time in UTC, to the second."""
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DnsLabel = text_type(
+    _LABEL, "must be lower-case letters, digits and '-', beginning and ending with one of the first", 63
+)
+DnsName = text_type(
+    rf"{_LABEL}(\.{_LABEL})*", "must be a DNS name: lower-case letters, digits, '-' and '.', e.g. high-priority", 253
+)
+QualifiedName = text_type(
+    r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+    "must be a qualified name such as nvidia.com/gpu",
+    253,
+)
+FunctionPath = text_type(
+    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must be module:function, e.g. my_rewards.math:score", 253
+)
+FolderOrFile = text_type(
+    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?",
+    "must be an absolute path such as /data/train, or pvc://CLAIM/PATH",
+    1024,
+)
+ModelSource = text_type(
+    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?"
+    r"|hf://[\w.-]+/[\w.-]+(@[\w./-]+)?|package://[\w.-]+(/[\w./-]+)?",
+    "must be an absolute path, pvc://CLAIM/PATH, hf://ORG/NAME or package://PACKAGE[/MODEL]",
+    1024,
+)
+FieldName = text_type(r"[A-Za-z_][\w.-]*", "must be the name of a field of the records, e.g. question", 128)
+Name = Annotated[str, Field(max_length=253)]
+Sentence = Annotated[str, Field(max_length=2048)]
+Count = Annotated[int, Field(ge=0)]

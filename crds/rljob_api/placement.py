@@ -1,0 +1,300 @@
+"""Where the job runs: trainer, rollout machines, coordinator, relay, checkpoints, failures, scheduling."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from rljob_api.constants import MAIN_CONTAINER
+from rljob_api.fields import Bytes, DnsName, Model, QualifiedName
+
+_CONTAINER = {
+    "type": "object",
+    "description": "A container, as in a Pod.",
+    "required": ["name"],
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        "name": {
+            "type": "string",
+            "description": f"Its name: `{MAIN_CONTAINER}` for ours, anything else is a sidecar.",
+            "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            "maxLength": 63,
+        }
+    },
+}
+_POD_SPEC = {
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        **{
+            field: {
+                "type": "boolean",
+                "enum": [False],
+                "description": "Not supported: pods have addresses of their own.",
+            }
+            for field in ("hostNetwork", "hostPID", "hostIPC")
+        },
+        "restartPolicy": {
+            "type": "string",
+            "enum": ["Never"],
+            "description": "Never: the operator replaces a pod that failed, under a new name.",
+        },
+        "containers": {
+            "type": "array",
+            "description": f"Merged by name: `{MAIN_CONTAINER}` is ours, any other is a sidecar.",
+            "maxItems": 16,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": _CONTAINER,
+        },
+    },
+}
+PodSpec = Annotated[dict[str, Any], WithJsonSchema(_POD_SPEC)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
+
+
+class TemplateMetadata(Model):
+    """Labels and annotations to put on the pods besides ours."""
+
+    labels: Labels = Field(default_factory=dict)
+    """Labels. Those under rljob.dev/ are the operator's."""
+    annotations: Annotations = Field(default_factory=dict)
+    """Annotations. Those under rljob.dev/ are the operator's."""
+
+
+class PodTemplate(Model):
+    """What to change or add in the pods of a role, written as a pod template. The operator fills in the rest, so an
+    empty template is whole."""
+
+    metadata: TemplateMetadata = TemplateMetadata()
+    """Labels and annotations."""
+    spec: PodSpec = Field(default_factory=dict)
+    """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
+    Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
+    securityContext of ours; every other one is a sidecar."""
+
+    def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
+        """The container of that name as the user wrote it, or an empty one."""
+        containers: list[dict[str, Any]] = self.spec.get("containers", [])
+        return next((container for container in containers if container.get("name") == name), {})
+
+    @property
+    def sidecars(self) -> list[dict[str, Any]]:
+        """The containers that are not ours."""
+        return [container for container in self.spec.get("containers", []) if container.get("name") != MAIN_CONTAINER]
+
+
+class Trainer(Model):
+    """The trainer pods: one rank per accelerator, or one per pod without accelerators."""
+
+    replicas: int = Field(default=1, ge=1, le=256)
+    """Trainer pods. They live and fail as one group."""
+    accelerators_per_replica: int = Field(default=0, ge=0, le=64)
+    """Accelerators of each pod. 0: train on CPUs."""
+    template: PodTemplate = PodTemplate()
+    """Changes to the trainer's pods."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return self.replicas * max(1, self.accelerators_per_replica)
+
+
+class Engine(StrEnum):
+    """What generates."""
+
+    VLLM = "VLLM"
+    REFERENCE = "Reference"
+
+
+class EngineOptions(Model):
+    """Settings of the rollout engine."""
+
+    max_concurrent_requests: int = Field(default=256, ge=1, le=65_536)
+    """Most responses that one replica generates at once."""
+    kv_cache_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 45)] | None = None
+    """KV cache of one replica, e.g. 512Mi. Absent: what acceleratorMemoryFraction leaves; on CPUs 256Mi."""
+    accelerator_memory_fraction: float = Field(default=0.9, gt=0, le=1)
+    """Share of accelerator memory that a replica may use."""
+
+
+class Rollout(Model):
+    """The rollout machines. A machine is one pod with its accelerators, one relay and accelerators / tensorParallelSize
+    replicas (one replica on CPUs)."""
+
+    machines: int = Field(ge=1, le=1024)
+    """How many machines; what `kubectl scale` writes. With minMachines < maxMachines: how many to begin with."""
+    min_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Fewest machines the operator may choose. Absent: `machines`."""
+    max_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Most machines the operator may choose. Absent: `machines`."""
+    accelerators_per_machine: int = Field(default=0, ge=0, le=64)
+    """Accelerators of each machine. 0: generate on CPUs."""
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    """Accelerators of one replica, to begin with."""
+    allowed_tensor_parallel_sizes: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=64)], ...] | None,
+        Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = None
+    """Sizes the operator and the coordinator may choose from. Absent: tensorParallelSize only."""
+    engine: Engine = Field(default=Engine.VLLM)
+    """VLLM, or Reference: a small engine in plain PyTorch for tests and for machines without vLLM."""
+    engine_options: EngineOptions = EngineOptions()
+    """Settings of the engine."""
+    template: PodTemplate = PodTemplate()
+    """Changes to the rollout pods."""
+
+    @property
+    def smallest(self) -> int:
+        """Fewest machines allowed."""
+        return self.machines if self.min_machines is None else self.min_machines
+
+    @property
+    def largest(self) -> int:
+        """Most machines allowed."""
+        return self.machines if self.max_machines is None else self.max_machines
+
+    @property
+    def tensor_parallel_choices(self) -> tuple[int, ...]:
+        """Allowed tensor parallel sizes, ascending."""
+        return tuple(sorted(self.allowed_tensor_parallel_sizes or (self.tensor_parallel_size,)))
+
+    @property
+    def slots(self) -> int:
+        """Accelerators of a machine as far as layouts are concerned: a CPU machine counts as one."""
+        return max(1, self.accelerators_per_machine)
+
+
+class Coordinator(Model):
+    """The coordinator pod: prompts, rounds, rewards, the state store. Needs no accelerator."""
+
+    template: PodTemplate = PodTemplate()
+    """Changes to the coordinator's pod."""
+
+
+class Relay(Model):
+    """The chain of relays over which new weights reach the rollout machines."""
+
+    chunk_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30, json_schema_extra={"default": "32Mi"})] = 32 << 20
+    """Size of the pieces in which weights travel: a relay passes a piece on as soon as it has it."""
+    heartbeat_seconds: float = Field(default=0.5, gt=0, le=60)
+    """How often neighbours tell each other that they live; two beats missed close the chain over a gap."""
+    rebuild_timeout_seconds: float = Field(default=10.0, gt=0, le=3600)
+    """How long a rebuild of the chain may take before it is reported as failed."""
+
+
+class EmptyDirCheckpoint(Model):
+    """State on the node's disk. It dies with the pod: no recovery across pods."""
+
+    size_limit: Annotated[Bytes, Field(ge=1 << 20, le=1 << 50)] | None = None
+    """Most bytes it may hold, e.g. 20Gi."""
+
+
+class Checkpoint(Model):
+    """Where the job keeps its state: checkpoints, the coordinator's store, the final model. A scratch folder when no
+    claim is named."""
+
+    volume_claim_name: DnsName | None = None
+    """An existing PersistentVolumeClaim, ReadWriteMany when trainer and coordinator may sit on different nodes."""
+    empty_dir: EmptyDirCheckpoint | None = None
+    """A scratch folder instead. The default when no claim is named."""
+    every_rounds: int = Field(default=10, ge=1, le=1_000_000)
+    """Rounds between checkpoints. One is also written at suspension and at the end."""
+    keep: int = Field(default=2, ge=1, le=1000)
+    """How many checkpoints to keep."""
+
+    @property
+    def survives_pods(self) -> bool:
+        """Whether a new pod can go on where an old one stopped."""
+        return self.volume_claim_name is not None
+
+
+class ReplacementBackOff(Model):
+    """How long to wait before a machine that fails again and again is filled once more. Doubles with each failure."""
+
+    initial_seconds: float = Field(default=5.0, gt=0, le=3600)
+    """Wait after the second failure in a row; the first is repaired at once."""
+    max_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """Longest wait."""
+    reset_after_seconds: float = Field(default=600.0, gt=0, le=604_800)
+    """A machine without failure for so long starts again at zero."""
+
+
+class ForceDelete(StrEnum):
+    """Whether pods on a lost node are deleted from the API without the node's word."""
+
+    NEVER = "Never"
+    WHEN_FENCED = "WhenFenced"
+    ALWAYS = "Always"
+
+
+class NodeFailure(Model):
+    """What to do about machines on a node that is gone."""
+
+    grace_seconds: float = Field(default=15.0, ge=0, le=3600)
+    """How long a node may be NotReady before its machines are replaced without other witnesses."""
+    force_delete: ForceDelete = Field(default=ForceDelete.WHEN_FENCED)
+    """Never; WhenFenced: when the Node is deleted or tainted out-of-service; Always."""
+    avoid_failed_nodes_seconds: float = Field(default=3600.0, ge=0, le=604_800)
+    """How long no pod of the job is placed on a node that failed it."""
+
+
+class FailurePolicy(Model):
+    """What to do about failures."""
+
+    max_replacements_per_machine: int = Field(default=5, ge=0, le=1000)
+    """Failures in a row after which a rollout machine is given up and the job goes on without it."""
+    max_rounds_without_group: int = Field(default=3, ge=1, le=1000)
+    """Rounds in a row without a single group to train on (rewards keep failing), after which the job fails."""
+    backoff: ReplacementBackOff = ReplacementBackOff()
+    """Waiting between replacements."""
+    node_failure: NodeFailure = NodeFailure()
+    """Lost nodes."""
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods go when the job has ended."""
+
+    ALL = "All"
+    RUNNING = "Running"
+    NONE = "None"
+
+
+class RunPolicy(Model):
+    """Bounds of the run, named as in Job and JobSet."""
+
+    backoff_limit: int = Field(default=5, ge=0, le=1000)
+    """Failures in a row of the coordinator or the trainer group that are repaired; one more fails the job."""
+    startup_deadline_seconds: Annotated[int | None, Field(ge=1, le=604_800)] = None
+    """The job fails when its pods are not all ready so long after start or resumption."""
+    active_deadline_seconds: Annotated[int | None, Field(ge=1, le=315_360_000)] = None
+    """The job fails when it has not completed so long after start or resumption."""
+    ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=315_360_000)] = None
+    """The job is deleted so long after it has ended. Absent: it stays."""
+    clean_pod_policy: CleanPodPolicy = Field(default=CleanPodPolicy.RUNNING)
+    """At the end delete All pods, those still Running, or None."""
+    drain_seconds: int = Field(default=60, ge=0, le=86_400)
+    """How long a machine that leaves, or a job that is suspended, may take to hand over its work."""
+
+
+class Gang(StrEnum):
+    """Whether pods are scheduled all or none."""
+
+    NONE = "None"
+    POD_GROUP = "PodGroup"
+
+
+class Scheduling(Model):
+    """How pods find nodes; more in the templates."""
+
+    scheduler_name: DnsName | None = None
+    """The scheduler. Absent: the cluster's default."""
+    gang: Gang = Field(default=Gang.NONE)
+    """None. PodGroup is not available in this version."""
+    priority_class_name: DnsName | None = None
+    """Priority class of all pods."""
+    accelerator_resource: QualifiedName = "nvidia.com/gpu"
+    """The extended resource that counts accelerators."""

@@ -1,0 +1,193 @@
+"""The coordinator's part of the status: `status.runtime`, which it alone applies."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp
+
+
+class RoundKind(StrEnum):
+    """Short rounds race (tail batching), long ones take exactly what they launch. Plain rounds count as Long."""
+
+    SHORT = "Short"
+    LONG = "Long"
+
+
+class FinishedOutcome(StrEnum):
+    """How the coordinator says the run ended."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class RelayTopology(StatusModel):
+    """The chain over which weights travel. In `status.relay` the operator's order; in `status.runtime.relay` what the
+    coordinator made of it after repairs."""
+
+    epoch: Count = 0
+    """Rises when the membership changes; a relay of a lower epoch is refused."""
+    revision: Count | None = None
+    """Within the epoch, raised by the coordinator at each repair."""
+    master: Annotated[str | None, Field(max_length=63)] = None
+    """The machine that receives from the trainer: the first of the chain."""
+    chain: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
+    """Machines in the order of the broadcast."""
+    weight_version: Count | None = None
+    """The newest version that the whole chain holds."""
+
+
+class Suspect(StatusModel):
+    """A machine that somebody in the data plane believes dead. The operator judges."""
+
+    machine: Annotated[str, Field(max_length=63)]
+    """The machine."""
+    incarnation: Count
+    """Its incarnation: an older report says nothing about a newer pod."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, …"""
+    witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
+    """Who saw it: machines, or `coordinator`."""
+    since: Timestamp | None = None
+    """Since when."""
+
+
+class Finished(StatusModel):
+    """How the run ended, in the coordinator's words."""
+
+    outcome: FinishedOutcome
+    """Complete or Failed."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """One word, e.g. RoundsFinished, RewardsKeepFailing, ModelNotUsable."""
+    message: Sentence = ""
+    """A sentence for people."""
+
+
+class Problem(StatusModel):
+    """Something that wants a human and does not (yet) end the run, e.g. a full disk at a checkpoint."""
+
+    reason: Annotated[str, Field(max_length=128)]
+    """One word, e.g. CheckpointDiskFull."""
+    message: Sentence = ""
+    """What happened and what would help."""
+
+
+class RoundReport(StatusModel):
+    """Figures of one finished round."""
+
+    round: Count
+    """Which one, counted from 1."""
+    kind: RoundKind = RoundKind.LONG
+    """Short or Long."""
+    seconds: Annotated[float | None, Field(ge=0)] = None
+    """From launch to new weights in every replica."""
+    generation_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Until the last response that counts."""
+    training_seconds: Annotated[float | None, Field(ge=0)] = None
+    """The update."""
+    broadcast_seconds: Annotated[float | None, Field(ge=0)] = None
+    """From publish until every replica has loaded."""
+    responses: Count | None = None
+    """Responses trained on."""
+    tokens: Count | None = None
+    """Response tokens generated, those thrown away included."""
+    mean_response_tokens: Annotated[float | None, Field(ge=0)] = None
+    """Over the responses trained on."""
+    max_response_tokens: Count | None = None
+    """Over the responses trained on."""
+    preemptions: Count | None = None
+    """Requests that the engines preempted for want of KV cache."""
+    reward: float | None = None
+    """Mean reward of the responses trained on."""
+    aborted_samples: Count | None = None
+    """Samples dropped for a failure of ours."""
+    filtered_groups: Count | None = None
+    """Groups that were not trained on."""
+
+
+class RuntimeTotals(StatusModel):
+    """Counts over the life of the job."""
+
+    trained_trajectories: Count = 0
+    """Responses trained on."""
+    discarded_trajectories: Count = 0
+    """Responses that ended otherwise."""
+    aborted_samples: Count = 0
+    """Samples dropped because a reward failed or an engine died under them, and not the response."""
+    filtered_groups: Count = 0
+    """Groups that could not be trained on."""
+    skipped_prompts: Count = 0
+    """Records of the prompt source that were skipped (`data.onBadLine: Skip`) or too long."""
+    tokens: Count = 0
+    """Response tokens generated."""
+    coordinator_restarts: Count = 0
+    """Times a coordinator took the job up again from its store."""
+
+
+class CheckpointStatus(StatusModel):
+    """The newest whole checkpoint."""
+
+    round: Count
+    """After which round it was written."""
+    name: Name
+    """Its folder on the checkpoint volume."""
+
+
+class RuntimeStatus(StatusModel):
+    """What the coordinator reports. It alone writes this part."""
+
+    term: Count = 0
+    """The coordinator's term (transitions of the job's Lease): a lower one is out of office."""
+    applied: Count | None = None
+    """The target's revision that is in force."""
+    drained: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
+    """Machines that hold nothing any more and may go."""
+    event: Count = 0
+    """Rises at boundaries, failures and acknowledgements: a change wakes the operator. Progress does not."""
+    round: Count = 0
+    """Rounds (OnPolicy) or updates (Asynchronous) done."""
+    rounds: Count | None = None
+    """Of how many."""
+    kind: RoundKind | None = None
+    """Kind of the round under way."""
+    stage: Annotated[str | None, Field(max_length=64)] = None
+    """What it is at: Starting, Generating, Training, Publishing, Checkpointing, Draining, Suspended or Finished."""
+    progress: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the round's responses that are finished."""
+    reward: float | None = None
+    """Mean reward of the last round."""
+    reward_first: float | None = None
+    """Mean reward over the first fifth of the rounds done."""
+    reward_last: float | None = None
+    """Mean reward over the last fifth of the rounds done."""
+    tokens_per_second: Annotated[float | None, Field(ge=0)] = None
+    """Response tokens generated per second in the last round."""
+    preemptions: Count | None = None
+    """Requests preempted in the last round."""
+    kv_cache_use: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Highest share of KV cache in use on any replica in the last round."""
+    weight_version: Count | None = None
+    """The newest version published. Never used twice, not even after a rewind."""
+    staleness: Annotated[float | None, Field(ge=0)] = None
+    """Mean number of trainer steps between a trajectory's weights and its use."""
+    max_staleness: Count | None = None
+    """The largest such number in the last round."""
+    suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)
+    """Machines believed dead."""
+    relay: RelayTopology | None = None
+    """The chain as it is."""
+    last_round: RoundReport | None = None
+    """Figures of the last finished round."""
+    totals: RuntimeTotals | None = None
+    """Counts over the life of the job."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest whole checkpoint."""
+    model_path: Annotated[str | None, Field(max_length=1024)] = None
+    """Where the final model lies, once exported."""
+    problems: tuple[Problem, ...] = Field(default=(), max_length=16)
+    """What wants a human; empty when all is well."""
+    finished: Finished | None = None
+    """Set once, when the run has ended."""

@@ -1,0 +1,269 @@
+"""Rules across fields, in Python. Those that a server can check too are in `cel`; a test compares the verdicts.
+
+Each rule is a generator of `FieldError`s and reads as one thought. `check` runs all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.errors import ABSENT, FieldError
+from rljob_api.learning import Mode, RewardKind
+from rljob_api.placement import Gang
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.templates import check_template
+
+Errors = Iterator[FieldError]
+
+MAX_RESPONSES_PER_ROUND = 1 << 20
+MAX_TOKENS_PER_SEQUENCE = 1 << 20
+MAX_ACCELERATORS = 1 << 14
+MIN_HEARTBEAT_SECONDS = 0.05
+
+
+def check(job: RLJob) -> Errors:
+    """Every mistake that the types alone cannot show."""
+    yield from _name(job)
+    spec = job.spec
+    for rule in (_not_there_yet, _prompts, _rewards, _algorithm, _techniques, _rollout, _volumes, _times):
+        yield from rule(spec)
+    for role, template, accelerators in (
+        ("trainer", spec.trainer.template, spec.trainer.accelerators_per_replica),
+        ("rollout", spec.rollout.template, spec.rollout.accelerators_per_machine),
+        ("coordinator", spec.coordinator.template, 0),
+    ):
+        resource = spec.scheduling.accelerator_resource
+        yield from check_template(f"spec.{role}.template", role, template, accelerators, resource)
+
+
+def _name(job: RLJob) -> Errors:
+    name = job.metadata.name
+    if len(name) > c.MAX_JOB_NAME_LENGTH:
+        longest = f"<name>-{c.ROLE_COORDINATOR}-0-<incarnation>"
+        yield FieldError(
+            "metadata.name", name, f"must have at most {c.MAX_JOB_NAME_LENGTH} characters: pods are named {longest}"
+        )
+    if re.fullmatch(c.JOB_NAME_PATTERN, name) is None:
+        yield FieldError(
+            "metadata.name",
+            name,
+            "must be lower-case letters, digits and '-', begin with a letter and not end with '-': it names a Service",
+        )
+
+
+TECHNIQUES = {
+    "tailBatching": "RollPacker's tail batching",
+    "streamTraining": "RollPacker's stream trainer",
+    "repack": "Laminar's repack",
+    "adaptiveTensorParallel": "PAT's tensor parallelism inside a generation stage",
+}
+
+
+def not_available(what: str) -> str:
+    """The end of the message about a technique that is switched on before it exists."""
+    return f"is not available in this version ({what}); leave it out or set it to false"
+
+
+def _not_there_yet(spec: RLJobSpec) -> Errors:
+    if spec.mode is Mode.ASYNCHRONOUS:
+        yield FieldError(
+            "spec.mode",
+            spec.mode.value,
+            "is not available in this version (Laminar's asynchronous mode); leave it out or set it to OnPolicy",
+        )
+    for field, what in TECHNIQUES.items():
+        technique: Any = {
+            "tailBatching": spec.tail_batching,
+            "streamTraining": spec.stream_training,
+            "repack": spec.repack,
+            "adaptiveTensorParallel": spec.adaptive_tensor_parallel,
+        }[field]
+        if technique.enabled is not False:
+            yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
+    for index, reward in enumerate(spec.rewards):
+        if reward.kind in (RewardKind.CODE, RewardKind.JUDGE):
+            yield FieldError(
+                f"spec.rewards[{index}].kind",
+                reward.kind.value,
+                "is not available in this version; use Math, ReasoningGym or Python",
+            )
+    if spec.scheduling.gang is Gang.POD_GROUP:
+        yield FieldError(
+            "spec.scheduling.gang",
+            spec.scheduling.gang.value,
+            "is not available in this version; leave it out or set it to None",
+        )
+
+
+def _prompts(spec: RLJobSpec) -> Errors:
+    data = spec.data
+    given = [name for name in ("file", "dataset", "reasoning_gym") if getattr(data.prompts, name) is not None]
+    if len(given) != 1:
+        found = ", ".join(given).replace("reasoning_gym", "reasoningGym") or ABSENT
+        yield FieldError("spec.data.prompts", found, "must name exactly one source: file, dataset or reasoningGym")
+    if data.system_prompt is not None and not data.chat_template:
+        yield FieldError(
+            "spec.data.systemPrompt",
+            data.system_prompt,
+            "needs spec.data.chatTemplate: true; or put the text into the prompts",
+        )
+    total = data.max_prompt_tokens + data.max_response_tokens
+    if total > MAX_TOKENS_PER_SEQUENCE:
+        yield FieldError(
+            "spec.data.maxResponseTokens",
+            data.max_response_tokens,
+            f"must be at most {MAX_TOKENS_PER_SEQUENCE} together with maxPromptTokens ({data.max_prompt_tokens})",
+        )
+
+
+def _rewards(spec: RLJobSpec) -> Errors:
+    names = [reward.name for reward in spec.rewards]
+    prompts = spec.data.prompts
+    for index, reward in enumerate(spec.rewards):
+        path = f"spec.rewards[{index}]"
+        if reward.name in names[:index]:
+            yield FieldError(f"{path}.name", reward.name, "must be unique in spec.rewards")
+        if reward.kind is RewardKind.PYTHON and reward.function is None:
+            yield FieldError(f"{path}.function", ABSENT, "is required for kind Python: module:function")
+        if reward.kind is not RewardKind.PYTHON and reward.function is not None:
+            yield FieldError(f"{path}.function", reward.function, "is for kind Python only; leave it out")
+        if (
+            reward.kind is RewardKind.REASONING_GYM
+            and prompts.reasoning_gym is None
+            and (prompts.file or prompts.dataset)
+        ):
+            yield FieldError(f"{path}.kind", reward.kind.value, "needs prompts from spec.data.prompts.reasoningGym")
+        if reward.timeout.min_seconds > reward.timeout.max_seconds:
+            yield FieldError(
+                f"{path}.timeout.minSeconds",
+                reward.timeout.min_seconds,
+                f"must be at most maxSeconds ({reward.timeout.max_seconds:g})",
+            )
+    if all(reward.weight == 0 for reward in spec.rewards):
+        yield FieldError("spec.rewards", 0, "must hold at least one weight other than 0: nothing could be learned")
+
+
+def _algorithm(spec: RLJobSpec) -> Errors:
+    algorithm = spec.algorithm
+    responses = algorithm.prompts_per_round * algorithm.responses_per_prompt
+    if responses > MAX_RESPONSES_PER_ROUND:
+        yield FieldError(
+            "spec.algorithm.promptsPerRound",
+            algorithm.prompts_per_round,
+            f"must be at most {MAX_RESPONSES_PER_ROUND // algorithm.responses_per_prompt}: a round holds at most "
+            f"{MAX_RESPONSES_PER_ROUND} responses",
+        )
+    if algorithm.prompts_per_round % algorithm.minibatches:
+        yield FieldError(
+            "spec.algorithm.minibatches",
+            algorithm.minibatches,
+            f"must divide promptsPerRound ({algorithm.prompts_per_round})",
+        )
+    longest = spec.data.max_prompt_tokens + spec.data.max_response_tokens
+    if algorithm.max_tokens_per_microbatch < longest:
+        yield FieldError(
+            "spec.algorithm.maxTokensPerMicrobatch",
+            algorithm.max_tokens_per_microbatch,
+            f"must hold the longest sequence: at least {longest} (maxPromptTokens + maxResponseTokens)",
+        )
+    if algorithm.warmup_rounds > spec.rounds:
+        yield FieldError(
+            "spec.algorithm.warmupRounds", algorithm.warmup_rounds, f"must be at most rounds ({spec.rounds})"
+        )
+
+
+def _techniques(spec: RLJobSpec) -> Errors:
+    stream = spec.stream_training
+    if stream.min_completed > stream.max_completed:
+        yield FieldError(
+            "spec.streamTraining.minCompleted",
+            stream.min_completed,
+            f"must be at most maxCompleted ({stream.max_completed:g})",
+        )
+
+
+def _rollout(spec: RLJobSpec) -> Errors:
+    rollout = spec.rollout
+    if rollout.smallest > rollout.machines:
+        yield FieldError(
+            "spec.rollout.minMachines", rollout.min_machines, f"must be at most machines ({rollout.machines})"
+        )
+    if rollout.largest < rollout.machines:
+        yield FieldError(
+            "spec.rollout.maxMachines", rollout.max_machines, f"must be at least machines ({rollout.machines})"
+        )
+    accelerators = rollout.largest * rollout.accelerators_per_machine
+    if accelerators > MAX_ACCELERATORS:
+        yield FieldError(
+            "spec.rollout.acceleratorsPerMachine",
+            rollout.accelerators_per_machine,
+            f"must be at most {MAX_ACCELERATORS // rollout.largest}: {rollout.largest} machines may have at most "
+            f"{MAX_ACCELERATORS} accelerators together",
+        )
+    allowed = rollout.allowed_tensor_parallel_sizes
+    if allowed is not None and len(set(allowed)) != len(allowed):
+        yield FieldError("spec.rollout.allowedTensorParallelSizes", list(allowed), "must not name a size twice")
+    if rollout.tensor_parallel_size not in rollout.tensor_parallel_choices:
+        yield FieldError(
+            "spec.rollout.tensorParallelSize",
+            rollout.tensor_parallel_size,
+            f"must be one of allowedTensorParallelSizes ({', '.join(map(str, rollout.tensor_parallel_choices))})",
+        )
+    yield from _layouts(spec)
+
+
+def _layouts(spec: RLJobSpec) -> Errors:
+    """A machine is cut into whole replicas; a CPU machine is one."""
+    rollout = spec.rollout
+    sizes = [("tensorParallelSize", rollout.tensor_parallel_size)]
+    sizes += [
+        (f"allowedTensorParallelSizes[{index}]", size)
+        for index, size in enumerate(rollout.allowed_tensor_parallel_sizes or ())
+    ]
+    for field, size in sizes:
+        if rollout.slots % size:
+            yield FieldError(
+                f"spec.rollout.{field}",
+                size,
+                f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
+                "inside a machine, and a machine without accelerators is one replica",
+            )
+
+
+def _volumes(spec: RLJobSpec) -> Errors:
+    checkpoint = spec.checkpoint
+    if checkpoint.volume_claim_name is not None and checkpoint.empty_dir is not None:
+        yield FieldError(
+            "spec.checkpoint.emptyDir",
+            checkpoint.empty_dir.to_dict(),
+            "excludes volumeClaimName; leave one of them out",
+        )
+
+
+def _times(spec: RLJobSpec) -> Errors:
+    policy, backoff = spec.run_policy, spec.failure_policy.backoff
+    startup, active = policy.startup_deadline_seconds, policy.active_deadline_seconds
+    if startup is not None and active is not None and startup > active:
+        yield FieldError(
+            "spec.runPolicy.startupDeadlineSeconds", startup, f"must be at most activeDeadlineSeconds ({active})"
+        )
+    if backoff.initial_seconds > backoff.max_seconds:
+        yield FieldError(
+            "spec.failurePolicy.backoff.initialSeconds",
+            backoff.initial_seconds,
+            f"must be at most maxSeconds ({backoff.max_seconds:g})",
+        )
+    relay = spec.relay
+    if relay.heartbeat_seconds < MIN_HEARTBEAT_SECONDS:
+        yield FieldError(
+            "spec.relay.heartbeatSeconds", relay.heartbeat_seconds, f"must be at least {MIN_HEARTBEAT_SECONDS}"
+        )
+    if relay.heartbeat_seconds * 2 > relay.rebuild_timeout_seconds:
+        yield FieldError(
+            "spec.relay.heartbeatSeconds",
+            relay.heartbeat_seconds,
+            f"must be at most half of rebuildTimeoutSeconds ({relay.rebuild_timeout_seconds:g})",
+        )

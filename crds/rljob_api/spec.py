@@ -1,0 +1,179 @@
+"""The spec: what a user asks for. The parts are in `learning` and `placement`; both are re-exported here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, claim_path
+from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
+from rljob_api.learning import (
+    AdaptiveTensorParallel,
+    Algorithm,
+    AlgorithmKind,
+    DataSpec,
+    DType,
+    LossAggregation,
+    Mode,
+    ModelSpec,
+    OnBadLine,
+    PromptDataset,
+    PromptFile,
+    Prompts,
+    ReasoningGym,
+    Repack,
+    Reward,
+    RewardKind,
+    RewardTimeout,
+    StreamTraining,
+    TailBatching,
+)
+from rljob_api.placement import (
+    Checkpoint,
+    CleanPodPolicy,
+    Coordinator,
+    EmptyDirCheckpoint,
+    Engine,
+    EngineOptions,
+    FailurePolicy,
+    ForceDelete,
+    Gang,
+    NodeFailure,
+    PodTemplate,
+    Relay,
+    ReplacementBackOff,
+    Rollout,
+    RunPolicy,
+    Scheduling,
+    TemplateMetadata,
+    Trainer,
+)
+from rljob_api.status import RLJobStatus
+
+__all__ = [
+    "AdaptiveTensorParallel",
+    "Algorithm",
+    "AlgorithmKind",
+    "Checkpoint",
+    "CleanPodPolicy",
+    "Coordinator",
+    "DType",
+    "DataSpec",
+    "EmptyDirCheckpoint",
+    "Engine",
+    "EngineOptions",
+    "FailurePolicy",
+    "ForceDelete",
+    "Gang",
+    "LossAggregation",
+    "Metadata",
+    "Mode",
+    "ModelSpec",
+    "NodeFailure",
+    "OnBadLine",
+    "PodTemplate",
+    "PromptDataset",
+    "PromptFile",
+    "Prompts",
+    "RLJob",
+    "RLJobSpec",
+    "ReasoningGym",
+    "Relay",
+    "Repack",
+    "ReplacementBackOff",
+    "Reward",
+    "RewardKind",
+    "RewardTimeout",
+    "Rollout",
+    "RunPolicy",
+    "Scheduling",
+    "StreamTraining",
+    "TailBatching",
+    "TemplateMetadata",
+    "Trainer",
+]
+
+
+class RLJobSpec(Model):
+    """Desired state: the model, what it learns from, and the machines it learns on."""
+
+    mode: Mode = Field(default=Mode.ON_POLICY)
+    """OnPolicy: generate, train, publish, again. Asynchronous is not available in this version."""
+    suspend: bool = False
+    """Stop the job and give its machines back; the state is kept, and false goes on where it stopped."""
+    managed_by: QualifiedName = MANAGED_BY_OPERATOR
+    """Who reconciles the job. Another value makes this operator leave it alone. Immutable."""
+    rounds: int = Field(ge=1, le=1_000_000)
+    """Updates after which the job is complete."""
+    run_policy: RunPolicy = RunPolicy()
+    model: ModelSpec
+    data: DataSpec
+    rewards: Annotated[tuple[Reward, ...], Field(min_length=1, max_length=16, json_schema_extra=map_by("name"))]
+    """How responses are scored: the weighted sum of these."""
+    algorithm: Algorithm = Algorithm()
+    tail_batching: TailBatching = TailBatching()
+    """RollPacker's tail batching. OnPolicy only."""
+    stream_training: StreamTraining = StreamTraining()
+    """RollPacker's stream trainer. OnPolicy only."""
+    repack: Repack = Repack()
+    """Laminar's repack. Asynchronous only."""
+    adaptive_tensor_parallel: AdaptiveTensorParallel = AdaptiveTensorParallel()
+    """PAT's change of tensor parallel size inside a generation stage."""
+    trainer: Trainer = Trainer()
+    rollout: Rollout
+    coordinator: Coordinator = Coordinator()
+    relay: Relay = Relay()
+    checkpoint: Checkpoint = Checkpoint()
+    failure_policy: FailurePolicy = FailurePolicy()
+    scheduling: Scheduling = Scheduling()
+
+    def claims(self) -> tuple[str, ...]:
+        """Names of the PersistentVolumeClaims that `pvc://` sources name, sorted; mounted at `CLAIMS_DIR`."""
+        prompts = self.data.prompts
+        paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
+        return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
+
+
+class Metadata(Model):
+    """The part of the object's metadata that matters here; the rest is ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 1
+    resource_version: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
+
+
+class RLJob(Model):
+    """One elastic RL post-training run of a language model: a trainer, rollout machines that may grow, shrink and fail,
+    a chain of relays that carries new weights to them, and a coordinator that plays the rounds."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    metadata: Metadata
+    spec: RLJobSpec
+    """Desired state."""
+    status: RLJobStatus = RLJobStatus()
+    """Observed state: the operator writes it all but `runtime`, which is the coordinator's."""
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    def manifest(self) -> dict[str, Any]:
+        """The object to apply: without status and without what the server fills in."""
+        metadata = self.metadata.model_dump(
+            mode="json", by_alias=True, exclude_defaults=True, include={"name", "namespace", "labels", "annotations"}
+        )
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, "spec": self.spec.to_dict()}

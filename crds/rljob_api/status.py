@@ -1,0 +1,272 @@
+"""The status: the wire between the operator and the runtime.
+
+The operator applies everything but `runtime`; the coordinator applies `runtime` alone (server-side apply, two field
+managers). Each reads what the other wrote. No field is defaulted by the server, for a default has no owner.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
+from rljob_api.report import (
+    CheckpointStatus,
+    Finished,
+    FinishedOutcome,
+    Problem,
+    RelayTopology,
+    RoundKind,
+    RoundReport,
+    RuntimeStatus,
+    RuntimeTotals,
+    Suspect,
+)
+
+__all__ = [
+    "AvoidedNode",
+    "BackOff",
+    "CheckpointStatus",
+    "Condition",
+    "ConditionStatus",
+    "CoordinatorStatus",
+    "Finished",
+    "FinishedOutcome",
+    "MachineGroup",
+    "Member",
+    "Phase",
+    "Problem",
+    "RLJobStatus",
+    "RelayTopology",
+    "Replacements",
+    "Role",
+    "RolloutStatus",
+    "RoundKind",
+    "RoundReport",
+    "RuntimeStatus",
+    "RuntimeTotals",
+    "Suspect",
+    "Target",
+    "TargetPhase",
+    "TargetTensorParallel",
+]
+
+
+class Phase(StrEnum):
+    """The state in one word, derived from the conditions, for humans only."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Role(StrEnum):
+    """What a machine is for."""
+
+    COORDINATOR = "Coordinator"
+    TRAINER = "Trainer"
+    ROLLOUT = "Rollout"
+
+
+class TargetPhase(StrEnum):
+    """What the operator asks of the coordinator: train; hand over and empty the machines that leave; or checkpoint and
+    stop."""
+
+    RUN = "Run"
+    DRAIN = "Drain"
+    SUSPEND = "Suspend"
+
+
+class Condition(StatusModel):
+    """One observation about the job, as Kubernetes writes conditions."""
+
+    type: Annotated[str, Field(max_length=64)]
+    """Ready, Reconciling, Stalled, RelayReady, Degraded, Suspended, Complete or Failed."""
+    status: ConditionStatus
+    """True, False or Unknown."""
+    observed_generation: Count | None = None
+    """The generation of the spec that this speaks of."""
+    last_transition_time: Timestamp | None = None
+    """When the status last changed."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """One word for programs."""
+    message: Sentence = ""
+    """A sentence for people."""
+
+
+class Member(StatusModel):
+    """A pod of the job that takes part."""
+
+    machine: Annotated[str, Field(max_length=63)]
+    """The machine it fills, e.g. rollout-0."""
+    incarnation: Count
+    """Which pod of that machine: rises with every replacement."""
+    pod_uid: Annotated[str | None, Field(alias="podUID", max_length=63)] = None
+    """The pod's uid: a name may come again, a uid never."""
+    ip: Annotated[str | None, Field(max_length=45)] = None
+    """The pod's address, once it has one."""
+    role: Role
+    """Coordinator, Trainer or Rollout."""
+
+
+class TargetTensorParallel(StatusModel):
+    """Tensor parallel sizes of the rollout replicas."""
+
+    short: Annotated[int, Field(ge=1)] = 1
+    """In short rounds, whose memory pressure is higher."""
+    long: Annotated[int, Field(ge=1)] = 1
+    """In long rounds, plain rounds and asynchronous generation."""
+
+
+class Target(StatusModel):
+    """What the operator asks of the coordinator, from the next boundary on. It answers by `runtime.applied`."""
+
+    revision: Count = 0
+    """Rises with every change of the target."""
+    machines: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
+    """The rollout machines to use; one that is used now and absent here is to be drained."""
+    tensor_parallel: TargetTensorParallel = TargetTensorParallel()
+    """Accelerators per replica, by kind of round."""
+    phase: TargetPhase = TargetPhase.RUN
+    """Run, Drain or Suspend."""
+    reason: Annotated[str, Field(max_length=1024)] = ""
+    """Why it is so."""
+
+
+class MachineGroup(StatusModel):
+    """Pods of one role."""
+
+    desired: Count = 0
+    """How many there should be."""
+    ready: Count = 0
+    """How many are ready."""
+    restarts: Count = 0
+    """Pods of this role that were replaced."""
+
+
+class RolloutStatus(MachineGroup):
+    """The rollout machines."""
+
+    updated: Count | None = None
+    """Machines whose pod has the shape that the spec now asks for."""
+    tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
+    """Accelerators per replica as last applied."""
+    selector: Annotated[str | None, Field(max_length=512)] = None
+    """Label selector of the rollout pods, for the scale subresource."""
+
+
+class CoordinatorStatus(StatusModel):
+    """The coordinator as the operator sees it."""
+
+    ready: bool = False
+    """Whether its pod is ready."""
+    address: Annotated[str | None, Field(max_length=253)] = None
+    """Where workers find it."""
+    restarts: Count = 0
+    """Coordinator pods that were replaced."""
+
+
+class BackOff(StatusModel):
+    """Failures in a row of one machine and when it may be filled again; kept here so that a restarted operator waits
+    just as long."""
+
+    failures: Count = 0
+    """Failures in a row."""
+    until: Timestamp | None = None
+    """No replacement before this time."""
+    last_failure_time: Timestamp | None = None
+    """When it last failed: a machine stable for long enough since starts again at zero."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """Why it failed last."""
+
+
+class AvoidedNode(StatusModel):
+    """A node on which no pod of the job is placed for a while."""
+
+    name: Name
+    """The node."""
+    until: Timestamp
+    """When it may be used again."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """What happened there."""
+
+
+class Replacements(StatusModel):
+    """Pods replaced because they failed: budgets and memory."""
+
+    total: Count = 0
+    """Replacements in the life of the job."""
+    by_machine: dict[str, int] = Field(default_factory=dict, max_length=2048)
+    """Replacements of each machine that count against its budget."""
+    backoff: dict[str, BackOff] = Field(default_factory=dict, max_length=2048)
+    """Machines that failed lately."""
+    avoided_nodes: tuple[AvoidedNode, ...] = Field(default=(), max_length=256)
+    """Nodes out of favour."""
+
+
+class RLJobStatus(StatusModel):
+    """Most recently observed state of the job."""
+
+    observed_generation: Count | None = None
+    """The generation of the spec that the operator last acted on."""
+    phase: Phase | None = None
+    """The state in one word, for humans."""
+    conditions: tuple[Condition, ...] = Field(default=(), max_length=16, json_schema_extra=map_by("type"))
+    """Ready, Reconciling, Stalled, RelayReady, Degraded, Suspended, Complete, Failed."""
+    coordinator: CoordinatorStatus | None = None
+    """The coordinator's pod."""
+    trainer: MachineGroup | None = None
+    """The trainer's pods."""
+    rollout: RolloutStatus | None = None
+    """The rollout machines."""
+    # Atomic: one writer, and servers before 1.21 turn a keyed list whose last entry an apply removes into null.
+    members: tuple[Member, ...] = Field(default=(), max_length=2048)
+    """The pods that take part."""
+    incarnations: dict[str, int] = Field(default_factory=dict, max_length=2048)
+    """Highest incarnation ever given to each machine, remembered while no pod of it exists."""
+    target: Target | None = None
+    """What the operator asks of the coordinator."""
+    relay: RelayTopology | None = None
+    """The order of the weight chain."""
+    replacements: Replacements | None = None
+    """Failed pods replaced, budgets and back-off."""
+    start_time: Timestamp | None = None
+    """When the operator first acted on the job."""
+    active_since: Timestamp | None = None
+    """Start of the present run of pods: the deadlines count from here; absent while suspended."""
+    first_ready_time: Timestamp | None = None
+    """When all pods of the present run were first ready; ends the startup deadline."""
+    drain_since: Timestamp | None = None
+    """Since when the operator waits for machines to be drained."""
+    completion_time: Timestamp | None = None
+    """When the job completed or failed; the time to live counts from here."""
+    runtime: RuntimeStatus | None = None
+    """The coordinator's report; it alone writes here."""
+
+    def condition(self, type_: str) -> Condition | None:
+        """The condition of a type, if it is there."""
+        return next((condition for condition in self.conditions if condition.type == type_), None)
+
+    def is_true(self, type_: str) -> bool:
+        """Whether the condition of a type is there and True."""
+        condition = self.condition(type_)
+        return condition is not None and condition.status is ConditionStatus.TRUE
+
+    @property
+    def ended(self) -> bool:
+        """Complete or Failed: terminal and sticky."""
+        return self.is_true("Complete") or self.is_true("Failed")

@@ -1,0 +1,82 @@
+"""What may change in a job that is there already.
+
+Some fields are the run's identity and never change: with another model or other prompts it would be another run. Others
+shape the pods, and change only while the job is suspended. The rest (machines, rounds, the rollout template, deadlines,
+failure policy) follows at the next boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rljob_api.errors import ABSENT, FieldError, InvalidSpec
+from rljob_api.spec import RLJob
+
+NEVER = (
+    "managedBy",
+    "mode",
+    "model",
+    "data.prompts",
+    "data.seed",
+    "checkpoint.volumeClaimName",
+    "checkpoint.emptyDir",
+)
+"""Immutable fields of the spec."""
+
+WHILE_SUSPENDED = (
+    "data.systemPrompt",
+    "data.chatTemplate",
+    "data.onBadLine",
+    "data.maxPromptTokens",
+    "data.maxResponseTokens",
+    "rewards",
+    "algorithm",
+    "trainer",
+    "coordinator",
+    "relay",
+    "scheduling",
+    "rollout.acceleratorsPerMachine",
+    "rollout.tensorParallelSize",
+    "rollout.allowedTensorParallelSizes",
+    "rollout.engine",
+    "rollout.engineOptions",
+)
+"""Fields of the spec that may change while the job is suspended, or in the edit that suspends or resumes it."""
+
+
+def validate_update(old: RLJob, new: RLJob) -> None:
+    """Raises `InvalidSpec` with every change that is not allowed."""
+    errors = list(_changes(old, new))
+    if errors:
+        raise InvalidSpec(errors)
+
+
+def _changes(old: RLJob, new: RLJob) -> Iterator[FieldError]:
+    before, after = old.spec.to_dict(), new.spec.to_dict()
+    for path in NEVER:
+        if _at(before, path) != _at(after, path):
+            was = _at(before, path)
+            advice = (
+                f"is immutable (it was {was!r}); make a new RLJob" if was is not ABSENT else "cannot be added later"
+            )
+            yield FieldError(f"spec.{path}", _at(after, path), advice)
+    if old.spec.suspend or new.spec.suspend:
+        return
+    for path in WHILE_SUSPENDED:
+        if _at(before, path) != _at(after, path):
+            yield FieldError(
+                f"spec.{path}",
+                _at(after, path),
+                "can change only while the job is suspended; set spec.suspend: true first",
+            )
+
+
+def _at(spec: dict[str, Any], path: str) -> Any:
+    """The value at a dotted path, or `ABSENT`."""
+    node: Any = spec
+    for step in path.split("."):
+        if not isinstance(node, dict) or step not in node:
+            return ABSENT
+        node = node[step]
+    return node

@@ -1,0 +1,204 @@
+"""The CEL rules and the schema say what the Python validation says, on the same cases and on random ones."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from api_cases import CASES, Case
+from api_kit import REMOVE, job
+from api_server import admit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_api import InvalidSpec, load
+from rljob_api.crd import crd
+from rljob_api.update import NEVER, WHILE_SUSPENDED, validate_update
+
+SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def python_refuses(document: dict[str, Any]) -> bool:
+    try:
+        load(document)
+    except InvalidSpec:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_the_server_refuses_what_it_can_see(case: Case) -> None:
+    refused = admit(SCHEMA, job(case.edits))
+    assert bool(refused) is case.server, refused
+
+
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"metadata.name": "a"},
+    {"metadata.name": "a" * 43},
+    {"spec.rollout.minMachines": 1, "spec.rollout.maxMachines": 8},
+    {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 4},
+    {
+        "spec.rollout.acceleratorsPerMachine": 8,
+        "spec.rollout.tensorParallelSize": 4,
+        "spec.rollout.allowedTensorParallelSizes": [2, 4, 8],
+    },
+    {"spec.rollout.machines": 1024, "spec.rollout.acceleratorsPerMachine": 16},
+    {"spec.algorithm.promptsPerRound": 1, "spec.algorithm.minibatches": 1},
+    {"spec.algorithm.learningRate": 1, "spec.algorithm.clipHigh": 0, "spec.algorithm.betas": [0, 0]},
+    {"spec.data.prompts": {"file": {"path": "pvc://claim/a.jsonl"}}, "spec.rewards": [{"name": "m", "kind": "Math"}]},
+    {"spec.data.prompts": {"dataset": {"path": "/d"}}, "spec.rewards": [{"name": "m", "kind": "Math", "weight": -1}]},
+    {"spec.rewards[1]": {"name": "own", "kind": "Python", "function": "my.rewards:length", "weight": 0}},
+    {"spec.rewards[0].timeout": {"minSeconds": 3, "maxSeconds": 3}},
+    {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
+    {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
+    {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
+    {"spec.relay.chunkBytes": "1048576"},
+    {"spec.runPolicy": {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 0}},
+    {
+        "spec.tailBatching": {"enabled": False, "promptFactor": 1},
+        "spec.mode": "OnPolicy",
+        "spec.scheduling.gang": "None",
+    },
+    {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
+    {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
+    {"spec.trainer.template.spec": {"restartPolicy": "Never", "hostNetwork": False, "futureField": {"a": 1}}},
+]
+
+
+@pytest.mark.parametrize("edits", GOOD, ids=str)
+def test_both_accept_good_jobs(edits: dict[str, Any]) -> None:
+    document = job(edits)
+    load(document)
+    assert admit(SCHEMA, document) == []
+
+
+def maybe(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from([REMOVE, *values])
+
+
+# Values on both sides of every bound that more than one field draws. REMOVE leaves the field out.
+EDITS = st.fixed_dictionaries(
+    {
+        "spec.rounds": st.sampled_from([1, 2, 24]),
+        "spec.rollout.machines": st.sampled_from([1, 2, 3, 1024]),
+        "spec.rollout.minMachines": maybe(1, 2, 4),
+        "spec.rollout.maxMachines": maybe(1, 2, 4, 1024),
+        "spec.rollout.acceleratorsPerMachine": maybe(0, 1, 2, 6, 8, 17),
+        "spec.rollout.tensorParallelSize": maybe(1, 2, 3, 4),
+        "spec.rollout.allowedTensorParallelSizes": maybe([1], [1, 2], [2, 4], [2, 2], [3, 1]),
+        "spec.algorithm.promptsPerRound": maybe(1, 6, 65536),
+        "spec.algorithm.responsesPerPrompt": maybe(2, 16, 17),
+        "spec.algorithm.minibatches": maybe(1, 2, 4),
+        "spec.algorithm.warmupRounds": maybe(0, 2, 3),
+        "spec.algorithm.maxTokensPerMicrobatch": maybe(2047, 2048, 1 << 20, 1 << 24),
+        "spec.data.maxPromptTokens": maybe(1, 1 << 20),
+        "spec.data.maxResponseTokens": maybe(8, 1 << 20),
+        "spec.data.systemPrompt": maybe("Think."),
+        "spec.data.chatTemplate": maybe(True, False),
+        "spec.rewards[0].weight": maybe(0, 0.5),
+        "spec.rewards[0].kind": st.sampled_from(["ReasoningGym", "Math", "Python", "Code"]),
+        "spec.rewards[0].function": maybe("m:f"),
+        "spec.rewards[0].timeout.minSeconds": maybe(30, 31),
+        "spec.data.prompts.file": maybe({"path": "/p"}),
+        "spec.checkpoint.volumeClaimName": maybe("claim"),
+        "spec.checkpoint.emptyDir": maybe({}),
+        "spec.relay.heartbeatSeconds": maybe(5, 6),
+        "spec.repack.enabled": maybe(False, True),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(EDITS, st.integers(0, 2**32))
+def test_both_agree_on_random_jobs(edits: dict[str, Any], keep: int) -> None:
+    """A few of the edits at a time, so that about half of the jobs are good."""
+    chosen = [item for index, item in enumerate(edits.items()) if keep >> index & 1 and keep >> (index + 7) & 1]
+    document = job({path: value for path, value in chosen if value is not REMOVE})
+    assert python_refuses(document) is bool(admit(SCHEMA, document)), admit(SCHEMA, document)
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "managedBy": ("rljob.dev/operator", "kueue.x-k8s.io/multikueue"),
+    "mode": ("OnPolicy", "Asynchronous"),
+    "model": ({"source": "/a"}, {"source": "/b"}),
+    "data.prompts": ({"reasoningGym": {"task": "a"}}, {"reasoningGym": {"task": "b"}}),
+    "data.seed": (1, 2),
+    "checkpoint.volumeClaimName": (REMOVE, "claim"),
+    "checkpoint.emptyDir": ({}, REMOVE),
+    "data.systemPrompt": ("Think.", REMOVE),
+    "data.chatTemplate": (True, False),
+    "data.onBadLine": ("Fail", "Skip"),
+    "data.maxPromptTokens": (64, 65),
+    "data.maxResponseTokens": (64, 65),
+    "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),
+    "algorithm": ({"clipLow": 0.1}, {"clipLow": 0.2}),
+    "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
+    "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
+    "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
+    "scheduling": ({}, {"schedulerName": "volcano"}),
+    "rollout.acceleratorsPerMachine": (1, 2),
+    "rollout.tensorParallelSize": (1, 2),
+    "rollout.allowedTensorParallelSizes": (REMOVE, [1]),
+    "rollout.engine": ("VLLM", "Reference"),
+    "rollout.engineOptions": ({}, {"maxConcurrentRequests": 8}),
+}
+BASE = {"spec.rollout.acceleratorsPerMachine": 2}
+
+
+def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    before, after = CHANGES[path]
+    documents = []
+    for value, suspended in ((before, old_suspended), (after, new_suspended)):
+        edits = {**BASE, "spec.suspend": suspended}
+        edits.pop(f"spec.{path}", None)
+        documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{path}": value})}))
+    return documents[0], documents[1]
+
+
+def test_every_field_that_may_not_change_has_a_case() -> None:
+    assert set(CHANGES) == {*NEVER, *WHILE_SUSPENDED}
+
+
+@pytest.mark.parametrize("suspended", itertools.product([False, True], repeat=2), ids=str)
+@pytest.mark.parametrize("path", [path for path in CHANGES if path != "mode"])
+def test_changes_are_refused_alike(path: str, suspended: tuple[bool, bool]) -> None:
+    old, new = pair(path, *suspended)
+    refused = path in NEVER or not any(suspended)
+    server = [error for error in admit(SCHEMA, new, old) if "immutable" in error or "suspended" in error]
+    assert bool(server) is refused, server
+    if refused:
+        with pytest.raises(InvalidSpec) as caught:
+            validate_update(load(old), load(new))
+        assert [error.path for error in caught.value.errors] == [f"spec.{path}"]
+        assert path in server[0]
+    else:
+        validate_update(load(old), load(new))
+
+
+def test_mode_is_immutable() -> None:
+    """By CEL only: this version loads no job of another mode."""
+    old, new = pair("mode", True, True)
+    assert any("mode is immutable" in error for error in admit(SCHEMA, new, old))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"spec.rollout.machines": 5},
+        {"spec.rollout.maxMachines": 5},
+        {"spec.rounds": 100},
+        {"spec.suspend": True},
+        {"spec.rollout.template.spec.nodeSelector": {"a": "b"}},
+        {"spec.runPolicy.ttlSecondsAfterFinished": 5},
+        {"spec.failurePolicy.maxReplacementsPerMachine": 5},
+        {"spec.checkpoint.keep": 7},
+    ],
+    ids=str,
+)
+def test_the_rest_may_change_while_the_job_runs(change: dict[str, Any]) -> None:
+    old, new = job(), job(change)
+    assert admit(SCHEMA, new, old) == []
+    validate_update(load(old), load(new))

@@ -1,0 +1,133 @@
+"""The CRD as an object: fresh, structural, with everything a user sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import celpy
+import pytest
+import yaml
+
+from rljob_api.__main__ import render
+from rljob_api.crd import COLUMNS, crd, strip_cel
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = crd()["spec"]["versions"][0]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema in the schema, with its path."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from nodes(schema["additionalProperties"], f"{path}.*")
+
+
+NODES = dict(nodes(SCHEMA))
+
+
+def test_the_checked_in_file_is_fresh() -> None:
+    assert (ROOT / "crds/rljob.yaml").read_text() == render(), "run: python -m rljob_api > crds/rljob.yaml"
+
+
+def test_the_command_prints_it() -> None:
+    def printed(*args: str) -> Any:
+        done = subprocess.run([sys.executable, "-m", "rljob_api", *args], capture_output=True, text=True, check=True)
+        return yaml.safe_load(done.stdout)
+
+    assert printed() == crd()
+    assert printed("--no-cel") == strip_cel(crd())
+
+
+def test_stripping_takes_the_rules_and_nothing_else() -> None:
+    stripped = strip_cel(crd())
+    assert "x-kubernetes-validations" not in yaml.safe_dump(stripped)
+    again = dict(nodes(stripped["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+    assert again.keys() == NODES.keys()
+    without = {p: {k: v for k, v in n.items() if k != "x-kubernetes-validations"}.keys() for p, n in NODES.items()}
+    assert {path: node.keys() for path, node in again.items()} == without
+
+
+def test_it_is_structural_and_of_keywords_that_1_20_takes() -> None:
+    known = {
+        "type", "format", "description", "properties", "required", "items", "additionalProperties", "default", "enum",
+        "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems",
+        "maxItems", "maxProperties", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+        "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+    }  # fmt: skip
+    for path, node in NODES.items():
+        assert node.keys() <= known, path
+        assert "type" in node, path
+        assert not ("properties" in node and "additionalProperties" in node), path
+
+
+def test_every_list_says_how_it_merges_and_every_size_is_bounded() -> None:
+    """Bounds keep the estimated cost of CEL rules low; a server refuses the CRD otherwise."""
+    for path, node in NODES.items():
+        if node["type"] == "array":
+            assert "x-kubernetes-list-type" in node, path
+            assert "maxItems" in node, path
+        if node["type"] == "string" and path not in (".apiVersion", ".kind"):
+            assert node.keys() & {"maxLength", "enum", "format"}, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "keys"),
+    [
+        (".spec.rewards", "map", ["name"]),
+        (".spec.rollout.allowedTensorParallelSizes", "set", None),
+        (".spec.rollout.template.spec.containers", "map", ["name"]),
+        (".status.conditions", "map", ["type"]),
+        (".status.members", "atomic", None),
+        (".status.relay.chain", "atomic", None),
+        (".status.target.machines", "atomic", None),
+    ],
+)
+def test_list_types(path: str, kind: str, keys: list[str] | None) -> None:
+    assert NODES[path]["x-kubernetes-list-type"] == kind
+    assert NODES[path].get("x-kubernetes-list-map-keys") == keys
+    for key in keys or []:
+        assert key in NODES[path]["items"]["required"]
+
+
+def test_nothing_in_the_status_has_a_default() -> None:
+    assert [path for path, node in NODES.items() if path.startswith(".status") and "default" in node] == []
+
+
+def test_names_and_subresources() -> None:
+    names = crd()["spec"]["names"]
+    assert names["shortNames"] == ["rlj"]
+    assert names["categories"] == ["all"]
+    scale = VERSION["subresources"]["scale"]
+    assert scale["specReplicasPath"] == ".spec.rollout.machines"
+    assert scale["statusReplicasPath"] == ".status.rollout.ready"
+    assert scale["labelSelectorPath"] == ".status.rollout.selector"
+    for path in (*scale.values(), *(column[2] for column in COLUMNS if "[?" not in column[2])):
+        assert path in NODES or path == ".metadata.creationTimestamp", path
+
+
+def test_columns_pick_conditions_by_type_and_never_by_position() -> None:
+    for column in VERSION["additionalPrinterColumns"]:
+        assert "[0]" not in column["jsonPath"]
+        assert "[-1" not in column["jsonPath"]
+
+
+def test_every_rule_compiles_and_has_a_message() -> None:
+    environment = celpy.Environment()
+    rules = [(path, rule) for path, node in NODES.items() for rule in node.get("x-kubernetes-validations", [])]
+    assert len(rules) > 40
+    for path, rule in rules:
+        environment.compile(rule["rule"])
+        assert rule["message"], path
+        assert "\n" not in rule["message"]
+    assert len({(path, rule["rule"]) for path, rule in rules}) == len(rules)

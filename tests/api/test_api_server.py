@@ -1,0 +1,195 @@
+"""The CRD on a real API server (CEL stripped where it is older than 1.25)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_cases import CASES
+from api_kit import job
+from api_kube import Kube
+from api_server import admit
+
+from rljob_api import RLJobStatus, load
+from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, CRD_NAME, KIND, OPERATOR_FIELD_MANAGER
+from rljob_api.crd import crd
+from rljob_api.spec import RLJob
+from rljob_api.status import (
+    Condition,
+    ConditionStatus,
+    Member,
+    RelayTopology,
+    Replacements,
+    Role,
+    RolloutStatus,
+    RuntimeStatus,
+    Target,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+def test_the_crd_is_accepted_whole(server: Kube) -> None:
+    conditions = server.get("crd", CRD_NAME)["status"]["conditions"]
+    held = {condition["type"]: condition["status"] for condition in conditions}
+    assert held["NamesAccepted"] == held["Established"] == "True"
+    assert "NonStructuralSchema" not in held
+
+
+def test_defaults_are_those_of_the_models(server: Kube) -> None:
+    name = "defaults"
+    server.apply(job({"metadata.name": name}), "git")
+    live = server.get("rljob", name)
+    assert load(live).spec == load(job()).spec
+    ours: dict[str, Any] = load(job()).spec.to_dict()
+    theirs = live["spec"]
+    assert _without_empty(theirs) == _without_empty(ours)
+
+
+def _without_empty(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: value for key, item in node.items() if (value := _without_empty(item)) not in ({}, [])}
+    return [_without_empty(item) for item in node] if isinstance(node, list) else node
+
+
+def test_applying_the_same_manifest_again_changes_nothing(server: Kube) -> None:
+    document = job({"metadata.name": "git", "spec.relay": {"chunkBytes": "1Mi"}, "spec.rollout.template.metadata": {}})
+    server.apply(document, "git")
+    before = server.get("rljob", "git")["metadata"]
+    server.apply(document, "git")
+    assert server.run("diff", "--server-side", "--field-manager=git", "-f", "-", stdin=document).stdout == ""
+    after = server.get("rljob", "git")["metadata"]
+    assert (before["generation"], before["resourceVersion"]) == (after["generation"], after["resourceVersion"])
+
+
+def test_the_schema_refuses_what_is_wrong_in_itself(server: Kube) -> None:
+    """Types, ranges, spellings: what needs no CEL. Newer servers and the operator refuse the rest too."""
+    schema = crd(cel=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    wrong: list[str] = []
+    for case in [case for case in CASES if case.path != "metadata.name"]:  # names are the server's own business
+        expected = bool(admit(schema, job(case.edits)))
+        refusal = server.refusal(job(case.edits))
+        if (refusal is not None) is not expected:
+            wrong.append(f"{case.id}: expected {'refusal' if expected else 'acceptance'}, got {refusal}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("rljob", ["One elastic RL post-training run", "spec", "status"]),
+        ("rljob.spec", ["Desired state", "rollout", "The rollout machines", "Updates after which the job is complete"]),
+        ("rljob.spec.rollout.machines", ["what `kubectl scale` writes", "<integer>"]),
+        ("rljob.spec.algorithm", ["Group relative policy optimisation", "learningRate", "AdamW's step size"]),
+        ("rljob.spec.rewards.kind", ["math-verify"]),
+        ("rljob.spec.rollout.template.spec", ["A partial PodSpec", "Containers are merged by name", "sidecar"]),
+        ("rljob.status.runtime", ["it alone writes", "weightVersion", "The newest version published"]),
+    ],
+)
+def test_explain_reads_well(server: Kube, path: str, words: list[str]) -> None:
+    text = " ".join(server.run("explain", path).stdout.split())
+    for word in words:
+        assert word in text
+
+
+def test_every_field_is_explained() -> None:
+    def undescribed(schema: dict[str, Any], path: str) -> list[str]:
+        found = [] if "description" in schema or path == "metadata" else [path]
+        for name, child in schema.get("properties", {}).items():
+            found += undescribed(child, f"{path}.{name}".lstrip("."))
+        if schema.get("items", {}).get("type") == "object":
+            found += undescribed(schema["items"], f"{path}[]")
+        return found
+
+    assert undescribed(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "") == []
+
+
+def apply_status(server: Kube, name: str, status: RLJobStatus, manager: str) -> None:
+    """Without the client's validation: a part of the status is no whole RLJob."""
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "status": status.to_dict()}
+    server.apply(document, manager, "--subresource=status", "--validate=false")
+
+
+def from_operator(rollout: int = 2) -> RLJobStatus:
+    return RLJobStatus(
+        observed_generation=1,
+        phase="Running",
+        conditions=(
+            Condition(type="Ready", status=ConditionStatus.TRUE, reason="RoundsProgressing", message="all well"),
+        ),
+        rollout=RolloutStatus(desired=rollout, ready=rollout, selector="rljob.dev/job=ssa"),
+        members=(Member(machine="rollout-0", incarnation=1, pod_uid="u", ip="10.0.0.1", role=Role.ROLLOUT),),
+        target=Target(revision=3, machines=("rollout-0",)),
+        relay=RelayTopology(epoch=1, master="rollout-0", chain=("rollout-0",)),
+        replacements=Replacements(total=1, by_machine={"rollout-0": 1}),
+    )
+
+
+def from_coordinator(round_: int = 4) -> RLJobStatus:
+    return RLJobStatus(runtime=RuntimeStatus(term=1, applied=3, event=9, round=round_, stage="Generating", reward=0.25))
+
+
+def test_two_managers_write_the_status_and_neither_touches_the_other(server: Kube) -> None:
+    name = "ssa"
+    server.apply(job({"metadata.name": name}), "git")
+    apply_status(server, name, from_operator(), OPERATOR_FIELD_MANAGER)
+    apply_status(server, name, from_coordinator(), COORDINATOR_FIELD_MANAGER)
+    apply_status(server, name, from_operator(rollout=3), OPERATOR_FIELD_MANAGER)
+    apply_status(server, name, from_coordinator(round_=5), COORDINATOR_FIELD_MANAGER)
+    live = server.get("rljob", name)
+    status = load(live).status
+    assert status.model_copy(update={"runtime": None}) == from_operator(rollout=3)
+    assert status.runtime == from_coordinator(round_=5).runtime
+    assert load(live).spec == load(job()).spec
+    owned = {
+        entry["manager"]: set(entry["fieldsV1"]["f:status"])
+        for entry in live["metadata"]["managedFields"]
+        if "f:status" in entry["fieldsV1"]
+    }
+    assert owned[COORDINATOR_FIELD_MANAGER] - {"."} == {"f:runtime"}
+    assert "f:runtime" not in owned[OPERATOR_FIELD_MANAGER]
+
+
+def test_conditions_of_several_managers_merge_by_type(server: Kube) -> None:
+    name = "conditions"
+    server.apply(job({"metadata.name": name}), "git")
+    for manager, kind in (("one", "Ready"), ("two", "Other")):
+        condition = Condition(type=kind, status=ConditionStatus.TRUE)
+        apply_status(server, name, RLJobStatus(conditions=(condition,)), manager)
+    assert {condition.type for condition in load(server.get("rljob", name)).status.conditions} == {"Ready", "Other"}
+
+
+def test_scale_reads_and_writes_machines(server: Kube) -> None:
+    name = "scaled"
+    server.apply(job({"metadata.name": name}), "git")
+    apply_status(server, name, from_operator(), OPERATOR_FIELD_MANAGER)
+    server.run("scale", "rljob", name, "--replicas=5")
+    assert load(server.get("rljob", name)).spec.rollout.machines == 5
+    scale = json.loads(server.run("get", "--raw", f"{server.path}/{name}/scale").stdout)
+    assert scale["spec"]["replicas"] == 5
+    assert (scale["status"]["replicas"], scale["status"]["selector"]) == (2, "rljob.dev/job=ssa")
+
+
+def test_columns(server: Kube) -> None:
+    name = "columns"
+    server.apply(job({"metadata.name": name}), "git")
+    apply_status(server, name, from_operator(), OPERATOR_FIELD_MANAGER)
+    apply_status(server, name, from_coordinator(), COORDINATOR_FIELD_MANAGER)
+    header, row = server.run("get", "rlj", name).stdout.splitlines()
+    assert header.split() == ["NAME", "STATE", "ROUND", "READY", "DESIRED", "TP", "REWARD", "REPLACED", "AGE"]
+    assert row.split()[:5] == [name, "Running", "4", "2", "2"]
+    header, row = server.run("get", "rlj", name, "-o", "wide").stdout.splitlines()
+    assert {"RELAY-EPOCH", "WEIGHTS", "REASON", "ROUNDS"} <= set(header.split())
+    assert "RoundsProgressing" in row
+    assert name in server.run("get", "all").stdout
+
+
+def test_jobs_read_back_as_the_models_wrote_them(server: Kube) -> None:
+    written = load(job({"metadata.name": "whole", "spec.rollout.maxMachines": 4}))
+    server.apply(written.manifest(), "git")
+    read = load(server.get("rljob", "whole"))
+    assert isinstance(read, RLJob)
+    assert read.spec == written.spec
+    assert read.metadata.uid
+    assert read.metadata.generation == 1
