@@ -1,0 +1,89 @@
+"""A private API server for tests: etcd and kube-apiserver on loopback, no nodes, no controllers.
+
+    with api_server(tmp_path) as server:
+        os.environ["KUBECONFIG"] = str(server.kubeconfig)
+
+Nothing collects garbage, schedules or deletes namespaces here. The two processes die with the thread that started
+them, and their files with the context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import build, pki, process, volumes
+from .controlplane import ControlPlane, start_apiserver, start_controllers
+from .kube import Api
+from .process import Daemons
+from .settings import ClusterError
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Server:
+    folder: Path
+    url: str
+    kubeconfig: Path
+    """An admin's (group system:masters)."""
+
+    def client(self) -> Api:
+        return Api(self.kubeconfig)
+
+    def kubeconfig_of(self, user: pki.User) -> Path:
+        """The kubeconfig of one of the users the server was started with."""
+        return self.folder / f"{user.file}.kubeconfig"
+
+    @property
+    def log(self) -> Path:
+        """The API server's log."""
+        return self.folder / "logs/kube-apiserver.log"
+
+
+@contextlib.contextmanager
+def api_server(
+    parent: Path | None = None, users: Sequence[pki.User] = (), *, controllers: bool = False
+) -> Iterator[Server]:
+    """A running API server below ``parent`` (default: the temporary folder); gone when the context ends.
+
+    ``users`` get a token and a kubeconfig each and no rights but RBAC's. ``controllers`` adds the controller manager
+    and the scheduler: garbage collection, namespace deletion, service accounts. Raises ClusterError when it does
+    not start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rljob-api-", dir=parent))
+    daemons = Daemons(folder / "pids", folder / "logs", tied=True)
+    try:
+        plane = _start(folder, daemons, users)
+        server = Server(folder, plane.server, folder / "admin.kubeconfig")
+        if controllers:
+            (folder / "recycler.json").write_text(json.dumps(volumes.recycler()))
+            start_controllers(plane, daemons, server.client())
+        yield server
+    finally:
+        daemons.stop(daemons.names())
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, daemons: Daemons, users: Sequence[pki.User]) -> ControlPlane:
+    """Another process may take a port between its choice and its use: then others are chosen."""
+    pki.create(folder / "pki", ["127.0.0.1", "10.96.0.1"])
+    for attempt in range(1, _ATTEMPTS + 1):
+        port, etcd, peer = process.free_ports(3)
+        plane = ControlPlane(build.binaries(), folder, "127.0.0.1", port, etcd, peer, "10.96.0.0/24", proxied=False)
+        everyone = [pki.ADMIN, pki.CONTROLLER_MANAGER, pki.SCHEDULER, *users]
+        pki.write_users(plane.pki, folder, plane.server, everyone)
+        try:
+            start_apiserver(plane, daemons)
+            return plane
+        except ClusterError as error:
+            daemons.stop(daemons.names())
+            if attempt == _ATTEMPTS or "address already in use" not in str(error):
+                raise
+            shutil.rmtree(folder / "etcd", ignore_errors=True)
+    raise AssertionError("unreachable")

@@ -1,0 +1,203 @@
+"""Where a cluster keeps its things, and which addresses it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout. It is mounted into the pods of real nodes."""
+
+MAX_NODES = 9
+DOMAIN = "cluster.local"
+RUNTIME_IMAGE = "rljob.local/runtime:dev"
+OPERATOR_IMAGE = "rljob.local/operator:dev"
+PAUSE_IMAGE = "rljob.local/pause:dev"
+
+# Second octets tried, in this order, for the cluster's own 10.N.0.0/16.
+_OCTETS = tuple(range(246, 219, -1))
+
+
+class ClusterError(Exception):
+    """Something the user can act on; the text says what."""
+
+
+def cache_dir() -> Path:
+    """The cache folder: ``$RLJOB_CACHE``, else ``$XDG_CACHE_HOME``, else ``~/.cache``, then ``rljob``."""
+    base = os.environ.get("RLJOB_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).expanduser().resolve() / "rljob"
+
+
+def venv_dir() -> Path:
+    """The virtual environment whose Python the pods run: ``$VIRTUAL_ENV``, else the checkout's ``.venv``."""
+    return Path(os.environ.get("VIRTUAL_ENV") or ROOT / ".venv").absolute()
+
+
+@dataclass(frozen=True)
+class Network:
+    """One /16 for everything: nodes in N.0.0/24, pods of node i in N.i.0/24, Services in N.200.0/22.
+
+    ``first`` is 10, or 127 where there is no right to add routes (process nodes without root). Services are
+    virtual addresses that nothing routes, so they always are in 10.N.
+    """
+
+    octet: int
+    first: int = 10
+
+    @property
+    def cidr(self) -> str:
+        return f"{self.first}.{self.octet}.0.0/16"
+
+    @property
+    def host(self) -> str:
+        return f"{self.first}.{self.octet}.0.1"
+
+    @property
+    def service_cidr(self) -> str:
+        return f"10.{self.octet}.200.0/22"
+
+    @property
+    def service_api(self) -> str:
+        return f"10.{self.octet}.200.1"
+
+    @property
+    def bridge(self) -> str:
+        return f"rljob{self.octet}"
+
+    def node(self, index: int) -> str:
+        return f"{self.first}.{self.octet}.0.{10 + index}"
+
+    def pods(self, index: int) -> str:
+        return f"{self.first}.{self.octet}.{index}.0/24"
+
+    def veth(self, index: int) -> str:
+        return f"{self.bridge}n{index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What ``up`` decided; kept in ``cluster.json`` and read by every later command."""
+
+    name: str
+    kind: str  # "real" or "process"
+    nodes: int
+    network: Network
+    identity: str
+    venv: str
+
+    @property
+    def state(self) -> Path:
+        return state_dir(self.name)
+
+    @property
+    def pki(self) -> Path:
+        return self.state / "pki"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def pids(self) -> Path:
+        return self.state / "pids"
+
+    @property
+    def volumes(self) -> Path:
+        return self.state / "volumes"
+
+    @property
+    def images(self) -> Path:
+        return self.state / "images"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "admin.kubeconfig"
+
+    def node_dir(self, index: int) -> Path:
+        return self.state / node_name(index)
+
+    def save(self) -> None:
+        self.state.mkdir(parents=True, exist_ok=True)
+        path = self.state / "cluster.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self), indent=1))
+        part.replace(path)
+
+
+def node_name(index: int) -> str:
+    return f"node-{index}"
+
+
+def state_dir(name: str) -> Path:
+    return cache_dir() / "clusters" / name
+
+
+def load(name: str) -> Cluster | None:
+    """The cluster of that name, or None when there is none."""
+    try:
+        raw = json.loads((state_dir(name) / "cluster.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Cluster(**{**raw, "network": Network(**raw["network"])})
+
+
+def existing() -> list[Cluster]:
+    """Every cluster of this user, up or half down."""
+    folder = cache_dir() / "clusters"
+    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    return [c for c in map(load, names) if c is not None]
+
+
+def free_octet(taken: Iterable[int], routed: Iterable[str]) -> int:
+    """The first second octet whose 10.N.0.0/16 no other cluster has and no route of this machine overlaps."""
+    used = set(taken)
+    networks = [n for n in map(ipaddress.ip_network, routed) if n.version == 4 and n.prefixlen]
+    for octet in _OCTETS:
+        block = ipaddress.ip_network(f"10.{octet}.0.0/16")
+        if octet not in used and not any(block.overlaps(n) for n in networks):
+            return octet
+    raise ClusterError(f"no free network: every 10.N.0.0/16 with N in {_OCTETS[-1]}..{_OCTETS[0]} is routed or taken")
+
+
+def routes() -> list[str]:
+    """Destinations in this machine's routing tables; empty where ``ip`` is missing (process nodes only)."""
+    try:
+        out = subprocess.run(["ip", "-j", "route", "show", "table", "all"], capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        return []
+    entries = json.loads(out.stdout or "[]")
+    return [e["dst"] for e in entries if e["dst"] != "default" and ":" not in e["dst"]]
+
+
+@contextlib.contextmanager
+def locked(what: str, timeout: float = 1800, waiting: str = "") -> Iterator[None]:
+    """Hold the cache's lock ``what`` against other processes.
+
+    Raises ClusterError when it is not free within ``timeout`` seconds. The kernel frees it when the holder dies.
+    """
+    folder = cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + timeout
+    with open(folder / f".{what}.lock", "w") as handle:
+        told = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting and not told:
+                    print(waiting, flush=True)
+                    told = True
+                if time.monotonic() > end:
+                    message = f"{folder}/.{what}.lock was held for {timeout:.0f} s by another process"
+                    raise ClusterError(message) from None
+                time.sleep(0.2)
+        yield

