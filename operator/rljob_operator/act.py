@@ -1,0 +1,227 @@
+"""Carries a plan out. Thin and repeatable: dying between any two calls leaves a state from which the next plan goes
+on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from rljob_api.constants import AUTH_RAY_TOKEN, AUTH_RELAY_KEY, KIND, pod_name
+from rljob_api.spec import RLJob
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.recorder import Recorder
+from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, Json
+from rljob_operator.metrics import Metrics
+from rljob_operator.policies.events import Event
+from rljob_operator.policies.observed import Trouble
+from rljob_operator.policies.placement import Removal
+from rljob_operator.policies.plan import Creation, Plan, refused, stalled
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding"})
+
+
+class Postponed(Exception):
+    """Something must change first (an earlier job of the same name is still being collected, another write won)."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        """Try again in `seconds`."""
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class Actor:
+    """The hands of the operator."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        recorder: Recorder,
+        metrics: Metrics,
+        confirm_leader: Callable[[], Awaitable[None]],
+        *,
+        parallel: int = 8,
+    ) -> None:
+        """`confirm_leader` raises when another replica may lead; it is asked before everything that cannot be taken
+        back. `parallel` bounds the requests that one job has under way."""
+        self._kube = kube
+        self._recorder = recorder
+        self._metrics = metrics
+        self._confirm_leader = confirm_leader
+        self._parallel = parallel
+
+    async def carry_out(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
+        """Do it, in the plan's order. Returns the plan as it was carried out: other than planned where the API server
+        refused something for good. Raises `Postponed`, `ApiError` or `Unreachable` when the rest must wait for another
+        try."""
+        if plan.delete_job:
+            await self._confirm_leader()
+            await self._delete_job(job)
+            return plan
+        conflict = await self._ensure_children(job, plan.children)
+        if conflict is not None and plan.status is not None:
+            withheld = {creation.new.machine: conflict for creation in plan.creations}
+            plan = refused(plan, job, withheld, now) if withheld else stalled(plan, job, plan.status, conflict, now)
+        elif conflict is None:
+            plan = refused(plan, job, await self._create_pods(job, plan.creations), now)
+        if plan.status is not None:
+            await self.write_status(job, _without_empty(plan.status.to_dict()))
+        await self._remove_pods(job, plan.removals)
+        for loss in plan.losses:
+            self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
+        await self.tell(job, plan.events)
+        return plan
+
+    async def write_status(self, job: RLJob, status: Json) -> None:
+        """Apply the operator's part of the status, if the job still is the one that was planned for."""
+        meta = job.metadata
+        await self.apply_status(meta.namespace, meta.name, meta.uid, meta.resource_version, status)
+
+    async def apply_status(self, namespace: str, name: str, uid: str, version: str, status: Json) -> None:
+        """The same by name. Raises `Postponed` when the job has changed meanwhile."""
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
+        body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": status}
+        try:
+            await self._kube.apply(RLJOB, body, subresource="status")
+        except ApiError as error:
+            if error.conflict:
+                raise Postponed(f"the job changed meanwhile: {error.message}", 0.1) from error
+            if not error.not_found:
+                raise
+
+    async def tell(self, job: RLJob, events: Sequence[Event]) -> None:
+        """Write events."""
+        meta = job.metadata
+        for event in events:
+            await self._recorder.record(meta.namespace, meta.name, meta.uid, event.kind, event.reason, event.message)
+
+    # --- children -----------------------------------------------------------------------------------------------------
+
+    async def _ensure_children(self, job: RLJob, manifests: Sequence[Json]) -> Trouble | None:
+        """All at once; the first name that is taken by somebody else, if any."""
+        found = await self._together([self._ensure(job, manifest) for manifest in manifests])
+        return next((trouble for trouble in found if trouble is not None), None)
+
+    async def _ensure(self, job: RLJob, manifest: Json) -> Trouble | None:
+        """Create the object, or mend it when it is there and differs."""
+        kind = manifest["kind"]
+        resource = RESOURCES[kind]
+        body = {**manifest, "stringData": _fresh_secrets()} if kind == "Secret" else manifest
+        try:
+            await self._kube.create(resource, body)
+            return None
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+        if kind == "Secret":  # its name holds the job's uid, so it is this job's
+            return None
+        name = manifest["metadata"]["name"]
+        live = await self._kube.get(resource, job.namespace, name)
+        taken = _taken(job, live)
+        if taken is not None:
+            return taken
+        if kind not in _NEVER_CHANGED and not _covers(live, manifest):
+            await self._kube.apply(resource, manifest)
+        return None
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    async def _create_pods(self, job: RLJob, creations: Sequence[Creation]) -> dict[str, Trouble]:
+        """Create all; returns what the API server refuses for a reason that trying again at once does not change."""
+        found = await self._together([self._create_pod(job, creation) for creation in creations])
+        return {c.new.machine: why for c, why in zip(creations, found, strict=True) if why is not None}
+
+    async def _create_pod(self, job: RLJob, creation: Creation) -> Trouble | None:
+        try:
+            await self._kube.create(POD, creation.manifest)
+        except ApiError as error:
+            if error.already_exists:
+                name = pod_name(job.name, creation.new.machine, creation.new.incarnation)
+                return _taken(job, await self._kube.get(POD, job.namespace, name))
+            if error.status == 403:
+                quota = "exceeded quota" in error.message
+                return Trouble("QuotaExceeded" if quota else "PodForbidden", error.message)
+            if error.invalid:
+                return Trouble("PodInvalid", error.message)
+            raise
+        return None
+
+    async def _remove_pods(self, job: RLJob, removals: Sequence[Removal]) -> None:
+        if removals:
+            await self._confirm_leader()
+        await self._together([self._remove_pod(job, removal) for removal in removals])
+
+    async def _remove_pod(self, job: RLJob, removal: Removal) -> None:
+        pod = removal.pod
+        _logger.info("%s/%s: delete pod %s: %s", job.namespace, job.name, pod.name, removal.reason)
+        try:
+            await self._kube.delete(POD, job.namespace, pod.name, uid=pod.uid)
+        except ApiError as error:
+            if not error.conflict:  # a pod of the same name and another uid is not the one that was judged
+                raise
+
+    async def _delete_job(self, job: RLJob) -> None:
+        meta = job.metadata
+        try:
+            await self._kube.delete(RLJOB, meta.namespace, meta.name, uid=meta.uid)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+
+    async def _together(self, calls: Sequence[Awaitable[T]]) -> list[T]:
+        """Run a few at a time; all end before the first error is raised."""
+        gate = asyncio.Semaphore(self._parallel)
+
+        async def one(call: Awaitable[T]) -> T:
+            async with gate:
+                return await call
+
+        results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _without_empty(value: Json) -> Json:
+    """Without empty lists and objects: absent means the same, and API servers before 1.21 turn a list by keys from
+    which apply removes the last item into null, which they then refuse."""
+    inner = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in value.items()}
+    return {key: item for key, item in inner.items() if item not in ([], {})}
+
+
+def _fresh_secrets() -> dict[str, str]:
+    return {AUTH_RAY_TOKEN: secrets.token_hex(32), AUTH_RELAY_KEY: secrets.token_hex(32)}
+
+
+def _taken(job: RLJob, live: Json) -> Trouble | None:
+    """Whether an object of the wanted name belongs to somebody else. Raises `Postponed` when that is an earlier RLJob
+    of the same name, whose remains are being collected."""
+    owners = live["metadata"].get("ownerReferences") or []
+    if any(owner.get("uid") == job.metadata.uid for owner in owners):
+        return None
+    what = f"{live.get('kind', 'object')} {live['metadata']['name']}"
+    if any(owner.get("kind") == KIND and owner.get("name") == job.name for owner in owners):
+        raise Postponed(f"{what} of an earlier job of this name is still there", 1.0)
+    return Trouble("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
+
+
+def _covers(live: object, wanted: object) -> bool:
+    """Whether everything in `wanted` is in `live`, which the server may have filled up with defaults."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(key in live and _covers(live[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(live) == len(wanted)
+            and all(_covers(one, other) for one, other in zip(live, wanted, strict=True))
+        )
+    return live == wanted

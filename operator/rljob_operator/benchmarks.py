@@ -1,0 +1,389 @@
+"""Figures of the operator against a real API server, each beside a baseline of the same run.
+
+`operator_bench`: N jobs arrive at once; from the first apply until all pods of a job are created. The floor is a bare
+client that creates the very same objects on the same server right before. `recovery_bench`: a pod fails; until its
+replacement is created. No kubelet is needed: what is measured is the control plane. Results are the JSON object of
+`rljob bench`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import resource
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import kopf
+
+from rljob_api import load
+from rljob_api.constants import API_VERSION, KIND, LABEL_JOB, LABEL_MACHINE
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.credentials import Credentials, NoCredentials, find
+from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, Json, Resource
+from rljob_operator.metrics import Metrics
+from rljob_operator.operator import Operator, Options
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.observed import Observed
+from rljob_operator.policies.plan import plan
+
+PODS_PER_JOB = 10
+_JOBS_PER_NAMESPACE = 100
+_TIMEOUT = 900.0
+
+Report = dict[str, Any]
+
+
+async def operator_bench(connection: kopf.ConnectionInfo, jobs: int = 100, workers: int = 16) -> Report:
+    """`jobs` RLJobs of 10 pods at once. Figures in seconds, requests and MB (resident, of the whole process, which also
+    holds the measuring client)."""
+    async with _bench_kube(connection) as kube:
+        namespaces = await _namespaces(kube, max(1, jobs // _JOBS_PER_NAMESPACE))
+        try:
+            floor = await _floor(kube, namespaces, jobs, workers)
+            async with _operator(connection, namespaces, workers) as operator:
+                watch = _PodWatch(connection, namespaces)
+                async with watch.running():
+                    before = _requests(operator)
+                    applied = await _apply_jobs(kube, namespaces, jobs)
+                    times = await watch.all_created(applied, PODS_PER_JOB)
+                await _settled(operator)
+                requests = (_requests(operator) - before) / jobs
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        finally:
+            await _drop(kube, namespaces)
+    p50, p99 = _quantile(times, 0.5), _quantile(times, 0.99)
+    floor_p50, floor_p99 = _quantile(floor, 0.5), _quantile(floor, 0.99)
+    objects = len(_objects_of(_job("n", "x")))
+    return {
+        "bench": "operator",
+        "seed": 0,
+        "settings": {"jobs": jobs, "podsPerJob": PODS_PER_JOB, "workers": workers},
+        "figures": [
+            _figure("apply to all pods created, p50", p50, "s", None, "bare client", floor_p50),
+            _figure("apply to all pods created, p99", p99, "s", None, "bare client", floor_p99),
+            _figure("p99 over bare client's p99", p99 / floor_p99, "ratio", 2.0, "same objects, same run", 1.0),
+            _figure("API requests per job", requests, "requests", None, "objects per job", float(objects)),
+            _figure("resident memory at its highest", memory, "MB", 500.0, "whole process", None),
+        ],
+        "rows": [
+            {"who": "bare client", "p50": floor_p50, "p99": floor_p99, "max": max(floor)},
+            {"who": "operator", "p50": p50, "p99": p99, "max": max(times)},
+        ],
+    }
+
+
+async def recovery_bench(connection: kopf.ConnectionInfo, failures: int = 40, jobs: int = 10) -> Report:
+    """`failures` pods fail, one after the other, among `jobs` running jobs: from the write that marks a pod Failed
+    until the watch shows its replacement. The floor is the time of one bare pod creation, seen by the same watch."""
+    async with _bench_kube(connection) as kube:
+        namespaces = await _namespaces(kube, 1)
+        try:
+            async with _operator(connection, namespaces, 16) as operator:
+                watch = _PodWatch(connection, namespaces)
+                async with watch.running():
+                    applied = await _apply_jobs(kube, namespaces, jobs)
+                    await watch.all_created(applied, PODS_PER_JOB)
+                    await _settled(operator)
+                    times = [await _fail_one(kube, watch, namespaces[0], n, jobs) for n in range(failures)]
+                    floor = [await _bare_creation(kube, watch, namespaces[0], n) for n in range(failures)]
+        finally:
+            await _drop(kube, namespaces)
+    p50, p99 = _quantile(times, 0.5), _quantile(times, 0.99)
+    floor_p50, floor_p99 = _quantile(floor, 0.5), _quantile(floor, 0.99)
+    return {
+        "bench": "recovery",
+        "seed": 0,
+        "settings": {"failures": failures, "jobs": jobs},
+        "figures": [
+            _figure("pod failed to replacement created, p50", p50, "s", None, "bare creation", floor_p50),
+            _figure("pod failed to replacement created, p99", p99, "s", 1.0, "bare creation", floor_p99),
+        ],
+        "rows": [{"failure": number, "seconds": seconds} for number, seconds in enumerate(times)],
+    }
+
+
+def _figure(name: str, value: float, unit: str, goal: float | None, anchor: str, limit: float | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": round(value, 4),
+        "unit": unit,
+        "better": "lower",
+        "goal": goal,
+        "anchor": anchor,
+        "limit": None if limit is None else round(limit, 4),
+    }
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
+
+
+# --- jobs and namespaces ----------------------------------------------------------------------------------------------
+
+
+def _job(namespace: str, name: str) -> Json:
+    """A job of `PODS_PER_JOB` pods: coordinator, trainer and the rest rollout machines."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "rounds": 1,
+            "model": {"source": "package://rljob/toy"},
+            "data": {"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}},
+            "rewards": [{"name": "right", "kind": "Math"}],
+            "rollout": {"machines": PODS_PER_JOB - 2, "engine": "Reference"},
+        },
+    }
+
+
+def _objects_of(document: Json) -> list[Json]:
+    """What the operator creates for a job, with the job itself."""
+    owned = copy.deepcopy(document)
+    owned["metadata"].setdefault("uid", str(uuid.uuid4()))
+    decided = plan(load(owned), Observed(), datetime.now(UTC), Config())
+    return [document, *decided.children, *(creation.manifest for creation in decided.creations)]
+
+
+async def _namespaces(kube: Kube, count: int) -> list[str]:
+    """Fresh namespaces with the account that pods want (where no controller makes it)."""
+    base = f"bench-{uuid.uuid4().hex[:6]}"
+    names = [f"{base}-{number}" for number in range(count)]
+    for name in names:
+        manifest: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await kube.create(_NAMESPACES, manifest)
+        account: Json = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": name},
+        }
+        try:
+            await kube.create(RESOURCES["ServiceAccount"], account)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+    return names
+
+
+_NAMESPACES = Resource("Namespace", "", "v1", "namespaces")
+
+
+async def _drop(kube: Kube, namespaces: Sequence[str]) -> None:
+    """Jobs, pods and namespaces; a cluster with controllers does the rest."""
+    await _delete_all(kube, namespaces)
+    for namespace in namespaces:
+        await kube.delete(_NAMESPACES, None, namespace)
+
+
+async def _delete_all(kube: Kube, namespaces: Sequence[str]) -> None:
+    """All jobs and pods, a few at a time."""
+    gate = asyncio.Semaphore(16)
+
+    async def one(kind: Resource, namespace: str, name: str) -> None:
+        async with gate:
+            await kube.delete(kind, namespace, name)
+
+    for kind in (RLJOB, POD):
+        found = [(namespace, item) for namespace in namespaces for item in await kube.list(kind, namespace)]
+        await asyncio.gather(*(one(kind, namespace, item["metadata"]["name"]) for namespace, item in found))
+
+
+async def _apply_jobs(kube: Kube, namespaces: Sequence[str], jobs: int) -> dict[tuple[str, str], float]:
+    """All at once; when each was sent, by key."""
+    applied: dict[tuple[str, str], float] = {}
+
+    async def one(number: int) -> None:
+        namespace, name = namespaces[number % len(namespaces)], f"job-{number}"
+        applied[namespace, name] = time.monotonic()
+        await kube.create(RLJOB, _job(namespace, name))
+
+    await asyncio.gather(*(one(number) for number in range(jobs)))
+    return applied
+
+
+async def _floor(kube: Kube, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
+    """A bare client creates the same objects: per job the seconds from the common start to its last pod. The jobs say
+    that somebody else manages them, and are deleted at once."""
+    gate = asyncio.Semaphore(workers)
+    began = time.monotonic()
+
+    async def one(number: int) -> float:
+        namespace, name = namespaces[number % len(namespaces)], f"floor-{number}"
+        document = _job(namespace, name)
+        document["spec"]["managedBy"] = "rljob.dev/bench"
+        _, *others = _objects_of(document)
+        created = await kube.create(RLJOB, document)
+        async with gate:
+            for manifest in others:
+                manifest["metadata"]["ownerReferences"][0]["uid"] = created["metadata"]["uid"]
+            children = [m for m in others if m["kind"] != "Pod"]
+            for group in (children, [m for m in others if m["kind"] == "Pod"]):
+                await asyncio.gather(*(kube.create(RESOURCES[m["kind"]], m) for m in group))
+        return time.monotonic() - began
+
+    times = await asyncio.gather(*(one(number) for number in range(jobs)))
+    await _delete_all(kube, namespaces)
+    return list(times)
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _bench_kube(connection: kopf.ConnectionInfo) -> AsyncIterator[Kube]:
+    """The measuring client."""
+    async with Kube(Credentials(connection), Metrics(), field_manager="rljob-bench", connections=64).opened() as kube:
+        yield kube
+
+
+@asynccontextmanager
+async def _operator(
+    connection: kopf.ConnectionInfo, namespaces: Sequence[str], workers: int
+) -> AsyncIterator[Operator]:
+    """The operator in this process, serving these namespaces."""
+    options = Options(namespaces=tuple(namespaces), leader_elect=False, workers=workers, health_port=None)
+    operator = Operator(options, connection=connection)
+    stop = asyncio.Event()
+    task = asyncio.create_task(operator.run(stop))
+    try:
+        async with asyncio.timeout(60):
+            await operator.ready.wait()
+        yield operator
+    finally:
+        stop.set()
+        await asyncio.wait({task}, timeout=60)
+
+
+def _requests(operator: Operator) -> float:
+    """Requests that the operator has sent, but for its look at all Leases."""
+    return sum(
+        sample.value
+        for metric in operator.metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "rljob_operator_api_requests_total"
+        and (sample.labels["verb"], sample.labels["resource"]) != ("list", "leases")
+    )
+
+
+async def _settled(operator: Operator) -> None:
+    """Until nothing was due for half a second."""
+    calm = 0
+    while calm < 5:
+        await asyncio.sleep(0.1)
+        calm = calm + 1 if operator.queue.idle() else 0
+
+
+class _PodWatch:
+    """Watches pods as an observer of its own and notes when each machine's incarnation was first seen."""
+
+    def __init__(self, connection: kopf.ConnectionInfo, namespaces: Sequence[str]) -> None:
+        self._credentials = Credentials(connection)
+        self._namespaces = namespaces
+        self._changed = asyncio.Event()
+        self.seen: dict[tuple[str, str], dict[str, float]] = {}
+        """By (namespace, job): pod name to the time it was seen."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._watch(namespace)) for namespace in self._namespaces]
+        try:
+            await asyncio.sleep(0.3)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, namespace: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(ssl=self._credentials.ssl_context())
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as session:
+            url = f"{self._credentials.server}{POD.path(namespace)}?watch=1&timeoutSeconds=3600"
+            async with session.get(url, headers=self._credentials.headers()) as response:
+                async for line in response.content:
+                    self._note(namespace, json.loads(line))
+
+    def _note(self, namespace: str, event: Mapping[str, Any]) -> None:
+        meta = event["object"].get("metadata") or {}
+        labels = meta.get("labels") or {}
+        if event["type"] == "ADDED" and LABEL_JOB in labels:
+            self.seen.setdefault((namespace, labels[LABEL_JOB]), {}).setdefault(meta["name"], time.monotonic())
+            self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for pods to appear, at most `_TIMEOUT` seconds."""
+        async with asyncio.timeout(_TIMEOUT):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def all_created(self, applied: Mapping[tuple[str, str], float], count: int) -> list[float]:
+        """Seconds from each job's apply until its last pod was seen."""
+        await self.until(lambda: all(len(self.seen.get(key, {})) >= count for key in applied))
+        return [max(self.seen[key].values()) - began for key, began in applied.items()]
+
+
+async def _fail_one(kube: Kube, watch: _PodWatch, namespace: str, number: int, jobs: int) -> float:
+    """Seconds from the write that fails a machine's newest pod until its replacement is seen. Every failure hits a
+    machine that has not failed before, as back-off is not what is measured."""
+    job, machine = f"job-{number % jobs}", f"rollout-{number // jobs % (PODS_PER_JOB - 2)}"
+    key, old, new = (namespace, job), f"{job}-{machine}-1", f"{job}-{machine}-2"
+    began = time.monotonic()
+    failed: Json = {"status": {"phase": "Failed"}}
+    await kube.merge(POD, namespace, old, failed, subresource="status")
+    await watch.until(lambda: new in watch.seen[key])
+    return watch.seen[key][new] - began
+
+
+async def _bare_creation(kube: Kube, watch: _PodWatch, namespace: str, number: int) -> float:
+    """Seconds from sending one pod's creation until the watch shows it."""
+    manifest = _objects_of(_job(namespace, f"bare-{number}"))[-1]
+    del manifest["metadata"]["ownerReferences"]
+    key, name = (namespace, f"bare-{number}"), manifest["metadata"]["name"]
+    assert manifest["metadata"]["labels"][LABEL_MACHINE]
+    began = time.monotonic()
+    await kube.create(POD, manifest)
+    await watch.until(lambda: name in watch.seen.get(key, {}))
+    return watch.seen[key][name] - began
+
+
+# --- `rljob bench` ----------------------------------------------------------------------------------------------------
+
+
+def operator(*, quick: bool, seed: int) -> Report:
+    """`rljob bench operator`, on the cluster of $KUBECONFIG: 100 jobs at once, then 1,000 for the memory they take."""
+    report = _run(operator_bench, seed, jobs=20 if quick else 100)
+    if not quick:
+        many = _run(operator_bench, seed, jobs=1000)
+        report["figures"] += [{**figure, "name": f"1,000 jobs: {figure['name']}"} for figure in many["figures"]]
+        report["rows"] += [{**row, "jobs": 1000} for row in many["rows"]]
+    return report
+
+
+def recovery(*, quick: bool, seed: int) -> Report:
+    """`rljob bench recovery`, on the cluster of $KUBECONFIG."""
+    return _run(recovery_bench, seed, failures=10 if quick else 40)
+
+
+def _run(bench: Callable[..., Awaitable[Report]], seed: int, **settings: int) -> Report:
+    try:
+        connection = find()
+    except NoCredentials as error:
+        raise SystemExit(
+            f"{error}; the CRD must be installed there (hack/bench brings up a server of its own)"
+        ) from error
+
+    async def serve() -> Report:
+        return await bench(connection, **settings)
+
+    return {**asyncio.run(serve()), "seed": seed}

@@ -1,0 +1,1 @@
+"""A small client of the Kubernetes REST API: raw JSON in and out, bounded in time, measured."""

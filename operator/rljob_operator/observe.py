@@ -1,0 +1,176 @@
+"""Looks at the world on behalf of one job: the job itself, and one LIST of its pods by label.
+
+The LIST may come from the API server's cache, if that is at least as fresh as everything this process has written or
+seen: in a namespace with thousands of pods a read from the store itself would cost all of them each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
+from rljob_api.spec import RLJob
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import ApiError, Unreachable
+from rljob_operator.kube.resources import LEASE, POD, Json
+from rljob_operator.policies.names import job_selector
+from rljob_operator.policies.observed import Observed, Silence, sort_pods
+
+_logger = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""(namespace, name) of a job."""
+
+MANAGED = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
+
+
+class PodLister:
+    """Lists of pods that are never older than what this process knows."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._floor = 0
+
+    async def prime(self, namespaces: Sequence[str | None]) -> None:
+        """Learn how fresh a list must be to show what an earlier leader wrote: one read of the store at the start."""
+        for namespace in namespaces:
+            items = await self._kube.list(POD, namespace, labels=MANAGED, page=500, metadata_only=True)
+            self.saw(items)
+
+    def saw(self, items: Iterable[Json]) -> None:
+        """Pods as they came from the server: from now on no list may be older."""
+        for item in items:
+            version = (item.get("metadata") or {}).get("resourceVersion") or ""
+            if version.isdigit():
+                self._floor = max(self._floor, int(version))
+
+    async def pods(self, namespace: str, job: str) -> list[Json]:
+        """The pods that carry the job's label."""
+        try:
+            return await self._kube.list(POD, namespace, labels=job_selector(job), not_older_than=str(self._floor))
+        except ApiError as error:
+            if error.status != 504:
+                raise
+            # The cache did not catch up in time: ask the store.
+            return await self._kube.list(POD, namespace, labels=job_selector(job))
+
+
+@dataclass
+class _Watched:
+    """What one Lease looked like, and for how long it has looked so."""
+
+    renewed: str
+    holder: str
+    duration: float
+    unchanged: float = 0.0
+
+
+class LeaseMonitor:
+    """Notices coordinators that have stopped to renew their job's Lease: one LIST for all jobs every few seconds.
+
+    Clocks of other machines do not enter: a Lease is old when *we* have seen it unchanged for its duration. Time in
+    which we could not look (or were stopped) counts as one interval at most: after an outage of the API server
+    everybody gets time to renew.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespaces: Sequence[str | None],
+        wake: Callable[[Key], None],
+        *,
+        interval: float = 5.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._kube = kube
+        self._namespaces = namespaces
+        self._wake = wake
+        self._interval = interval
+        self._clock = clock
+        self._watched: dict[Key, _Watched] = {}
+        self._looked: float | None = None
+
+    def silence(self, key: Key) -> Silence | None:
+        """The silence of a job's coordinator, if its Lease has expired."""
+        lease = self._watched.get(key)
+        if lease is None or not lease.holder or lease.unchanged <= lease.duration:
+            return None
+        return Silence(lease.holder, lease.unchanged - lease.duration)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look every `interval` seconds until `stop`."""
+        while not stop.is_set():
+            try:
+                await self.look()
+            except (ApiError, Unreachable) as error:
+                _logger.warning("the jobs' Leases could not be listed: %s", error)
+            try:
+                async with asyncio.timeout(self._interval):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
+        items: list[Json] = []
+        for namespace in self._namespaces:
+            items += await self._kube.list(LEASE, namespace, labels=MANAGED, not_older_than="0")
+        now = self._clock()
+        passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self._interval)
+        self._looked = now
+        seen: dict[Key, _Watched] = {}
+        for item in items:
+            key = (item["metadata"]["namespace"], item["metadata"]["name"])
+            spec = item.get("spec") or {}
+            fresh = _Watched(
+                spec.get("renewTime") or "",
+                spec.get("holderIdentity") or "",
+                float(spec.get("leaseDurationSeconds") or 15),
+            )
+            old = self._watched.get(key)
+            if old is not None and (old.renewed, old.holder) == (fresh.renewed, fresh.holder):
+                fresh.unchanged = old.unchanged + passed
+                if fresh.holder and old.unchanged <= fresh.duration < fresh.unchanged:
+                    self._wake(key)
+            seen[key] = fresh
+        self._watched = seen
+
+
+class Observer:
+    """Puts together what a plan is made from."""
+
+    def __init__(
+        self, pods: PodLister, leases: LeaseMonitor, *, recheck: float = 900.0, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again."""
+        self._pods = pods
+        self._leases = leases
+        self._recheck = recheck
+        self._clock = clock
+        self._ensured: dict[str, float] = {}
+
+    async def observe(self, job: RLJob) -> Observed:
+        """The pods, the Lease, and whether the children were seen to lately."""
+        items = await self._pods.pods(job.namespace, job.name)
+        owned, foreign = sort_pods(job.metadata.uid, items)
+        uid = job.metadata.uid
+        if owned and uid not in self._ensured:
+            # Pods are made after their children. An earlier leader saw to them; we do in some time, not all jobs at
+            # once.
+            self._ensured[uid] = self._clock() - self._recheck * random.random()
+        ensured = self._ensured.get(uid)
+        present = ensured is not None and self._clock() - ensured < self._recheck
+        return Observed(owned, foreign, self._leases.silence((job.namespace, job.name)), present)
+
+    def ensured(self, job: RLJob) -> None:
+        """The children were made or checked just now."""
+        self._ensured[job.metadata.uid] = self._clock()
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._ensured.pop(uid, None)

@@ -1,0 +1,192 @@
+"""Conditions after the kstatus contract: Ready always, Reconciling and Stalled only while true and never both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
+from rljob_operator.policies.lifecycle import Verdict
+from rljob_operator.policies.observed import Trouble
+
+COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
+READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
+RELAY_READY, DEGRADED, CHECKPOINT_DURABLE = "RelayReady", "Degraded", "CheckpointDurable"
+
+DURABLE = Trouble("VolumeClaim", "")
+NOT_DURABLE = Trouble(
+    "EmptyDir",
+    "spec.checkpoint names no volumeClaimName: state dies with the coordinator's and the trainer's pods, so their "
+    "replacement, and suspension, start the run over",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the conditions are derived from. Counts are of machines; `wanted` of the spec, `ready` of ready pods."""
+
+    generation: int
+    coordinator_ready: bool = False
+    trainers_wanted: int = 0
+    trainers_ready: int = 0
+    rollouts_wanted: int = 0
+    rollouts_ready: int = 0
+    rollouts_smallest: int = 0
+    chain_length: int = 0
+    leaving: int = 0
+    replacing: tuple[str, ...] = ()
+    """Machines whose pod was lost and whose new one is not ready yet."""
+    pods: int = 0
+    suspending: bool = False
+    started: bool = False
+    """All pods of this run have been ready once."""
+    durable: bool = True
+    trouble: Trouble | None = None
+    problems: tuple[Trouble, ...] = ()
+    verdict: Verdict | None = None
+
+    @property
+    def ready(self) -> Trouble:
+        """The first thing that Ready waits for; its reason is RoundsProgressing when there is none."""
+        if self.verdict is not None:
+            return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
+        if self.suspending:
+            return Trouble("Suspended", "spec.suspend is true")
+        rollouts = f"{self.rollouts_ready} of {self.rollouts_wanted} rollout machines are ready"
+        if not self.coordinator_ready:
+            return Trouble("CoordinatorNotReady", "the coordinator's pod is not ready")
+        if self.trainers_ready < self.trainers_wanted:
+            return Trouble("TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready")
+        if self.rollouts_ready < self.rollouts_smallest:
+            return Trouble("BelowMinMachines", f"{rollouts}, at least {self.rollouts_smallest} are needed")
+        return Trouble("RoundsProgressing", rollouts)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready.reason in ("RoundsProgressing", "Completed")
+
+
+def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition, ...]:
+    """All conditions; a transition time changes only with its status."""
+    found = [_condition(READY, facts.is_ready, facts.ready)]
+    stalled = _stalled(facts)
+    if stalled is not None:
+        found.append(_condition(STALLED, True, stalled))
+    else:
+        reconciling = _reconciling(facts)
+        if reconciling is not None:
+            found.append(_condition(RECONCILING, True, reconciling))
+    found += [
+        _condition(RELAY_READY, *_relay(facts)),
+        _condition(DEGRADED, *_degraded(facts)),
+        _condition(CHECKPOINT_DURABLE, facts.durable, DURABLE if facts.durable else NOT_DURABLE),
+        _condition(SUSPENDED, *_suspended(facts)),
+        *_terminal(facts),
+    ]
+    return stamp(found, before.conditions, facts.generation, now)
+
+
+def stamp(
+    found: Iterable[Condition], before: Iterable[Condition], generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    """With generation and transition times filled in from what was written before."""
+    known = {condition.type: condition for condition in before}
+
+    def stamped(condition: Condition) -> Condition:
+        old = known.get(condition.type)
+        same = old is not None and old.status is condition.status and old.last_transition_time is not None
+        moment = old.last_transition_time if same and old is not None else now
+        return condition.model_copy(update={"observed_generation": generation, "last_transition_time": moment})
+
+    return tuple(stamped(condition) for condition in found)
+
+
+def phase(facts: Facts) -> Phase:
+    """The state in one word."""
+    if facts.verdict is not None:
+        return Phase.FAILED if facts.verdict.failed else Phase.SUCCEEDED
+    if facts.suspending:
+        return Phase.SUSPENDING if facts.pods else Phase.SUSPENDED
+    if facts.is_ready:
+        return Phase.RUNNING
+    return Phase.STARTING if facts.pods else Phase.PENDING
+
+
+def stalled_now(status: RLJobStatus, trouble: Trouble, generation: int, now: datetime) -> RLJobStatus:
+    """The status with Stalled for a reason that turned up after the rest was decided."""
+    kept = [c for c in status.conditions if c.type not in (STALLED, RECONCILING)]
+    (stalled,) = stamp([_condition(STALLED, True, trouble)], status.conditions, generation, now)
+    return status.model_copy(update={"conditions": (*kept, stalled)})
+
+
+def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
+    status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    return Condition(type=type_, status=status, reason=why.reason[:128], message=why.message[:2048])
+
+
+def _stalled(facts: Facts) -> Trouble | None:
+    if facts.verdict is not None:
+        return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
+    return None if facts.suspending else facts.trouble
+
+
+def _reconciling(facts: Facts) -> Trouble | None:
+    if facts.verdict is not None:
+        return None
+    if facts.suspending:
+        return Trouble("Suspending", f"{facts.pods} pods are still there") if facts.pods else None
+    if not facts.started:
+        return Trouble("Creating", facts.ready.message)
+    if facts.leaving:
+        return Trouble("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
+    if facts.replacing:
+        return Trouble("ReplacingMachine", f"waiting for the new pods of {', '.join(facts.replacing)}")
+    missing = facts.rollouts_wanted - facts.rollouts_ready
+    if missing > 0:
+        return Trouble("ScalingUp", f"{missing} rollout machines are not ready yet")
+    return None if facts.is_ready else Trouble(facts.ready.reason, facts.ready.message)
+
+
+def _relay(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.verdict is not None:
+        return False, Trouble("Ended", "")
+    if facts.suspending:
+        return False, Trouble("Suspended", "")
+    told = f"{facts.chain_length} of {facts.rollouts_wanted} rollout machines are in the chain"
+    if facts.chain_length == 0:
+        return False, Trouble("WaitingForMachines", told)
+    whole = facts.chain_length >= facts.rollouts_wanted
+    return whole, Trouble("ChainFormed" if whole else "MemberMissing", told)
+
+
+def _degraded(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.verdict is None and not facts.suspending:
+        if facts.problems:
+            return True, facts.problems[0]
+        if facts.started and facts.rollouts_ready < facts.rollouts_wanted:
+            return True, Trouble(
+                "MachinesMissing", f"{facts.rollouts_ready} of {facts.rollouts_wanted} rollout machines are ready"
+            )
+    return False, Trouble("AsDesired", "")
+
+
+def _suspended(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.suspending and facts.verdict is None:
+        if facts.pods == 0:
+            return True, Trouble("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
+        return False, Trouble("Suspending", "")
+    return False, Trouble("NotSuspended", "")
+
+
+def _terminal(facts: Facts) -> list[Condition]:
+    verdict = facts.verdict
+    if verdict is None:
+        going = Trouble("InProgress", "")
+        return [_condition(COMPLETE, False, going), _condition(FAILED, False, going)]
+    end = Trouble(verdict.reason, verdict.message)
+    other = replace(end, reason="Ended", message="")
+    return [
+        _condition(COMPLETE, not verdict.failed, other if verdict.failed else end),
+        _condition(FAILED, verdict.failed, end if verdict.failed else other),
+    ]

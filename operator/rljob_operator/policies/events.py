@@ -1,0 +1,95 @@
+"""Events on transitions: what changed between the status as it was and as it will be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_api.status import Phase, RLJobStatus
+from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, STALLED, SUSPENDED
+from rljob_operator.policies.failure import Loss
+
+NORMAL, WARNING = "Normal", "Warning"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line in `kubectl describe`. Texts are stable, so that repetitions are counted instead of listed."""
+
+    kind: str
+    reason: str
+    message: str
+
+
+def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Loss]) -> list[Event]:
+    """What a person who reads the job's events should learn from this change."""
+    events = _placement(before, after)
+    events += [Event(WARNING if loss.counts or loss.slows else NORMAL, "MachineLost", _told(loss)) for loss in losses]
+    events += _scaling(before, after)
+    events += _relay(before, after)
+    events += _state(before, after)
+    return events
+
+
+def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    events = []
+    if before.start_time is None and after.members:
+        count = len(after.members)
+        events.append(Event(NORMAL, "Created", f"created {count} pods: coordinator, trainer and rollout machines"))
+        durable = after.condition(CHECKPOINT_DURABLE)
+        if durable is not None and not after.is_true(CHECKPOINT_DURABLE):
+            events.append(Event(WARNING, "CheckpointNotDurable", durable.message))
+    old = {member.machine: member.incarnation for member in before.members}
+    for member in after.members:
+        known = before.incarnations.get(member.machine, 0)
+        if known and member.incarnation > known and old.get(member.machine) != member.incarnation:
+            message = f"{member.machine} is filled again by incarnation {member.incarnation}"
+            events.append(Event(NORMAL, "MachineReplaced", message))
+    return events
+
+
+def _told(loss: Loss) -> str:
+    return f"{loss.machine} incarnation {loss.incarnation}: {loss.reason}: {loss.message}"
+
+
+def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    if before.target is None or after.target is None:
+        return []
+    old, new = len(before.target.machines), len(after.target.machines)
+    if old == new:
+        return []
+    reason = "RolloutScaledUp" if new > old else "RolloutScaledDown"
+    return [Event(NORMAL, reason, f"from {old} to {new} rollout machines")]
+
+
+def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    if after.relay is None or not after.relay.chain or (before.relay is not None and before.relay == after.relay):
+        return []
+    formed = before.relay is None or before.relay.epoch == 0
+    text = f"epoch {after.relay.epoch}, master {after.relay.master}, {len(after.relay.chain)} relays"
+    return [Event(NORMAL, "RelayFormed" if formed else "RelayRebuilt", text)]
+
+
+def _state(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    events = []
+    stalled, was = after.condition(STALLED), before.condition(STALLED)
+    failed = after.is_true(FAILED)
+    if stalled is not None and not failed and (was is None or was.reason != stalled.reason):
+        events.append(Event(WARNING, stalled.reason, stalled.message))
+    if after.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
+        if before.first_ready_time is None:
+            events.append(Event(NORMAL, "Running", "all pods are ready"))
+        elif before.phase is not None:
+            events.append(Event(NORMAL, "Recovered", "the job is ready again"))
+    if after.phase is Phase.SUSPENDING and before.phase is not Phase.SUSPENDING:
+        events.append(Event(NORMAL, "Suspending", "the coordinator is asked to save its state"))
+    if after.is_true(SUSPENDED) and not before.is_true(SUSPENDED):
+        events.append(Event(NORMAL, "Suspended", "all pods are gone, the state is kept"))
+    if before.is_true(SUSPENDED) and not after.is_true(SUSPENDED):
+        events.append(Event(NORMAL, "Resumed", "pods are created again"))
+    for type_, kind in ((COMPLETE, NORMAL), (FAILED, WARNING)):
+        condition = after.condition(type_)
+        if after.is_true(type_) and not before.is_true(type_) and condition is not None:
+            reason = "Completed" if type_ == COMPLETE else "Failed"
+            events.append(Event(kind, reason, f"{condition.reason}: {condition.message}".rstrip(": ")))
+    return events

@@ -1,0 +1,153 @@
+"""Lost pods: which losses are new, what they count against, and when the machine may be filled again.
+
+All memory is in the status. A loss is new while the lost incarnation is a member in the status (or above any
+incarnation the status knows); the same status write that counts it removes it from the members, so each loss is counted
+exactly once, wherever the operator dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rljob_api.constants import ROLE_COORDINATOR, ROLE_TRAINER
+from rljob_api.spec import ReplacementBackOff, RLJobSpec
+from rljob_api.status import BackOff, Replacements, RLJobStatus, Role
+from rljob_operator.policies.clock import passed
+from rljob_operator.policies.observed import Observed, Pod
+
+WITNESSES = 2
+"""A machine that looks alive to Kubernetes is replaced when so many in the data plane believe it dead."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One incarnation of a machine that will do no more work."""
+
+    machine: str
+    role: Role
+    incarnation: int
+    reason: str
+    message: str
+    pod: Pod | None
+    counts: bool
+    """Against the machine's budget: the program's failure, not the cluster's."""
+    slows: bool
+    """Lengthens the back-off."""
+
+    @property
+    def must_delete(self) -> bool:
+        """Kubernetes still believes in this pod."""
+        return self.pod is not None and self.pod.live
+
+
+def find_losses(placed: Mapping[str, Role], seen: Observed, status: RLJobStatus) -> list[Loss]:
+    """Losses among the `placed` machines that the status has not counted yet."""
+    known = {member.machine: member.incarnation for member in status.members}
+    losses = []
+    for machine, role in placed.items():
+        pods = seen.of_machine(machine)
+        for pod in reversed(pods):
+            fresh = pod.incarnation > status.incarnations.get(machine, 0) or pod.incarnation == known.get(machine)
+            if fresh and not pod.live:
+                losses.append(_ended(pod))
+        member = known.get(machine)
+        if member is not None and all(pod.incarnation != member for pod in pods):
+            losses.append(Loss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
+        current = seen.current(machine)
+        wedged = None if current is None else _wedged(current, seen, status)
+        if wedged is not None:
+            losses.append(wedged)
+    return losses
+
+
+def remember(
+    before: Replacements | None,
+    losses: Sequence[Loss],
+    placed: Iterable[str],
+    policy: ReplacementBackOff,
+    now: datetime,
+) -> Replacements:
+    """The memory with these losses in it; machines that are no longer placed are forgotten."""
+    old = before or Replacements()
+    counted = {m: n for m, n in old.by_machine.items() if m in set(placed)}
+    backoff = {m: entry for m, entry in old.backoff.items() if m in set(placed)}
+    for loss in losses:
+        entry = backoff.get(loss.machine, BackOff())
+        if passed(_stable_at(entry, policy), now):
+            entry = BackOff()
+            counted.pop(loss.machine, None)
+        if loss.counts:
+            counted[loss.machine] = counted.get(loss.machine, 0) + 1
+        if loss.slows:
+            failures = entry.failures + 1
+            until = now + timedelta(seconds=pause_seconds(failures, policy))
+            backoff[loss.machine] = BackOff(failures=failures, until=until, last_failure_time=now, reason=loss.reason)
+    return Replacements(
+        total=old.total + len(losses), by_machine=counted, backoff=backoff, avoided_nodes=old.avoided_nodes
+    )
+
+
+def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
+    """Wait after the n-th failure in a row: none after the first, then doubling up to the longest."""
+    if failures <= 1:
+        return 0.0
+    return min(policy.max_seconds, policy.initial_seconds * 2.0 ** min(failures - 2, 64))
+
+
+def given_up(replacements: Replacements, spec: RLJobSpec, rollout: Iterable[str]) -> frozenset[str]:
+    """Rollout machines that have used up their budget: they stay empty until the limit is raised."""
+    limit = spec.failure_policy.max_replacements_per_machine
+    return frozenset(machine for machine in rollout if replacements.by_machine.get(machine, 0) > limit)
+
+
+def exhausted(replacements: Replacements, spec: RLJobSpec) -> str | None:
+    """Why the job cannot be repaired any more, or None: the coordinator or the trainer group failed too often in a
+    row."""
+    limit = spec.run_policy.backoff_limit
+    for role in (ROLE_COORDINATOR, ROLE_TRAINER):
+        machines = [m for m in replacements.by_machine if m.startswith(f"{role}-")]
+        failures = sum(replacements.by_machine[m] for m in machines)
+        if failures > limit:
+            last = "; ".join(
+                f"{m}: {replacements.backoff[m].reason}" for m in sorted(machines) if m in replacements.backoff
+            )
+            return f"the {role} failed {failures} times in a row, spec.runPolicy.backoffLimit is {limit} ({last})"
+    return None
+
+
+def _stable_at(entry: BackOff, policy: ReplacementBackOff) -> datetime | None:
+    if entry.last_failure_time is None:
+        return None
+    return entry.last_failure_time + timedelta(seconds=policy.reset_after_seconds)
+
+
+def _ended(pod: Pod) -> Loss:
+    def loss(reason: str, message: str, counts: bool, slows: bool) -> Loss:
+        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, slows)
+
+    if pod.phase == "Failed":
+        if pod.disrupted:
+            return loss("Disrupted", pod.exit or "the cluster ended its pod", counts=False, slows=True)
+        return loss("PodFailed", pod.exit or "its pod failed", counts=True, slows=True)
+    if pod.phase == "Succeeded":
+        return loss("PodExited", "its main container ended though the job has not", counts=True, slows=True)
+    return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
+
+
+def _wedged(pod: Pod, seen: Observed, status: RLJobStatus) -> Loss | None:
+    """A pod that Kubernetes believes in and the job does not."""
+    if pod.role is Role.COORDINATOR:
+        silence = seen.silence
+        if silence is None or silence.holder.partition("_")[0] != pod.name:
+            return None
+        message = f"its Lease expired {silence.seconds:.0f} s ago"
+        return Loss(pod.machine, pod.role, pod.incarnation, "CoordinatorSilent", message, pod, True, True)
+    for suspect in status.runtime.suspects if status.runtime is not None else ():
+        named = suspect.machine == pod.machine and suspect.incarnation == pod.incarnation
+        if named and len(set(suspect.witnesses)) >= WITNESSES:
+            reason = suspect.reason or "Suspect"
+            message = f"believed dead by {', '.join(sorted(set(suspect.witnesses)))}"
+            return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, True, True)
+    return None

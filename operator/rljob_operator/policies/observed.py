@@ -1,0 +1,232 @@
+"""What the operator saw: the job's pods as values. Parsing is total: odd objects become odd values, never
+exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from rljob_api.constants import (
+    LABEL_EPOCH,
+    LABEL_INCARNATION,
+    LABEL_MACHINE,
+    LABEL_ROLE,
+    LABEL_SHAPE,
+    MAIN_CONTAINER,
+)
+from rljob_api.status import RLJobStatus, Role
+
+# Container states that the kubelet retries but that hardly heal without a human.
+IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+# Failures that are the cluster's doing: `status.reason` of a pod that the kubelet or a controller ended.
+_DISRUPTIONS = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+_DISRUPTIONS_OF_ADMISSION = frozenset(
+    {"NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"}
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a pod does not start."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod of the job."""
+
+    name: str
+    uid: str
+    role: Role
+    machine: str
+    incarnation: int
+    epoch: int = 0
+    shape: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    disrupted: bool = False
+    """It failed because the cluster ended it, not because its program did."""
+    ip: str | None = None
+    created: datetime | None = None
+    unschedulable: str | None = None
+    """The scheduler's message, when no node fits."""
+    waiting: Trouble | None = None
+    """Why a container cannot start, when that wants a human."""
+    lingering: bool = False
+    """Its main container has ended and a sidecar has not: nothing of use is left."""
+    condemned: bool = False
+    """The status has given it up already: it only waits to be deleted."""
+    exit: str = ""
+    """How the main container ended, for messages, e.g. `OOMKilled, exit code 137`."""
+
+    @property
+    def terminal(self) -> bool:
+        """Its containers have ended for good."""
+        return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def live(self) -> bool:
+        """It runs or may still run, and nobody has asked it to go."""
+        return not self.deleting and not self.terminal and not self.condemned
+
+    @property
+    def available(self) -> bool:
+        """Ready to work."""
+        return self.live and self.ready
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A Lease that its holder has stopped to renew."""
+
+    holder: str
+    """The holder's identity: the name of the coordinator's pod, and perhaps more after an underscore."""
+    seconds: float
+    """How long beyond the Lease's duration, on this operator's own clock."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything a decision rests on besides the job itself."""
+
+    pods: tuple[Pod, ...] = ()
+    """Pods that this job owns."""
+    foreign: tuple[Pod, ...] = ()
+    """Pods that carry its label but belong to another object, e.g. an earlier job of the same name."""
+    silence: Silence | None = None
+    """Set when the job's Lease has expired; None while it is fresh or was never taken."""
+    children_present: bool = False
+    """Service, Secret, Role and the rest were made or checked lately."""
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest relay epoch on any pod's label."""
+        return max([0, *(pod.epoch for pod in (*self.pods, *self.foreign))])
+
+    def of_machine(self, machine: str) -> list[Pod]:
+        """Pods of a machine, the newest incarnation first."""
+        return sorted((p for p in self.pods if p.machine == machine), key=lambda p: -p.incarnation)
+
+    def current(self, machine: str) -> Pod | None:
+        """The live pod of a machine (of several, the newest)."""
+        return next((pod for pod in self.of_machine(machine) if pod.live), None)
+
+    def highest_incarnation(self, machine: str) -> int:
+        """The highest incarnation on any pod's label, foreign ones included."""
+        return max([0, *(p.incarnation for p in (*self.pods, *self.foreign) if p.machine == machine)])
+
+    def judged_by(self, status: RLJobStatus) -> Observed:
+        """With the pods marked that the status does not count as members though it knows of their time: the write that
+        gave them up came through, their deletion did not."""
+        members = {member.machine: member.incarnation for member in status.members}
+
+        def given_up(pod: Pod) -> bool:
+            known = status.incarnations.get(pod.machine, 0)
+            return pod.incarnation <= known and members.get(pod.machine) != pod.incarnation
+
+        return replace(self, pods=tuple(replace(pod, condemned=given_up(pod)) for pod in self.pods))
+
+
+def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+    """(owned by the job with this uid, foreign) among API objects; what is no machine's pod is left out."""
+    owned: list[Pod] = []
+    foreign: list[Pod] = []
+    for item in items:
+        pod = parse_pod(item)
+        if pod is None:
+            continue
+        references = item["metadata"].get("ownerReferences") or []
+        mine = any(reference.get("uid") == uid for reference in references)
+        (owned if mine else foreign).append(pod)
+    return tuple(owned), tuple(foreign)
+
+
+def parse_pod(item: Mapping[str, Any]) -> Pod | None:
+    """A pod from its API object; None when its labels do not name a machine."""
+    meta: Mapping[str, Any] = item["metadata"]
+    status: Mapping[str, Any] = item.get("status") or {}
+    labels: Mapping[str, str] = meta.get("labels") or {}
+    role = _ROLES.get(labels.get(LABEL_ROLE, ""))
+    machine = labels.get(LABEL_MACHINE)
+    incarnation = _number(labels.get(LABEL_INCARNATION))
+    if role is None or not machine or incarnation is None:
+        return None
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    scheduled = conditions.get("PodScheduled") or {}
+    containers = status.get("containerStatuses") or []
+    inits = status.get("initContainerStatuses") or []
+    phase = status.get("phase") or "Pending"
+    verdict = _main_ended(containers) if phase not in ("Failed", "Succeeded") else None
+    return Pod(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        role=role,
+        machine=machine,
+        incarnation=incarnation,
+        epoch=_number(labels.get(LABEL_EPOCH)) or 0,
+        shape=labels.get(LABEL_SHAPE, ""),
+        phase=verdict or phase,
+        lingering=verdict is not None,
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        deleting=bool(meta.get("deletionTimestamp")),
+        disrupted=_disrupted(status, conditions),
+        ip=status.get("podIP") or None,
+        created=_time(meta.get("creationTimestamp")),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
+        waiting=_waiting([*inits, *containers]),
+        exit=_exit(status, [*inits, *containers]),
+    )
+
+
+_ROLES = {role.value.lower(): role for role in Role}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) < 10 else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _disrupted(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    reason = status.get("reason")
+    target = (conditions.get("DisruptionTarget") or {}).get("status") == "True"
+    return target or reason in _DISRUPTIONS or reason in _DISRUPTIONS_OF_ADMISSION
+
+
+def _main_ended(containers: Iterable[Mapping[str, Any]]) -> str | None:
+    """The phase that the pod would have without its sidecars, when the main container has ended."""
+    for container in containers:
+        ended = (container.get("state") or {}).get("terminated")
+        if container.get("name") == MAIN_CONTAINER and ended is not None:
+            return "Failed" if ended.get("exitCode", 0) != 0 else "Succeeded"
+    return None
+
+
+def _waiting(containers: Iterable[Mapping[str, Any]]) -> Trouble | None:
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in IMAGE_REASONS | CONFIG_REASONS:
+            message = waiting.get("message") or waiting["reason"]
+            image = container.get("image", "")
+            return Trouble(waiting["reason"], f"container {container.get('name')}, image {image}: {message}")
+    return None
+
+
+def _exit(status: Mapping[str, Any], containers: Iterable[Mapping[str, Any]]) -> str:
+    for container in containers:
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended and ended.get("exitCode", 0) != 0:
+            text = f"{container.get('name')}: {ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+            last_words = (ended.get("message") or "").strip()
+            return f"{text}: {last_words[-300:]}" if last_words else text
+    reason, message = status.get("reason"), status.get("message")
+    return ": ".join(str(part) for part in (reason, message) if part)

@@ -1,0 +1,126 @@
+"""Which pods to create and which to delete, so that every machine has exactly one live incarnation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rljob_api.constants import ROLE_COORDINATOR, ROLE_TRAINER, machine_name
+from rljob_api.spec import RLJobSpec
+from rljob_api.status import Member, Replacements, Role
+from rljob_operator.policies.clock import passed
+from rljob_operator.policies.failure import Loss
+from rljob_operator.policies.names import machine_index
+from rljob_operator.policies.observed import Observed, Pod
+
+_ORDER = {Role.COORDINATOR: 0, Role.TRAINER: 1, Role.ROLLOUT: 2}
+
+
+@dataclass(frozen=True)
+class NewPod:
+    """A pod to create."""
+
+    machine: str
+    role: Role
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A pod to delete, and why."""
+
+    pod: Pod
+    reason: str
+
+
+def placed_machines(spec: RLJobSpec, rollout: Sequence[str]) -> dict[str, Role]:
+    """Every machine that the job should have now, in the order in which pods are created."""
+    placed = {machine_name(ROLE_COORDINATOR, 0): Role.COORDINATOR}
+    placed |= {machine_name(ROLE_TRAINER, index): Role.TRAINER for index in range(spec.trainer.replicas)}
+    return placed | dict.fromkeys(rollout, Role.ROLLOUT)
+
+
+def to_create(
+    placed: Mapping[str, Role],
+    seen: Observed,
+    losses: Sequence[Loss],
+    outdated: Sequence[Pod],
+    incarnations: Mapping[str, int],
+    replacements: Replacements,
+    blocked: Collection[str],
+    now: datetime,
+) -> list[NewPod]:
+    """Pods for machines that have none, unless `blocked` (given up) or in back-off. The incarnation is above every one
+    that was ever seen or remembered, so that a pod stuck on a dead node blocks nothing."""
+    going = {loss.pod.uid for loss in losses if loss.pod is not None} | {pod.uid for pod in outdated}
+    created = []
+    for machine, role in placed.items():
+        current = seen.current(machine)
+        if current is not None and current.uid not in going:
+            continue
+        entry = replacements.backoff.get(machine)
+        resting = entry is not None and entry.until is not None and not passed(entry.until, now)
+        if machine in blocked or resting:
+            continue
+        number = max(seen.highest_incarnation(machine), incarnations.get(machine, 0)) + 1
+        created.append(NewPod(machine, role, number))
+    return created
+
+
+def outdated_pods(placed: Mapping[str, Role], seen: Observed, shapes: Mapping[Role, str]) -> list[Pod]:
+    """Pods that never started and no longer are what the spec asks for, e.g. after the name of an image was mended. A
+    pod that runs is left alone: a changed template reaches it when it is replaced, or by suspending and resuming."""
+    current = [seen.current(machine) for machine in placed]
+    return [pod for pod in current if pod is not None and pod.phase == "Pending" and pod.shape != shapes[pod.role]]
+
+
+def to_remove(
+    placed: Mapping[str, Role],
+    seen: Observed,
+    losses: Sequence[Loss],
+    outdated: Sequence[Pod],
+    dismissed: Collection[str],
+) -> list[Removal]:
+    """Pods to delete: wedged, outdated or superseded ones, machines that leave once they are `dismissed`, and ended
+    pods except the last of each machine, whose log may be wanted."""
+    removals = [Removal(loss.pod, loss.reason) for loss in losses if loss.pod is not None and loss.must_delete]
+    removals += [Removal(pod, "TemplateChanged") for pod in outdated]
+    chosen = {removal.pod.uid for removal in removals}
+    for pod in seen.pods:
+        if pod.deleting or pod.uid in chosen:
+            continue
+        siblings = seen.of_machine(pod.machine)
+        if pod.machine not in placed:
+            if pod.role is not Role.ROLLOUT or pod.terminal or pod.machine in dismissed:
+                removals.append(Removal(pod, "ScaledDown"))
+        elif pod.condemned and not pod.terminal:
+            removals.append(Removal(pod, "Superseded"))
+        elif pod.lingering:
+            removals.append(Removal(pod, "MainEnded"))
+        elif pod.live and any(other.live and other.incarnation > pod.incarnation for other in siblings):
+            removals.append(Removal(pod, "Superseded"))
+        elif pod.terminal and any(other.terminal and other.incarnation > pod.incarnation for other in siblings):
+            removals.append(Removal(pod, "Ended"))
+    return removals
+
+
+def leaving(placed: Mapping[str, Role], seen: Observed, removals: Sequence[Removal]) -> list[Pod]:
+    """Rollout pods that are not wanted any more and may not go yet."""
+    removed = {removal.pod.uid for removal in removals}
+    unwanted = [pod for pod in seen.pods if pod.live and pod.role is Role.ROLLOUT and pod.machine not in placed]
+    return [pod for pod in unwanted if pod.uid not in removed]
+
+
+def members(seen: Observed, created: Sequence[NewPod], removals: Sequence[Removal]) -> tuple[Member, ...]:
+    """The pods that take part after this plan: one a machine, the coordinator first."""
+    gone = {removal.pod.uid for removal in removals}
+    found: dict[str, Member] = {}
+    for pod in sorted(seen.pods, key=lambda p: p.incarnation):
+        if pod.live and pod.uid not in gone:
+            found[pod.machine] = Member(
+                machine=pod.machine, incarnation=pod.incarnation, pod_uid=pod.uid, ip=pod.ip, role=pod.role
+            )
+    for new in created:
+        found[new.machine] = Member(machine=new.machine, incarnation=new.incarnation, role=new.role)
+    return tuple(sorted(found.values(), key=lambda m: (_ORDER[m.role], machine_index(m.machine))))

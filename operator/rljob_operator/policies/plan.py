@@ -1,0 +1,314 @@
+"""The decision about one job: from what is asked and what is seen to what is to be done. Pure, total, deterministic.
+
+The order in which a plan is carried out is part of it: children, pods, status, deletions, events. Pods come before the
+status because their names are deterministic, deletions after it because a deleted pod is the evidence of its own loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from rljob_api.spec import RLJob
+from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus, Role, Target, TargetPhase
+from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, placement, pods, scale
+from rljob_operator.policies.clock import earliest_wait, passed
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.events import Event, transitions
+from rljob_operator.policies.observed import Observed, Trouble
+from rljob_operator.policies.placement import NewPod, Removal
+from rljob_operator.policies.relay import disbanded, next_topology
+from rljob_operator.policies.report import Report
+from rljob_operator.policies.trouble import find_trouble, impatient_moments
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Creation:
+    """A pod to create."""
+
+    new: NewPod
+    manifest: Json
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, in this order, and when to look again."""
+
+    children: tuple[Json, ...] = ()
+    creations: tuple[Creation, ...] = ()
+    status: RLJobStatus | None = None
+    """The operator's part, when it differs from what is written."""
+    removals: tuple[Removal, ...] = ()
+    events: tuple[Event, ...] = ()
+    delete_job: bool = False
+    again_seconds: float | None = None
+    losses: tuple[failure.Loss, ...] = ()
+    """The losses that the status counts for the first time."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do."""
+        return not (self.children or self.creations or self.removals or self.events or self.delete_job) and (
+            self.status is None
+        )
+
+
+def plan(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
+    """What to do about this job now."""
+    if job.metadata.deletion_timestamp is not None:
+        return Plan()
+    seen = seen.judged_by(job.status)
+    if job.status.ended:
+        if passed(lifecycle.expiry(job.spec, job.status), now):
+            return Plan(delete_job=True)
+        return _end(job, seen, _verdict_written(job.status), None, (), now)
+    said = lifecycle.coordinators_word(job.status)
+    if said is not None:
+        return _end(job, seen, said, None, (), now)
+    if job.spec.suspend:
+        return _suspend(job, seen, now)
+    return _run(job, seen, now, config)
+
+
+def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: datetime) -> Plan:
+    """The plan after the API server would not take the pods of these machines: they are no members, their numbers stay
+    free, and the job is Stalled."""
+    status = before.status
+    if status is None or not refusals:
+        return before
+    incarnations = {
+        machine: number
+        for machine, number in status.incarnations.items()
+        if machine not in refusals or machine in job.status.incarnations
+    }
+    incarnations |= {m: n for m, n in job.status.incarnations.items() if m in refusals}
+    members = tuple(m for m in status.members if m.machine not in refusals)
+    status = status.model_copy(update={"members": members, "incarnations": incarnations})
+    worst = next(iter(refusals.values()))
+    trouble = replace(worst, message=f"{', '.join(sorted(refusals)[:3])}: {worst.message}")
+    return stalled(before, job, status, trouble, now)
+
+
+def stalled(before: Plan, job: RLJob, status: RLJobStatus, trouble: Trouble, now: datetime) -> Plan:
+    """The plan with this status, Stalled for a reason found while carrying it out."""
+    status = conditions.stalled_now(status, trouble, job.metadata.generation, now)
+    events = tuple(transitions(job.status, status, before.losses))
+    return replace(before, status=_changed(job, status), events=events)
+
+
+# --- a job that runs --------------------------------------------------------------------------------------------------
+
+
+def _run(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
+    spec, before = job.spec, job.status
+    told = before.target.machines if before.target is not None else ()
+    working = {pod.machine for pod in seen.pods if pod.available}
+    machines = scale.choose_machines(told, scale.wanted_count(spec.rollout), set(told) - working)
+    placed = placement.placed_machines(spec, machines)
+    losses = failure.find_losses(placed, seen, before)
+    replacements = failure.remember(before.replacements, losses, placed, spec.failure_policy.backoff, now)
+    blocked = failure.given_up(replacements, spec, machines)
+    verdict = lifecycle.operators_word(spec, before, replacements, blocked, len(machines), now)
+    if verdict is not None:
+        return _end(job, seen, verdict, replacements, losses, now)
+    return _go_on(job, seen, machines, losses, replacements, blocked, now, config)
+
+
+def _go_on(
+    job: RLJob,
+    seen: Observed,
+    machines: tuple[str, ...],
+    losses: Sequence[failure.Loss],
+    replacements: Replacements,
+    blocked: frozenset[str],
+    now: datetime,
+    config: Config,
+) -> Plan:
+    """The plan of a job that has not ended: these rollout `machines` are wanted, `blocked` ones of them given up."""
+    spec, before = job.spec, job.status
+    placed = placement.placed_machines(spec, machines)
+    shapes = {role: pods.shape(spec, role, config) for role in Role}
+    outdated = placement.outdated_pods(placed, seen, shapes)
+    created = placement.to_create(placed, seen, losses, outdated, before.incarnations, replacements, blocked, now)
+    gone = drain.dismissed(seen, before, spec, now)
+    removals = placement.to_remove(placed, seen, losses, outdated, gone)
+    members = placement.members(seen, created, removals)
+    smallest = max(1, min(spec.rollout.smallest, len(machines) - len(blocked)))
+    relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
+    target = drain.next_target(before.target, spec, machines, TargetPhase.RUN, _target_reason(before.target, machines))
+    leaving = placement.leaving(placed, seen, removals)
+    report = Report(
+        job=job,
+        seen=seen,
+        machines=machines,
+        members=members,
+        chain_length=len(relay.chain),
+        losses=tuple(losses),
+        leaving=len(leaving),
+        shapes=shapes,
+        pods=sum(pod.live for pod in seen.pods) + len(created),
+    )
+    too_few = len(machines) - len(blocked) < spec.rollout.smallest
+    facts = report.facts(find_trouble(seen, blocked, too_few, config, now), given_up=len(blocked))
+    status = report.status(facts, now).model_copy(
+        update={
+            "incarnations": _numbers(before, seen, created),
+            "target": target,
+            "relay": relay,
+            "replacements": replacements,
+            "start_time": before.start_time or now,
+            "active_since": before.active_since or now,
+            "first_ready_time": before.first_ready_time or (now if facts.started else None),
+            "drain_since": _drain_since(before, target.revision, now) if leaving else None,
+        }
+    )
+    status = _whole_seconds(status)
+    waits = [
+        *lifecycle.deadlines(spec, status),
+        *impatient_moments(seen, config),
+        *(entry.until for entry in replacements.backoff.values()),
+        drain.drain_ends(status, spec),
+    ]
+    return Plan(
+        children=_children(job, seen, created, config),
+        creations=tuple(Creation(new, pods.render_pod(job, new, relay.epoch, config)) for new in created),
+        status=_changed(job, status),
+        removals=tuple(removals),
+        events=tuple(transitions(before, status, losses)),
+        again_seconds=earliest_wait(waits, now),
+        losses=tuple(losses),
+    )
+
+
+def _target_reason(before: Target | None, new: Sequence[str]) -> str:
+    old = before.machines if before is not None else ()
+    if not old:
+        return "Started"
+    return "ScaledUp" if len(new) > len(old) else "ScaledDown" if len(new) < len(old) else "Resumed"
+
+
+def _numbers(before: RLJobStatus, seen: Observed, created: Iterable[NewPod]) -> dict[str, int]:
+    """Highest incarnation of each machine."""
+    numbers = dict(before.incarnations)
+    for pod in seen.pods:
+        numbers[pod.machine] = max(pod.incarnation, numbers.get(pod.machine, 0))
+    return numbers | {new.machine: new.incarnation for new in created}
+
+
+def _drain_since(before: RLJobStatus, revision: int, now: datetime) -> datetime:
+    """Since when the present target waits for machines to leave."""
+    unchanged = before.target is not None and before.target.revision == revision
+    return before.drain_since if unchanged and before.drain_since is not None else now
+
+
+def _children(job: RLJob, seen: Observed, created: Sequence[NewPod], config: Config) -> tuple[Json, ...]:
+    """Everything when it was not seen lately, else the Service when a new coordinator moves the address."""
+    new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
+    if seen.children_present:
+        return () if new is None else (objects.service(job, new.incarnation),)
+    machine = next(iter(placement.placed_machines(job.spec, ())))
+    current = seen.current(machine)
+    incarnation = (
+        new.incarnation if new else current.incarnation if current else job.status.incarnations.get(machine, 1)
+    )
+    return tuple(objects.children(job, incarnation, config))
+
+
+# --- a job that is suspended ------------------------------------------------------------------------------------------
+
+
+def _suspend(job: RLJob, seen: Observed, now: datetime) -> Plan:
+    spec, before = job.spec, job.status
+    present = [pod for pod in seen.pods if not pod.deleting]
+    told = before.target.machines if before.target is not None else ()
+    rollout = told or scale.choose_machines((), scale.wanted_count(spec.rollout), ())
+    stop = drain.may_stop(seen, before, spec, now)
+    removals = [Removal(pod, "Suspended") for pod in present] if stop else []
+    members = placement.members(seen, (), removals)
+    target = before.target
+    if target is not None or present:
+        target = drain.next_target(target, spec, rollout, TargetPhase.SUSPEND, "Suspended")
+    report = Report(job=job, seen=seen, machines=rollout, members=members, chain_length=0, pods=len(seen.pods))
+    facts = replace(report.facts(None), suspending=True)
+    waiting = bool(present) and not stop
+    status = report.status(facts, now).model_copy(
+        update={
+            "incarnations": _numbers(before, seen, ()),
+            "target": target,
+            "start_time": before.start_time or (now if present else None),
+            "active_since": before.active_since if waiting else None,
+            "first_ready_time": before.first_ready_time if waiting else None,
+            "drain_since": _drain_since(before, target.revision if target else 0, now) if waiting else None,
+            "relay": before.relay if waiting else disbanded(before.relay),
+        }
+    )
+    status = _whole_seconds(status)
+    return Plan(
+        status=_changed(job, status),
+        removals=tuple(removals),
+        events=tuple(transitions(before, status, ())),
+        again_seconds=earliest_wait([drain.drain_ends(status, spec)], now),
+    )
+
+
+# --- a job that has ended ---------------------------------------------------------------------------------------------
+
+
+def _end(
+    job: RLJob,
+    seen: Observed,
+    verdict: lifecycle.Verdict,
+    replacements: Replacements | None,
+    losses: Sequence[failure.Loss],
+    now: datetime,
+) -> Plan:
+    before = job.status
+    removals = lifecycle.pods_to_clean(job.spec.run_policy.clean_pod_policy, seen)
+    report = Report(
+        job=job,
+        seen=seen,
+        machines=before.target.machines if before.target is not None else (),
+        members=placement.members(seen, (), removals),
+        chain_length=0,
+        losses=tuple(losses),
+        pods=sum(pod.live for pod in seen.pods),
+    )
+    facts = replace(report.facts(None), verdict=verdict)
+    updates: dict[str, Any] = {"completion_time": before.completion_time or now, "drain_since": None}
+    updates["incarnations"] = _numbers(before, seen, ())
+    if replacements is not None:
+        updates["replacements"] = replacements
+    status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
+    return Plan(
+        status=_changed(job, status),
+        removals=tuple(removals),
+        events=tuple(transitions(before, status, losses)),
+        again_seconds=earliest_wait([lifecycle.expiry(job.spec, status)], now),
+        losses=tuple(losses),
+    )
+
+
+def _verdict_written(status: RLJobStatus) -> lifecycle.Verdict:
+    """The sticky end, as the status holds it."""
+    failed = status.is_true(conditions.FAILED)
+    condition = status.condition(conditions.FAILED if failed else conditions.COMPLETE)
+    reason, message = (condition.reason, condition.message) if condition is not None else ("", "")
+    return lifecycle.Verdict(FinishedOutcome.FAILED if failed else FinishedOutcome.COMPLETE, reason, message)
+
+
+# --- the status as it goes over the wire ------------------------------------------------------------------------------
+
+
+def _whole_seconds(status: RLJobStatus) -> RLJobStatus:
+    """As it reads back from the API server."""
+    return RLJobStatus.model_validate(status.to_dict())
+
+
+def _changed(job: RLJob, status: RLJobStatus) -> RLJobStatus | None:
+    """The operator's part if it differs from what is written."""
+    mine = status.model_copy(update={"runtime": None})
+    return None if mine == job.status.model_copy(update={"runtime": None}) else mine

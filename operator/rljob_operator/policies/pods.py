@@ -1,0 +1,263 @@
+"""Pods as manifests: ours, with the user's template laid over them.
+
+The user may set anything in a template that the API admits; what identifies the pod (labels and variables of ours, its
+restart policy, its service account) stays.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
+from rljob_api.status import Role
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
+from rljob_operator.policies.placement import NewPod
+
+USER = 65532
+"""User and group of every container of ours."""
+
+TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where every Kubernetes client looks for its token."""
+
+Json = dict[str, Any]
+
+_STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
+
+
+def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config) -> Json:
+    """The manifest of one incarnation of a machine."""
+    template = template_of(job.spec, new.role)
+    labels = {
+        **{key: value for key, value in template.metadata.labels.items() if not key.startswith(f"{c.GROUP}/")},
+        **selector_labels(job.name, new.role),
+        c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE,
+        c.LABEL_MACHINE: new.machine,
+        c.LABEL_INCARNATION: str(new.incarnation),
+        c.LABEL_SHAPE: shape(job.spec, new.role, config),
+        c.LABEL_EPOCH: str(epoch),
+    }
+    annotations = {k: v for k, v in template.metadata.annotations.items() if not k.startswith(f"{c.GROUP}/")}
+    metadata: Json = {
+        "name": c.pod_name(job.name, new.machine, new.incarnation),
+        "namespace": job.namespace,
+        "labels": labels,
+        "ownerReferences": [owner_reference(job)],
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(job, new, template, config)}
+
+
+def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
+    """A short hash of what the spec asks of a role's pods. Pods of another shape are out of date."""
+    content = {
+        "template": template_of(spec, role).to_dict(),
+        "accelerators": _accelerators(spec, role),
+        "image": config.runtime_image,
+        "claims": spec.claims(),
+        "checkpoint": spec.checkpoint.volume_claim_name,
+        "scheduling": spec.scheduling.to_dict(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
+    """The user's template for a role."""
+    match role:
+        case Role.COORDINATOR:
+            return spec.coordinator.template
+        case Role.TRAINER:
+            return spec.trainer.template
+        case Role.ROLLOUT:
+            return spec.rollout.template
+
+
+def _accelerators(spec: RLJobSpec, role: Role) -> int:
+    match role:
+        case Role.COORDINATOR:
+            return 0
+        case Role.TRAINER:
+            return spec.trainer.accelerators_per_replica
+        case Role.ROLLOUT:
+            return spec.rollout.accelerators_per_machine
+
+
+def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
+    """Ours first, the user's over it, then what must stay."""
+    user = copy.deepcopy(template.spec)
+    coordinator = new.role is Role.COORDINATOR
+    spec: Json = {
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        **user,
+        "securityContext": _over(
+            {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            user.get("securityContext"),
+        ),
+        "containers": [_main_container(job, new, template, config), *copy.deepcopy(template.sidecars)],
+        "volumes": _named([*_volumes(job, new.role), *user.get("volumes", [])]),
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # the coordinator's token is among its volumes
+    }
+    if coordinator:
+        spec["serviceAccountName"] = account(job.name)
+    scheduling = job.spec.scheduling
+    if scheduling.scheduler_name is not None:
+        spec.setdefault("schedulerName", scheduling.scheduler_name)
+    if scheduling.priority_class_name is not None:
+        spec.setdefault("priorityClassName", scheduling.priority_class_name)
+    return spec
+
+
+def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
+    user = copy.deepcopy(template.container())
+    coordinator = new.role is Role.COORDINATOR
+    container: Json = {
+        "image": config.runtime_image,
+        "command": ["python", "-m", "rljob_runtime.pod"],
+        "args": ["coordinator" if coordinator else "worker"],
+        "ports": [{"name": "health", "containerPort": c.HEALTH_PORT}],
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": c.HEALTH_PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": c.MAIN_CONTAINER,
+        "securityContext": _over(
+            {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            user.get("securityContext"),
+        ),
+        "env": _environment(job, new, user.get("env", [])),
+        "volumeMounts": _by_path([*_mounts(job, new.role), *user.get("volumeMounts", [])]),
+    }
+    if "command" in user and "args" not in user:
+        del container["args"]
+    if config.image_pull_policy is not None:
+        container.setdefault("imagePullPolicy", config.image_pull_policy)
+    count = _accelerators(job.spec, new.role)
+    if count > 0:
+        resources = container.setdefault("resources", {})
+        resources.setdefault("limits", {}).setdefault(job.spec.scheduling.accelerator_resource, str(count))
+    return container
+
+
+def _environment(job: RLJob, new: NewPod, user: Iterable[Json]) -> list[Json]:
+    """Ours, then the user's: who the pod is cannot be overridden, HOME and the like can."""
+    identity: list[Json] = [
+        {"name": c.ENV_NAME, "value": job.name},
+        {"name": c.ENV_NAMESPACE, "value": job.namespace},
+        {"name": c.ENV_UID, "value": job.metadata.uid},
+        {"name": c.ENV_MACHINE, "value": new.machine},
+        {"name": c.ENV_INCARNATION, "value": str(new.incarnation)},
+        {"name": c.ENV_ROLE, "value": new.role.value.lower()},
+        {"name": c.ENV_COORDINATOR_ADDRESS, "value": coordinator_address(job)},
+        _field(c.ENV_POD_NAME, "metadata.name"),
+        _field(c.ENV_POD_UID, "metadata.uid"),
+        _field(c.ENV_POD_IP, "status.podIP"),
+        _field(c.ENV_NODE_NAME, "spec.nodeName"),
+    ]
+    reserved = {entry["name"] for entry in identity}
+    defaults: list[Json] = [{"name": "HOME", "value": c.TMP_DIR}]
+    free = [entry for entry in [*defaults, *user] if entry.get("name") not in reserved]
+    return [*identity, *_named(free)]
+
+
+def _field(name: str, path: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _mounts(job: RLJob, role: Role) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "rljob-tmp", "mountPath": c.TMP_DIR},
+        {"name": "rljob-shm", "mountPath": c.SHM_DIR},
+        {"name": "rljob-auth", "mountPath": c.AUTH_DIR, "readOnly": True},
+    ]
+    if role is Role.COORDINATOR:
+        mounts.append({"name": "rljob-token", "mountPath": TOKEN_DIR, "readOnly": True})
+    if role in _STATE_FOLDERS:
+        # The uid keeps a later job of the same name from taking up this one's state.
+        folder = f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
+        mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": folder})
+    return mounts + [
+        {"name": f"rljob-claim-{index}", "mountPath": f"{c.CLAIMS_DIR}/{claim}", "readOnly": True}
+        for index, claim in enumerate(job.spec.claims())
+    ]
+
+
+def _volumes(job: RLJob, role: Role) -> list[Json]:
+    volumes: list[Json] = [
+        {"name": "rljob-tmp", "emptyDir": {}},
+        {"name": "rljob-shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "rljob-auth", "secret": {"secretName": auth_secret(job), "defaultMode": 0o440}},
+    ]
+    if role is Role.COORDINATOR:
+        volumes.append(_token_volume())
+    if role in _STATE_FOLDERS:
+        volumes.append({"name": "rljob-state", **_state_source(job.spec.checkpoint)})
+    return volumes + [
+        {"name": f"rljob-claim-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        for index, claim in enumerate(job.spec.claims())
+    ]
+
+
+def _token_volume() -> Json:
+    """What automounting would give, said outright: the token expires with the pod, and older API servers do not refuse
+    the pod for want of a token Secret."""
+    return {
+        "name": "rljob-token",
+        "projected": {
+            "defaultMode": 0o440,
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+                        ]
+                    }
+                },
+            ],
+        },
+    }
+
+
+def _state_source(checkpoint: Checkpoint) -> Json:
+    if checkpoint.volume_claim_name is not None:
+        return {"persistentVolumeClaim": {"claimName": checkpoint.volume_claim_name}}
+    limit = checkpoint.empty_dir.size_limit if checkpoint.empty_dir is not None else None
+    return {"emptyDir": {} if limit is None else {"sizeLimit": str(limit)}}
+
+
+def _over(ours: Json, user: Mapping[str, Any] | None) -> Json:
+    """The user's keys win."""
+    return {**ours, **(user or {})}
+
+
+def _named(entries: Iterable[Json]) -> list[Json]:
+    """One entry a name; a later one takes the earlier one's place."""
+    return list({entry["name"]: entry for entry in entries}.values())
+
+
+def _by_path(mounts: Iterable[Json]) -> list[Json]:
+    return list({mount["mountPath"]: mount for mount in mounts}.values())

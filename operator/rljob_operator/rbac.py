@@ -1,0 +1,48 @@
+"""What the operator may do, and nothing more: the one source that the chart is compared with.
+
+`JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each. `LEADER_RULES`
+hold in the operator's own namespace. Secrets can be created and never read. Leases may be updated only because the
+operator hands that right on to coordinators, which the API server allows to those who have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rljob_api.constants import GROUP, PLURAL
+
+Rule = dict[str, list[str]]
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> Rule:
+    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+
+
+JOB_RULES: list[Rule] = [
+    _rule(GROUP, [PLURAL], ["get", "list", "watch", "delete"]),
+    _rule(GROUP, [f"{PLURAL}/status"], ["get", "patch"]),
+    _rule(GROUP, [f"{PLURAL}/finalizers"], ["update"]),  # wanted where owner references are checked, as in OpenShift
+    _rule("", ["pods"], ["get", "list", "watch", "create", "delete"]),
+    _rule("", ["services"], ["get", "create", "patch"]),
+    _rule("", ["serviceaccounts"], ["get", "create"]),
+    _rule("", ["secrets"], ["create"]),
+    _rule("", ["events"], ["get", "create", "patch"]),
+    _rule("rbac.authorization.k8s.io", ["roles"], ["get", "create", "patch"]),
+    _rule("rbac.authorization.k8s.io", ["rolebindings"], ["get", "create"]),
+    _rule("coordination.k8s.io", ["leases"], ["get", "list", "create", "update", "patch"]),
+    _rule("networking.k8s.io", ["networkpolicies"], ["get", "create", "patch"]),
+]
+"""Wherever there are jobs."""
+
+LEADER_RULES: list[Rule] = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
+"""In the operator's own namespace: the election of the leader."""
+
+
+def allows(rules: list[Rule], group: str, resource: str, verb: str) -> bool:
+    """Whether these rules allow a verb on a resource."""
+    return any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules)
+
+
+def manifest_rules(rules: list[Rule]) -> list[dict[str, Any]]:
+    """The rules as they stand in a Role."""
+    return [dict(rule) for rule in rules]

@@ -1,0 +1,69 @@
+"""Which watch events may change a decision. A thousand jobs report all day; what changes nothing of interest wakes
+nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from rljob_operator.policies.observed import parse_pod
+
+Body = Mapping[str, Any]
+
+
+def job_signature(body: Body) -> Hashable:
+    """The part of an RLJob that decisions rest on: what the user asks and what the coordinator acknowledges. The
+    progress in its report is not in it, nor is what this operator writes itself."""
+    meta = body.get("metadata") or {}
+    runtime = (body.get("status") or {}).get("runtime") or {}
+    suspects = runtime.get("suspects") or []
+    return (
+        meta.get("uid"),
+        meta.get("generation"),
+        meta.get("deletionTimestamp"),
+        runtime.get("event"),
+        runtime.get("applied"),
+        tuple(runtime.get("drained") or ()),
+        tuple((s.get("machine"), s.get("incarnation"), len(s.get("witnesses") or ())) for s in suspects),
+        tuple(problem.get("reason") for problem in runtime.get("problems") or ()),
+        bool(runtime.get("finished")),
+    )
+
+
+def pod_signature(body: Body) -> Hashable:
+    """The part of a pod that decisions rest on; None for a pod that is as we create them: nothing has happened to
+    it."""
+    pod = parse_pod(body)
+    if pod is None:
+        return None
+    signature = (
+        pod.phase,
+        pod.ready,
+        pod.deleting,
+        pod.ip,
+        pod.unschedulable is not None,
+        pod.waiting.reason if pod.waiting is not None else None,
+        pod.lingering,
+    )
+    return None if signature == _UNTOUCHED else signature
+
+
+_UNTOUCHED = ("Pending", False, False, None, False, None, False)
+
+
+class Relevance:
+    """Remembers the last signature of each object. Its memory is as large as the number of watched objects."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Hashable] = {}
+
+    def changed(self, key: Hashable, signature: Hashable) -> bool:
+        """Whether this differs from the last one; an object never seen counts as None."""
+        if self._last.get(key) == signature:
+            return False
+        self._last[key] = signature
+        return True
+
+    def forget(self, key: Hashable) -> None:
+        """The object is gone."""
+        self._last.pop(key, None)

@@ -1,0 +1,82 @@
+"""A private API server with the CRD in it, and a namespace of its own for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+import yaml
+
+sys.path.append(str(Path(__file__).parent))
+
+from operator_kit import Server, admin, options, running, until
+
+from rljob_api.crd import strip_cel
+from rljob_operator.kube.client import Kube
+
+APPLY = "application/apply-patch+yaml"
+CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
+
+
+@pytest.fixture(scope="session")
+def connection(apiserver: Any) -> kopf.ConnectionInfo:
+    """The admin's connection to the API server, which knows RLJobs."""
+    config = json.loads(Path(apiserver.kubeconfig).read_text())
+    cluster = config["clusters"][0]["cluster"]
+    found = kopf.ConnectionInfo(
+        server=cluster["server"],
+        ca_data=cluster["certificate-authority-data"],
+        token=config["users"][0]["user"]["token"],
+        default_namespace="default",
+    )
+    asyncio.run(_install(found))
+    return found
+
+
+async def _install(connection: kopf.ConnectionInfo) -> None:
+    crd = strip_cel(yaml.safe_load(CRD.read_text()))
+    async with admin(connection) as kube:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+        # An apply, because the tests of the API share this server and may have been first.
+        params = {"fieldManager": "operator-tests", "force": "true"}
+        await kube._send("PATCH", path, json.dumps(crd).encode(), params, {"Content-Type": APPLY})
+
+        async def served() -> bool:
+            found = await kube._send("GET", path, None, {}, {})
+            conditions = found.get("status", {}).get("conditions") or []
+            return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+        await until(served)
+
+
+@pytest.fixture
+async def server(connection: kopf.ConnectionInfo) -> AsyncIterator[Server]:
+    """An admin's client in a fresh namespace."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    async with admin(connection) as kube:
+        await make_namespace(kube, name)
+        yield Server(kube, name)
+
+
+async def make_namespace(kube: Kube, name: str) -> None:
+    """A namespace with the account that its controller would make."""
+    headers = {"Content-Type": "application/json"}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await kube._send("POST", "/api/v1/namespaces", json.dumps(body).encode(), {}, headers)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    path = f"/api/v1/namespaces/{name}/serviceaccounts"
+    await kube._send("POST", path, json.dumps(account).encode(), {}, headers)
+
+
+@pytest.fixture
+async def operator(connection: kopf.ConnectionInfo, server: Server) -> AsyncIterator[Any]:
+    """A running operator that serves the test's namespace."""
+    async with running(connection, options(server.namespace)) as found:
+        yield found

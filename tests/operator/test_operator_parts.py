@@ -1,0 +1,488 @@
+"""Queue, recorder, relevance, health, leases, manifests and the command line, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from operator_kit import NOW, make_job, until
+
+from rljob_api.status import Role
+from rljob_operator.__main__ import options
+from rljob_operator.act import Actor, _covers
+from rljob_operator.health import Health, WatchLag
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.recorder import Recorder, event_name
+from rljob_operator.metrics import Metrics
+from rljob_operator.observe import LeaseMonitor
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.objects import children
+from rljob_operator.policies.observed import Pod
+from rljob_operator.policies.placement import NewPod, Removal
+from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.pods import render_pod, shape
+from rljob_operator.queue import Backoff, WorkQueue
+from rljob_operator.relevance import Relevance, job_signature, pod_signature
+
+# --- queue ------------------------------------------------------------------------------------------------------------
+
+
+async def _served(work: Any, drive: Any, **settings: Any) -> WorkQueue[str]:
+    """Run a queue while `drive` acts."""
+    queue: WorkQueue[str] = WorkQueue(work, **settings)
+    stop = asyncio.Event()
+    task = asyncio.create_task(queue.run(stop))
+    try:
+        await asyncio.wait_for(drive(queue), 30)
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 30)
+    return queue
+
+
+async def _idle(queue: WorkQueue[str]) -> None:
+    await _when(queue.idle)
+
+
+async def _when(holds: Callable[[], bool]) -> None:
+    async def check() -> bool:
+        return holds()
+
+    await until(check)
+
+
+async def test_one_worker_a_key_and_no_mark_is_lost() -> None:
+    running: set[str] = set()
+    turns: dict[str, int] = {}
+
+    async def work(key: str, since: float) -> None:
+        assert key not in running
+        running.add(key)
+        turns[key] = turns.get(key, 0) + 1
+        await asyncio.sleep(0.01)
+        running.discard(key)
+
+    async def drive(queue: WorkQueue[str]) -> None:
+        for _ in range(20):
+            queue.add("a")
+            queue.add("b")
+        await asyncio.sleep(0.005)
+        queue.add("a")  # while it runs: once more after it
+        await _idle(queue)
+
+    await _served(work, drive)
+    assert turns == {"a": 2, "b": 1}
+
+
+async def test_workers_are_bounded() -> None:
+    most = now = 0
+
+    async def work(key: str, since: float) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    async def drive(queue: WorkQueue[str]) -> None:
+        for number in range(20):
+            queue.add(str(number))
+        await _idle(queue)
+
+    await _served(work, drive, workers=3)
+    assert most == 3
+
+
+async def test_failures_are_tried_again_and_slowed() -> None:
+    failures: list[int] = []
+
+    async def work(key: str, since: float) -> None:
+        failures.append(1)
+        if len(failures) < 4:
+            raise ApiError(500, "InternalError", "boom")
+
+    async def drive(queue: WorkQueue[str]) -> None:
+        queue.add("a")
+        await _when(lambda: len(failures) >= 4)
+        await _idle(queue)
+
+    await _served(work, drive, backoff=Backoff(base=0.01, cap=0.02))
+    assert len(failures) == 4
+
+
+async def test_a_worker_that_hangs_is_ended() -> None:
+    calls = 0
+
+    async def work(key: str, since: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+
+    async def drive(queue: WorkQueue[str]) -> None:
+        queue.add("a")
+        await _when(lambda: calls >= 2)
+        await _idle(queue)
+
+    await _served(work, drive, work_seconds=0.05, backoff=Backoff(base=0.01))
+    assert calls == 2
+
+
+async def test_work_asks_for_another_turn_and_forgetting_ends_it() -> None:
+    calls = 0
+
+    async def work(key: str, since: float) -> float:
+        nonlocal calls
+        calls += 1
+        return 0.01
+
+    async def drive(queue: WorkQueue[str]) -> None:
+        queue.add("a")
+        await _when(lambda: calls >= 3)
+        queue.forget("a")
+
+    await _served(work, drive)
+    assert calls >= 3
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(1, 0.2), (2, 0.4), (5, 3.2), (50, 60.0), (10**6, 60.0)])
+def test_back_off_of_the_queue(failures: int, pause: float) -> None:
+    assert Backoff().pause(failures, 0.5) == pytest.approx(pause)
+
+
+# --- recorder ---------------------------------------------------------------------------------------------------------
+
+
+class Events:
+    """As much of a client as the recorder needs."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.broken = False
+
+    async def create(self, resource: Any, manifest: dict[str, Any]) -> None:
+        if self.broken:
+            raise ApiError(500, "InternalError", "no events today")
+        name = manifest["metadata"]["name"]
+        if name in self.objects:
+            raise ApiError(409, "AlreadyExists", name)
+        self.objects[name] = manifest
+
+    async def get(self, resource: Any, namespace: str, name: str) -> dict[str, Any]:
+        return self.objects[name]
+
+    async def merge(self, resource: Any, namespace: str, name: str, patch: dict[str, Any]) -> None:
+        if name not in self.objects:
+            raise ApiError(404, "NotFound", name)
+        self.objects[name] |= patch
+
+
+async def test_an_event_is_counted_not_repeated() -> None:
+    client: Any = Events()
+    first, second = Recorder(client, clock=lambda: NOW), Recorder(client, clock=lambda: NOW)
+    for recorder in (first, first, second):  # the second is the first's successor after a restart
+        await recorder.record("ns", "demo", "uid", "Warning", "MachineLost", "rollout-0")
+    (event,) = client.objects.values()
+    assert event["count"] == 3
+    assert event["involvedObject"]["uid"] == "uid"
+    client.objects.clear()  # an hour later
+    await first.record("ns", "demo", "uid", "Warning", "MachineLost", "rollout-0")
+    await first.record("ns", "demo", "uid", "Warning", "MachineLost", "rollout-0")
+    assert len(client.objects) == 1
+
+
+async def test_an_event_that_cannot_be_written_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    client: Any = Events()
+    client.broken = True
+    await Recorder(client).record("ns", "demo", "uid", "Normal", "Created", "text")
+    assert "no events today" in caplog.text
+
+
+def test_event_names_tell_jobs_and_texts_apart() -> None:
+    names = {event_name("demo", uid, reason, text) for uid in "ab" for reason in "cd" for text in "ef"}
+    assert len(names) == 8
+    assert event_name("demo", "a", "c", "e") in names
+
+
+# --- deletions --------------------------------------------------------------------------------------------------------
+
+
+class Requests(Kube):
+    """A client whose requests are kept and not sent."""
+
+    def __init__(self) -> None:
+        nobody: Any = None
+        super().__init__(nobody, Metrics())
+        self.sent: list[tuple[str, str, Any]] = []
+
+    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:
+        self.sent.append((method, path, json.loads(data or b"null")))
+        return {}
+
+
+async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged() -> None:
+    client = Requests()
+    asked: list[int] = []
+
+    async def confirm_leader() -> None:
+        asked.append(len(client.sent))
+
+    pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader)
+    await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
+    ((method, path, body),) = client.sent
+    assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
+    assert body["preconditions"] == {"uid": "uid-7"}
+    assert asked == [0]
+
+
+# --- relevance --------------------------------------------------------------------------------------------------------
+
+
+def _body(**runtime: Any) -> dict[str, Any]:
+    return {"metadata": {"uid": "u", "generation": 1}, "status": {"runtime": runtime}}
+
+
+def test_a_thousand_progress_reports_are_irrelevant() -> None:
+    relevance = Relevance()
+    assert relevance.changed("job", job_signature(_body(event=1)))
+    for number in range(1000):
+        body = _body(event=1, progress=number / 1000, reward=number, tokensPerSecond=number)
+        body["metadata"]["resourceVersion"] = str(number)
+        assert not relevance.changed("job", job_signature(body))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"event": 2},
+        {"event": 1, "applied": 3},
+        {"event": 1, "drained": ["rollout-1"]},
+        {"event": 1, "finished": {"outcome": "Complete"}},
+        {"event": 1, "suspects": [{"machine": "rollout-0", "incarnation": 1, "witnesses": ["a"]}]},
+        {"event": 1, "problems": [{"reason": "CheckpointDiskFull"}]},
+    ],
+)
+def test_what_the_coordinator_acknowledges_is_relevant(change: dict[str, Any]) -> None:
+    assert job_signature(_body(**change)) != job_signature(_body(event=1))
+
+
+def test_a_pod_as_we_made_it_wakes_nobody() -> None:
+    pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())
+    pod["status"] = {"phase": "Pending"}
+    assert not Relevance().changed("pod", pod_signature(pod)) or pod_signature(pod) is None
+    started = {**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
+    assert pod_signature(started) is not None
+
+
+# --- leases of coordinators -------------------------------------------------------------------------------------------
+
+
+class Leases:
+    """A list of Leases, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.renewed = 0
+
+    async def list(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        spec = {"holderIdentity": "demo-coordinator-0-1", "leaseDurationSeconds": 15, "renewTime": str(self.renewed)}
+        return [{"metadata": {"namespace": "ns", "name": "demo"}, "spec": spec}]
+
+
+async def test_a_lease_that_stands_still_is_silence() -> None:
+    leases: Any = Leases()
+    woken: list[tuple[str, str]] = []
+    monitor = LeaseMonitor(leases, ["ns"], woken.append, interval=5.0, clock=lambda: leases.now)
+    for _ in range(10):  # renewed between looks
+        await monitor.look()
+        leases.now += 5
+        leases.renewed += 1
+    assert monitor.silence(("ns", "demo")) is None
+    for _ in range(6):
+        await monitor.look()
+        leases.now += 5
+    silence = monitor.silence(("ns", "demo"))
+    assert silence is not None
+    assert silence.seconds > 0
+    assert woken == [("ns", "demo")]
+
+
+async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> None:
+    leases: Any = Leases()
+    monitor = LeaseMonitor(leases, ["ns"], lambda key: None, interval=5.0, clock=lambda: leases.now)
+    await monitor.look()
+    leases.now += 3600
+    await monitor.look()
+    assert monitor.silence(("ns", "demo")) is None
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+async def test_liveness_notices_what_is_stuck() -> None:
+    now = 0.0
+    health = Health(Metrics(), clock=lambda: now)
+    health.standby = False
+    assert health.stuck() is None
+    health.queue_seconds = lambda: 400.0
+    assert "queue" in (health.stuck() or "")
+    health.queue_seconds = lambda: 0.0
+    health.watch_seconds = lambda: 200.0
+    assert "watch" in (health.stuck() or "")
+    health.watch_seconds = lambda: 0.0
+    now = 5000.0
+    assert "resync" in (health.stuck() or "")
+    health.standby = True  # whoever stands by has nothing that could be stuck
+    assert health.stuck() is None
+
+
+async def test_endpoints() -> None:
+    health = Health(Metrics())
+    async with TestClient(TestServer(health.application())) as client:
+        assert (await client.get("/healthz")).status == 200
+        assert (await client.get("/readyz")).status == 503
+        health.problem = None
+        assert (await client.get("/readyz")).status == 200
+        assert "rljob_operator_queue_depth" in await (await client.get("/metrics")).text()
+        health.standby, health.queue_seconds = False, lambda: 1e6
+        assert (await client.get("/healthz")).status == 503
+
+
+def test_a_watch_that_shows_nothing_any_more() -> None:
+    now = 0.0
+    lag = WatchLag(clock=lambda: now)
+    key = ("ns", "demo")
+    lag.listed({key: "7"}, {key: "7"})
+    assert lag.check({key: "7"}) == 0.0
+    lag.listed({key: "9"}, {key: "7"})
+    now = 50.0
+    assert lag.check({key: "7"}) == 50.0
+    lag.listed({key: "9"}, {key: "7"})  # the next resync does not start the clock anew
+    assert lag.check({key: "7"}) == 50.0
+    assert lag.check({key: "9"}) == 0.0
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+TEMPLATE = {
+    "metadata": {"labels": {"team": "rl"}},
+    "spec": {
+        "nodeSelector": {"pool": "gpu"},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "example/own:2",
+                "env": [{"name": "HOME", "value": "/data"}, {"name": "MINE", "value": "1"}],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                "resources": {"requests": {"cpu": "2"}},
+                "securityContext": {"runAsUser": 1000},
+            },
+            {"name": "logs", "image": "example/logs:1"},
+        ],
+    },
+}
+
+
+def test_a_template_is_laid_over_ours() -> None:
+    job = make_job(rollout={"template": TEMPLATE, "acceleratorsPerMachine": 4, "tensorParallelSize": 4})
+    pod = render_pod(job, NewPod("rollout-1", Role.ROLLOUT, 3), 5, Config())
+    main, logs = pod["spec"]["containers"]
+    env = {entry["name"]: entry.get("value") for entry in main["env"]}
+    assert pod["metadata"]["name"] == "demo-rollout-1-3"
+    assert pod["metadata"]["labels"]["team"] == "rl"
+    assert pod["metadata"]["labels"]["rljob.dev/epoch"] == "5"
+    assert (main["image"], logs["name"]) == ("example/own:2", "logs")
+    assert (env["HOME"], env["MINE"], env["RLJOB_MACHINE"]) == ("/data", "1", "rollout-1")
+    assert len(env) == len(main["env"])
+    assert main["resources"] == {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "4"}}
+    assert main["securityContext"]["runAsUser"] == 1000
+    assert main["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"data", "rljob-tmp", "rljob-shm", "rljob-auth"} == {v["name"] for v in pod["spec"]["volumes"]}
+    assert pod["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_pods_are_confined(role: Role) -> None:
+    pod = render_pod(make_job(), NewPod(f"{role.value.lower()}-0", role, 1), 0, Config())["spec"]
+    main = pod["containers"][0]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert main["securityContext"]["allowPrivilegeEscalation"] is False
+    assert pod["automountServiceAccountToken"] is False
+    tokens = [v for v in pod["volumes"] if "projected" in v]
+    assert len(tokens) == (1 if role is Role.COORDINATOR else 0)
+
+
+def test_claims_and_checkpoint() -> None:
+    job = make_job(model={"source": "pvc://models/llama"}, checkpoint={"volumeClaimName": "state"})
+    for role, folder in ((Role.COORDINATOR, "store"), (Role.TRAINER, "checkpoints"), (Role.ROLLOUT, None)):
+        pod = render_pod(job, NewPod(f"{role.value.lower()}-0", role, 1), 0, Config())["spec"]
+        mounts = {m["mountPath"]: m for m in pod["containers"][0]["volumeMounts"]}
+        assert mounts["/mnt/rljob/models"]["readOnly"] is True
+        state = mounts.get("/var/lib/rljob")
+        assert (state is None) == (folder is None)
+        assert state is None or state["subPath"].endswith(f"/{folder}")
+
+
+def test_shapes_change_with_what_users_ask_only() -> None:
+    job, config = make_job(), Config()
+    assert shape(job.spec, Role.ROLLOUT, config) == shape(make_job(rounds=9).spec, Role.ROLLOUT, config)
+    other = make_job(rollout={"template": TEMPLATE})
+    assert shape(job.spec, Role.ROLLOUT, config) != shape(other.spec, Role.ROLLOUT, config)
+    assert shape(job.spec, Role.TRAINER, config) == shape(other.spec, Role.TRAINER, config)
+
+
+def test_the_coordinator_may_touch_its_own_job_only() -> None:
+    found = {(m["kind"], m["metadata"]["name"]): m for m in children(make_job(), 1, Config())}
+    role = found["Role", "demo-coordinator"]
+    assert all(rule["resourceNames"] == ["demo"] for rule in role["rules"])
+    verbs = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    assert ("rljobs", "patch") not in verbs
+    assert ("rljobs/status", "patch") in verbs
+    assert ("NetworkPolicy", "demo") in found
+    assert ("NetworkPolicy", "demo") not in {
+        (m["kind"], m["metadata"]["name"]) for m in children(make_job(), 1, Config(network_policy=False))
+    }
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "covered"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 2}, {"a": 1}, False),
+        ({"p": [{"port": 1, "protocol": "TCP"}]}, {"p": [{"port": 1}]}, True),
+        ({"p": [{"port": 1}, {"port": 2}]}, {"p": [{"port": 1}]}, False),
+        ({}, {"a": {}}, False),
+    ],
+)
+def test_drift(live: Any, wanted: Any, covered: bool) -> None:
+    assert _covers(live, wanted) is covered
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+
+def test_options_from_flags_and_environment() -> None:
+    env = {"POD_NAME": "op-1", "POD_NAMESPACE": "rl", "RLJOB_RUNTIME_IMAGE": "a:1", "RLJOB_NAMESPACES": "x,y"}
+    found, level = options([], env)
+    assert (found.identity, found.lease_namespace, found.namespaces) == ("op-1", "rl", ("x", "y"))
+    assert (found.config.runtime_image, found.config.network_policy, level) == ("a:1", True, "info")
+    found, level = options(["-n", "z", "--runtime-image=b:2", "--no-network-policy", "--log-level=debug"], env)
+    assert (found.namespaces, found.config.runtime_image, level) == (("z",), "b:2", "debug")
+    assert found.config.network_policy is False
+    assert options([], {})[0].scopes == (None,)
+
+
+@pytest.mark.parametrize("bad", [["--workers=0"], ["--workers=many"], ["--log-level=loud"]])
+def test_bad_options_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options(bad, {})
+    assert bad[0].partition("=")[0] in capsys.readouterr().err

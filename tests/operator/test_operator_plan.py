@@ -1,0 +1,359 @@
+"""`plan` under everything that may happen, in any order: a simulated API server whose operator dies where it likes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from operator_kit import NOW, make_job
+
+from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
+from rljob_api.spec import RLJob
+from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod
+from rljob_operator.policies.plan import Plan, plan, refused
+
+CONFIG = Config()
+LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "MainEnded"}
+
+
+class Cluster:
+    """The API server's part: pods, the job and its status."""
+
+    def __init__(self, job: RLJob) -> None:
+        self.job = job
+        self.now: datetime = NOW
+        self.pods: dict[str, Pod] = {}
+        self.silence: Silence | None = None
+        self.children = False
+        self.serial = 0
+
+    @property
+    def status(self) -> RLJobStatus:
+        return self.job.status
+
+    def observed(self) -> Observed:
+        return Observed(tuple(self.pods.values()), (), self.silence, self.children)
+
+    def decide(self) -> Plan:
+        return plan(self.job, self.observed(), self.now, CONFIG)
+
+    def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
+        """Do at most `steps` of the plan's writes in its order: then the operator dies."""
+        refusals = {c.new.machine: Trouble("QuotaExceeded", "") for c in decided.creations if refuses == c.new.machine}
+        writes: list[Callable[[], None]] = []
+        if decided.children:
+            writes.append(lambda: setattr(self, "children", True))
+        writes += [lambda c=c: self._create(c.manifest) for c in decided.creations if c.new.machine not in refusals]
+        decided = refused(decided, self.job, refusals, self.now)
+        if decided.status is not None:
+            writes.append(lambda: self._write(decided.status))
+        writes += [lambda r=r: self._delete(r.pod) for r in decided.removals]
+        for write in writes[:steps]:
+            write()
+
+    def settle(self) -> None:
+        """Let the operator work until it has nothing more to say."""
+        for _ in range(4):
+            self.carry_out(self.decide())
+
+    def start_all(self) -> None:
+        """Every pod becomes ready."""
+        for number, (name, pod) in enumerate(sorted(self.pods.items())):
+            if pod.live:
+                self.pods[name] = replace(pod, phase="Running", ready=True, ip=f"10.0.{pod.incarnation}.{number}")
+
+    def report(self, **runtime: Any) -> None:
+        """The coordinator's part of the status."""
+        said = RuntimeStatus.model_validate(runtime)
+        self.job = self.job.model_copy(update={"status": self.status.model_copy(update={"runtime": said})})
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        known = self.status.incarnations.get(manifest["metadata"]["labels"][LABEL_MACHINE], 0)
+        assert name not in self.pods
+        # Only a pod that vanished before any operator lived to write it down may have had this name.
+        assert int(manifest["metadata"]["labels"][LABEL_INCARNATION]) > known, f"{name} is used twice"
+        self.serial += 1
+        item = copy.deepcopy(manifest)
+        item["metadata"] |= {"uid": f"uid-{self.serial}", "creationTimestamp": self.now.isoformat()}
+        pod = parse_pod(item)
+        assert pod is not None
+        self.pods[name] = pod
+
+    def _write(self, status: RLJobStatus | None) -> None:
+        assert status is not None
+        mine = RLJobStatus.model_validate(status.to_dict())  # as it comes back over the wire
+        self.job = self.job.model_copy(update={"status": mine.model_copy(update={"runtime": self.status.runtime})})
+
+    def _delete(self, pod: Pod) -> None:
+        """Ended pods vanish, others terminate for a while."""
+        current = self.pods.get(pod.name)
+        if current is None or current.uid != pod.uid:
+            return
+        if current.terminal and not current.lingering:
+            del self.pods[pod.name]
+        else:
+            self.pods[pod.name] = replace(current, deleting=True)
+
+
+class Machine(RuleBasedStateMachine):
+    """Everything that users, kubelets, coordinators and time do to a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(
+            make_job(
+                rollout={"machines": 2, "minMachines": 1, "maxMachines": 4},
+                runPolicy={"backoffLimit": 2, "drainSeconds": 30, "activeDeadlineSeconds": 100_000},
+                failurePolicy={"maxReplacementsPerMachine": 2},
+            )
+        )
+        self.epochs: list[int] = [0]
+        self.totals: list[int] = [0]
+        self.failures = 0
+        self.terminal: str | None = None
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    @rule(steps=st.integers(0, 12), refuses=st.sampled_from(["", "", "", "rollout-1", "coordinator-0"]))
+    def reconcile_and_die(self, steps: int, refuses: str) -> None:
+        decided = self.cluster.decide()
+        self._check_removals(decided)
+        self.cluster.carry_out(decided, steps, refuses)
+
+    @rule()
+    def settle(self) -> None:
+        """Left alone, the plan soon has nothing to say: it converges and is idempotent."""
+        for _ in range(4):
+            decided = self.cluster.decide()
+            self._check_removals(decided)
+            self.cluster.carry_out(decided)
+        again = self.cluster.decide()
+        assert again.empty, f"still {again}"
+
+    def _check_removals(self, decided: Plan) -> None:
+        """A machine that works and is wanted is never deleted, but for a loss that was counted."""
+        wanted = set(decided.status.target.machines) if decided.status and decided.status.target else None
+        if wanted is None and self.cluster.status.target is not None:
+            wanted = set(self.cluster.status.target.machines)
+        lost = {loss.pod.uid for loss in decided.losses if loss.pod is not None}
+        for removal in decided.removals:
+            pod = removal.pod
+            assert removal.reason in LEAVES or pod.uid in lost, removal
+            if removal.reason == "ScaledDown" and pod.role.value == "Rollout" and wanted is not None:
+                assert pod.machine not in wanted
+
+    # --- users --------------------------------------------------------------------------------------------------------
+
+    @rule(machines=st.integers(1, 4))
+    def scale(self, machines: int) -> None:
+        rollout = self.cluster.job.spec.rollout.model_copy(update={"machines": machines})
+        self._edit(rollout=rollout)
+
+    @rule(suspend=st.booleans())
+    def suspend(self, suspend: bool) -> None:
+        self._edit(suspend=suspend)
+
+    def _edit(self, **update: Any) -> None:
+        job = self.cluster.job
+        meta = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
+        self.cluster.job = job.model_copy(update={"spec": job.spec.model_copy(update=update), "metadata": meta})
+
+    # --- kubelets and nodes -------------------------------------------------------------------------------------------
+
+    def _some_pod(self, number: int, live: bool) -> Pod | None:
+        found = [p for _, p in sorted(self.cluster.pods.items()) if not live or (not p.terminal and not p.deleting)]
+        return found[number % len(found)] if found else None
+
+    def _set(self, pod: Pod | None, **changes: Any) -> None:
+        if pod is not None:
+            self.cluster.pods[pod.name] = replace(pod, **changes)
+
+    @rule(number=st.integers(0, 20))
+    def pod_becomes_ready(self, number: int) -> None:
+        pod = self._some_pod(number, live=True)
+        if pod is not None:
+            address = f"10.0.{pod.incarnation % 250}.{sum(pod.name.encode()) % 250}"
+            self._set(pod, phase="Running", ready=True, ip=address)
+
+    @rule(number=st.integers(0, 20), disrupted=st.booleans(), code=st.sampled_from(["Failed", "Succeeded"]))
+    def pod_ends(self, number: int, disrupted: bool, code: str) -> None:
+        pod = self._some_pod(number, live=True)
+        if pod is not None:
+            self.failures += 1
+            self._set(pod, phase=code, ready=False, disrupted=disrupted)
+
+    @rule(number=st.integers(0, 20))
+    def pod_is_deleted(self, number: int) -> None:
+        self.failures += 1
+        self._set(self._some_pod(number, live=True), deleting=True, ready=False)
+
+    @rule(number=st.integers(0, 20))
+    def pod_vanishes(self, number: int) -> None:
+        pod = self._some_pod(number, live=False)
+        if pod is not None:
+            self.failures += 1
+            del self.cluster.pods[pod.name]
+
+    @rule(number=st.integers(0, 20))
+    def pod_finds_no_node(self, number: int) -> None:
+        pod = self._some_pod(number, live=True)
+        if pod is not None and pod.phase == "Pending":
+            self._set(pod, unschedulable="0/3 nodes are available")
+
+    @rule(seconds=st.sampled_from([1, 7, 40, 700]))
+    def time_passes(self, seconds: int) -> None:
+        self.cluster.now += timedelta(seconds=seconds)
+        for pod in list(self.cluster.pods.values()):
+            if pod.deleting and seconds >= 40:
+                del self.cluster.pods[pod.name]
+
+    # --- the coordinator ----------------------------------------------------------------------------------------------
+
+    def _report(self, **update: Any) -> None:
+        runtime = self.cluster.status.runtime or RuntimeStatus()
+        status = self.cluster.status.model_copy(update={"runtime": runtime.model_copy(update=update)})
+        self.cluster.job = self.cluster.job.model_copy(update={"status": status})
+
+    @precondition(lambda self: self.cluster.status.target is not None)
+    @rule(drained=st.sets(st.sampled_from(["rollout-0", "rollout-1", "rollout-2", "rollout-3"])))
+    def coordinator_answers(self, drained: set[str]) -> None:
+        target = self.cluster.status.target
+        assert target is not None
+        stage = "Suspended" if target.phase is TargetPhase.SUSPEND else "Generating"
+        self._report(applied=target.revision, drained=tuple(sorted(drained - set(target.machines))), stage=stage)
+
+    @rule(number=st.integers(0, 20))
+    def coordinator_suspects(self, number: int) -> None:
+        pod = self._some_pod(number, live=True)
+        if pod is not None:
+            self.failures += 1
+            suspect = {
+                "machine": pod.machine,
+                "incarnation": pod.incarnation,
+                "witnesses": ["coordinator", "rollout-0"],
+            }
+            self._report(suspects=RuntimeStatus.model_validate({"suspects": [suspect]}).suspects)
+
+    @rule(silent=st.booleans())
+    def coordinator_falls_silent(self, silent: bool) -> None:
+        current = self.cluster.observed().current("coordinator-0")
+        self.failures += 1
+        self.cluster.silence = Silence(f"{current.name}_x", 3.0) if silent and current is not None else None
+
+    # --- what must always hold ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def one_live_incarnation_of_a_machine(self) -> None:
+        """At most the newest is alive for the job; an older one that was given up is no member of any chain."""
+        members = {m.machine: m.incarnation for m in self.cluster.status.members}
+        judged = self.cluster.observed().judged_by(self.cluster.status)
+        for machine in {pod.machine for pod in judged.pods}:
+            live = [pod for pod in judged.of_machine(machine) if pod.live]
+            known = [pod for pod in live if members.get(machine) == pod.incarnation]
+            assert len(known) <= 1
+            assert len(live) <= 2  # a new one may be there before the status that gives up the old one
+
+    @invariant()
+    def epochs_rise_and_chains_are_members(self) -> None:
+        relay = self.cluster.status.relay
+        if relay is None:
+            return
+        assert relay.epoch >= self.epochs[-1]
+        self.epochs.append(relay.epoch)
+        rollout = {m.machine for m in self.cluster.status.members if m.ip is not None}
+        assert set(relay.chain) <= rollout
+        assert relay.master == (relay.chain[0] if relay.chain else None)
+
+    @invariant()
+    def losses_are_counted_once(self) -> None:
+        replacements = self.cluster.status.replacements
+        total = replacements.total if replacements is not None else 0
+        assert self.totals[-1] <= total <= self.failures
+        self.totals.append(total)
+
+    @invariant()
+    def the_end_is_sticky(self) -> None:
+        status = self.cluster.status
+        ends = [type_ for type_ in ("Complete", "Failed") if status.is_true(type_)]
+        assert len(ends) <= 1
+        assert self.terminal is None or ends == [self.terminal]
+        self.terminal = ends[0] if ends else None
+
+    @invariant()
+    def conditions_keep_the_kstatus_contract(self) -> None:
+        types = [c.type for c in self.cluster.status.conditions]
+        assert len(types) == len(set(types))
+        if types:
+            assert "Ready" in types
+        assert not {"Stalled", "Reconciling"} <= set(types)
+
+
+Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPlan = Machine.TestCase
+
+
+# --- what the machine above finds by chance, step by step -------------------------------------------------------------
+
+
+def running(**changes: Any) -> Cluster:
+    """A job with all its pods at work."""
+    cluster = Cluster(make_job(**changes))
+    cluster.settle()
+    cluster.start_all()
+    cluster.settle()
+    assert cluster.status.is_true("Ready")
+    return cluster
+
+
+def test_a_status_is_written_when_it_differs() -> None:
+    cluster = running()
+    assert cluster.decide().empty
+    cluster.now += timedelta(hours=1)
+    cluster.report(progress=0.5, reward=0.25, event=7)
+    assert cluster.decide().status is None
+    cluster.pods["demo-rollout-1-1"] = replace(cluster.pods["demo-rollout-1-1"], ready=False)
+    assert cluster.decide().status is not None
+
+
+def test_a_lost_pods_name_is_not_used_again() -> None:
+    cluster = running()
+    cluster.pods.clear()  # no pod is left to tell how many there were
+    names = {creation.manifest["metadata"]["name"] for creation in cluster.decide().creations}
+    assert names == {"demo-coordinator-0-2", "demo-trainer-0-2", "demo-rollout-0-2", "demo-rollout-1-2"}
+
+
+def test_a_fresh_operator_keeps_the_pause_after_failures() -> None:
+    cluster = running(failurePolicy={"backoff": {"initialSeconds": 10}})
+    for incarnation in (1, 2):
+        name = f"demo-rollout-0-{incarnation}"
+        cluster.pods[name] = replace(cluster.pods[name], phase="Failed", ready=False)
+        cluster.settle()
+    assert "demo-rollout-0-3" not in cluster.pods
+    assert cluster.decide().again_seconds == 10
+    cluster.now += timedelta(seconds=10)
+    cluster.settle()
+    assert "demo-rollout-0-3" in cluster.pods
+
+
+def test_what_is_complete_stays_complete() -> None:
+    cluster = running(runPolicy={"cleanPodPolicy": "All"})
+    cluster.report(finished={"outcome": "Complete", "reason": "RoundsFinished"})
+    cluster.settle()
+    cluster.pods.clear()
+    for said in ({}, {"finished": {"outcome": "Failed", "reason": "TrainerKeepsFailing"}}):
+        cluster.report(**said)
+        cluster.now += timedelta(hours=1)
+        assert cluster.decide().creations == ()
+        cluster.settle()
+        assert cluster.status.is_true("Complete")
+        assert not cluster.status.is_true("Failed")
+        assert cluster.pods == {}

@@ -1,0 +1,422 @@
+"""Tables and properties of each policy by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_kit import NOW, make_job
+
+from rljob_api import FieldError
+from rljob_api.spec import ReplacementBackOff
+from rljob_api.status import BackOff, Member, RelayTopology, Replacements, RLJobStatus, Role, Target, TargetPhase
+from rljob_operator.policies import conditions, drain, failure, placement, scale
+from rljob_operator.policies.clock import earliest_wait
+from rljob_operator.policies.config import Config
+from rljob_operator.policies.invalid import plan_invalid
+from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod, sort_pods
+from rljob_operator.policies.relay import next_topology
+from rljob_operator.policies.trouble import find_trouble
+
+# --- scale ------------------------------------------------------------------------------------------------------------
+
+machine_names = st.lists(st.integers(0, 12).map(lambda n: f"rollout-{n}"), unique=True, max_size=10)
+
+
+@pytest.mark.parametrize(
+    ("current", "count", "broken", "chosen"),
+    [
+        ([], 2, [], ["rollout-0", "rollout-1"]),
+        (["rollout-0", "rollout-1"], 3, [], ["rollout-0", "rollout-1", "rollout-2"]),
+        (["rollout-0", "rollout-1", "rollout-2"], 2, [], ["rollout-0", "rollout-1"]),
+        (["rollout-0", "rollout-1", "rollout-2"], 2, ["rollout-0"], ["rollout-1", "rollout-2"]),
+        (["rollout-1", "rollout-2"], 3, [], ["rollout-0", "rollout-1", "rollout-2"]),
+        (["rollout-10", "rollout-9"], 1, [], ["rollout-9"]),  # by number, not by letter
+    ],
+)
+def test_choice_of_machines(current: list[str], count: int, broken: list[str], chosen: list[str]) -> None:
+    assert scale.choose_machines(current, count, broken) == tuple(chosen)
+
+
+@given(machine_names, st.integers(0, 12), machine_names)
+def test_choice_changes_as_little_as_possible(current: list[str], count: int, broken: list[str]) -> None:
+    chosen = scale.choose_machines(current, count, broken)
+    assert len(chosen) == len(set(chosen)) == count
+    kept = set(chosen) & set(current)
+    assert len(kept) == min(count, len(current))
+    dropped = set(current) - kept
+    if dropped - set(broken):  # a working machine goes only when no broken one is left
+        assert not kept & set(broken)
+    assert scale.choose_machines(chosen, count, broken) == chosen
+
+
+@pytest.mark.parametrize(("machines", "wanted"), [(1, 2), (3, 3), (9, 5)])
+def test_count_stays_inside_the_bounds(machines: int, wanted: int) -> None:
+    rollout = make_job(rollout={"machines": 3, "minMachines": 2, "maxMachines": 5}).spec.rollout
+    assert scale.wanted_count(rollout.model_copy(update={"machines": machines})) == wanted
+
+
+# --- failure ----------------------------------------------------------------------------------------------------------
+
+POLICY = ReplacementBackOff()
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 0), (1, 0), (2, 5), (3, 10), (4, 20), (8, 300), (500, 300), (10_000, 300)]
+)
+def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float) -> None:
+    assert failure.pause_seconds(failures, POLICY) == seconds
+
+
+def _loss(counts: bool = True, machine: str = "rollout-0") -> failure.Loss:
+    return failure.Loss(machine, Role.ROLLOUT, 1, "PodFailed", "exit code 1", None, counts, True)
+
+
+def test_a_stable_machine_starts_again_at_zero() -> None:
+    once = failure.remember(None, [_loss()], ["rollout-0"], POLICY, NOW)
+    twice = failure.remember(once, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=30))
+    assert twice.by_machine == {"rollout-0": 2}
+    assert twice.backoff["rollout-0"].until == NOW + timedelta(seconds=35)
+    later = failure.remember(twice, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=700))
+    assert later.by_machine == {"rollout-0": 1}
+    assert later.backoff["rollout-0"].failures == 1
+    assert later.total == 3
+
+
+def test_the_clusters_doing_costs_no_budget_but_slows() -> None:
+    found = failure.remember(None, [_loss(counts=False)] * 3, ["rollout-0"], POLICY, NOW)
+    assert found.by_machine == {}
+    assert found.backoff["rollout-0"].failures == 3
+    assert found.total == 3
+
+
+def test_machines_that_left_are_forgotten() -> None:
+    before = Replacements(total=4, by_machine={"rollout-9": 2}, backoff={"rollout-9": BackOff(failures=2)})
+    after = failure.remember(before, [], ["rollout-0"], POLICY, NOW)
+    assert (after.by_machine, after.backoff, after.total) == ({}, {}, 4)
+
+
+@pytest.mark.parametrize(
+    ("counted", "told"),
+    [
+        ({"coordinator-0": 5}, None),
+        ({"coordinator-0": 6}, "the coordinator failed 6 times in a row"),
+        ({"trainer-0": 3, "trainer-1": 3}, "the trainer failed 6 times in a row"),  # they live and fail as one group
+        ({"trainer-0": 3, "coordinator-0": 3}, None),
+        ({"rollout-0": 50}, None),
+    ],
+)
+def test_budget_of_coordinator_and_trainer(counted: dict[str, int], told: str | None) -> None:
+    why = failure.exhausted(Replacements(by_machine=counted), make_job().spec)
+    assert (why is None) == (told is None)
+    assert told is None or (why is not None and why.startswith(told))
+
+
+def _pod(machine: str = "rollout-0", incarnation: int = 1, **changes: Any) -> Pod:
+    role = Role(machine.partition("-")[0].capitalize())
+    name = f"demo-{machine}-{incarnation}"
+    defaults: dict[str, Any] = {"phase": "Running", "ready": True, "ip": f"10.0.0.{incarnation}"}
+    return Pod(name, f"uid-{name}", role, machine, incarnation, **{**defaults, **changes})
+
+
+def _status(**changes: Any) -> RLJobStatus:
+    return RLJobStatus.model_validate(
+        {
+            "members": [{"machine": "rollout-0", "incarnation": 1, "role": "Rollout", "ip": "10.0.0.1"}],
+            "incarnations": {"rollout-0": 1},
+            **changes,
+        }
+    )
+
+
+PLACED = {"rollout-0": Role.ROLLOUT}
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason", "counts"),
+    [
+        ([_pod()], None, None),
+        ([_pod(phase="Failed", ready=False)], "PodFailed", True),
+        ([_pod(phase="Failed", disrupted=True)], "Disrupted", False),
+        ([_pod(phase="Succeeded")], "PodExited", True),
+        ([_pod(deleting=True)], "PodDeleted", False),
+        ([_pod(phase="Failed", deleting=True)], "PodFailed", True),
+        ([], "PodDeleted", False),
+    ],
+)
+def test_what_counts_as_a_loss(pods: list[Pod], reason: str | None, counts: bool | None) -> None:
+    losses = failure.find_losses(PLACED, Observed(tuple(pods)), _status())
+    assert [(loss.reason, loss.counts) for loss in losses] == ([] if reason is None else [(reason, counts)])
+
+
+def test_a_loss_that_the_status_knows_is_not_counted_again() -> None:
+    failed = _pod(phase="Failed")
+    told = _status(members=[], incarnations={"rollout-0": 1})
+    assert failure.find_losses(PLACED, Observed((failed,)), told) == []
+    newer = _pod(incarnation=2, phase="Failed")  # created by an operator that died before it could say so
+    (loss,) = failure.find_losses(PLACED, Observed((failed, newer)), told)
+    assert loss.incarnation == 2
+
+
+@pytest.mark.parametrize(("witnesses", "lost"), [(["coordinator"], 0), (["coordinator", "rollout-1"], 1)])
+def test_a_suspect_needs_two_witnesses(witnesses: list[str], lost: int) -> None:
+    suspect = {"machine": "rollout-0", "incarnation": 1, "reason": "HeartbeatLost", "witnesses": witnesses}
+    status = _status(runtime={"suspects": [suspect]})
+    losses = failure.find_losses(PLACED, Observed((_pod(),)), status)
+    assert len(losses) == lost
+    assert all(loss.must_delete and loss.reason == "HeartbeatLost" for loss in losses)
+    newer = _status(runtime={"suspects": [{**suspect, "incarnation": 0}]})
+    assert failure.find_losses(PLACED, Observed((_pod(),)), newer) == []
+
+
+@pytest.mark.parametrize(
+    ("holder", "lost"),
+    [("demo-coordinator-0-1_ab12", 1), ("demo-coordinator-0-1", 1), ("demo-coordinator-0-12", 0), ("", 0)],
+)
+def test_only_the_holder_of_an_expired_lease_is_silent(holder: str, lost: int) -> None:
+    status = RLJobStatus.model_validate(
+        {"members": [{"machine": "coordinator-0", "incarnation": 1, "role": "Coordinator"}]}
+    )
+    seen = Observed((_pod("coordinator-0"),), silence=Silence(holder, 4.0) if holder else None)
+    losses = failure.find_losses({"coordinator-0": Role.COORDINATOR}, seen, status)
+    assert [loss.reason for loss in losses] == ["CoordinatorSilent"] * lost
+
+
+# --- relay ------------------------------------------------------------------------------------------------------------
+
+
+def _members(**incarnations: int) -> list[Member]:
+    return [
+        Member(machine=m.replace("_", "-"), incarnation=n, ip=f"10.0.{n}.1", role=Role.ROLLOUT)
+        for m, n in incarnations.items()
+    ]
+
+
+MACHINES = ["rollout-0", "rollout-1", "rollout-2"]
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "now", "epoch", "chain"),
+    [
+        (None, {}, {"rollout_0": 1}, 0, ()),  # waits for the smallest number
+        (None, {}, {"rollout_1": 1, "rollout_0": 1}, 1, ("rollout-0", "rollout-1")),
+        (("rollout-0", "rollout-1"), {"rollout_0": 1, "rollout_1": 1}, {"rollout_1": 1}, 4, ("rollout-1",)),
+        (
+            ("rollout-0", "rollout-1"),
+            {"rollout_0": 1, "rollout_1": 1},
+            {"rollout_0": 2, "rollout_1": 1},
+            4,
+            ("rollout-0", "rollout-1"),
+        ),
+        (
+            ("rollout-1", "rollout-0"),
+            {"rollout_0": 2, "rollout_1": 1},
+            {"rollout_0": 2, "rollout_1": 1, "rollout_2": 1},
+            4,
+            ("rollout-1", "rollout-0", "rollout-2"),
+        ),
+        (("rollout-0",), {"rollout_0": 1}, {"rollout_0": 1}, 3, ("rollout-0",)),
+        (("rollout-0",), {"rollout_0": 1}, {}, 3, ()),
+    ],
+)
+def test_chain(
+    before: tuple[str, ...] | None, then: dict[str, int], now: dict[str, int], epoch: int, chain: tuple[str, ...]
+) -> None:
+    old = None if before is None else RelayTopology(epoch=3, master=before[0], chain=before)
+    found = next_topology(old, _members(**then), _members(**now), MACHINES, 2, highest_epoch=0)
+    assert (found.epoch, found.chain) == (epoch, chain)
+    assert found.master == (chain[0] if chain else None)
+
+
+def test_the_epoch_is_above_any_label() -> None:
+    found = next_topology(None, [], _members(rollout_0=4), ["rollout-0"], 1, highest_epoch=17)
+    assert found.epoch == 18
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["rollout_0", "rollout_1", "rollout_2"]), st.integers(1, 3)), max_size=8)
+)
+def test_survivors_keep_their_order(history: list[dict[str, int]]) -> None:
+    topology: RelayTopology | None = None
+    then: list[Member] = []
+    for members in history:
+        now = _members(**members)
+        found = next_topology(topology, then, now, MACHINES, 1, 0)
+        old = topology.chain if topology is not None else ()
+        stayed = [m for m in old if m in found.chain]
+        assert list(found.chain[: len(stayed)]) == stayed
+        assert set(found.chain) == {m.machine for m in now}
+        assert found.epoch >= (topology.epoch if topology is not None else 0)
+        assert next_topology(found, now, now, MACHINES, 1, 0) == found
+        topology, then = found, now
+
+
+# --- drain ------------------------------------------------------------------------------------------------------------
+
+COORDINATOR = _pod("coordinator-0")
+TOLD = {"revision": 7, "machines": ["rollout-0"], "phase": "Run"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "runtime", "since", "gone"),
+    [
+        ([COORDINATOR], None, NOW, set()),
+        ([COORDINATOR], {"applied": 7, "drained": ["rollout-1"]}, NOW, {"rollout-1"}),
+        ([COORDINATOR], {"applied": 6, "drained": ["rollout-1"]}, NOW, set()),  # speaks of an older target
+        ([COORDINATOR], None, NOW - timedelta(seconds=61), {"rollout-1"}),
+        ([], None, NOW, {"rollout-1"}),  # nobody to drain it
+        ([replace(COORDINATOR, ready=False)], None, NOW, {"rollout-1"}),
+    ],
+)
+def test_when_a_machine_may_leave(pods: list[Pod], runtime: Any, since: Any, gone: set[str]) -> None:
+    status = RLJobStatus.model_validate({"target": TOLD, "drainSince": since.isoformat()})
+    if runtime is not None:
+        status = RLJobStatus.model_validate({**status.to_dict(), "runtime": runtime})
+    seen = Observed((*pods, _pod("rollout-0"), _pod("rollout-1")))
+    assert drain.dismissed(seen, status, make_job().spec, NOW) == gone
+
+
+def test_the_revision_rises_with_changes_only() -> None:
+    spec = make_job().spec
+    first = drain.next_target(None, spec, ["rollout-0"], TargetPhase.RUN, "Started")
+    same = drain.next_target(first, spec, ["rollout-0"], TargetPhase.RUN, "another reason")
+    other = drain.next_target(first, spec, ["rollout-0"], TargetPhase.SUSPEND, "Suspended")
+    assert (first.revision, same, other.revision) == (1, first, 2)
+    assert drain.next_target(Target(), spec, [], TargetPhase.RUN, "").revision in (0, 1)
+
+
+# --- placement, observation -------------------------------------------------------------------------------------------
+
+
+def test_ended_pods_go_but_for_the_last() -> None:
+    pods = [_pod(incarnation=n, phase="Failed") for n in (1, 2)] + [_pod(incarnation=3)]
+    removals = placement.to_remove(PLACED, Observed(tuple(pods)), [], [], frozenset())
+    assert [(removal.pod.incarnation, removal.reason) for removal in removals] == [(1, "Ended")]
+
+
+def _item(**status: Any) -> dict[str, Any]:
+    labels = {"rljob.dev/role": "rollout", "rljob.dev/machine": "rollout-0", "rljob.dev/incarnation": "3"}
+    return {"metadata": {"name": "demo-rollout-0-3", "uid": "u", "labels": labels}, "status": status}
+
+
+def test_a_sidecar_that_lives_on_does_not_hide_the_end() -> None:
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    side = {"name": "logs", "state": {"running": {}}}
+    pod = parse_pod(_item(phase="Running", containerStatuses=[side, ended]))
+    assert pod is not None
+    assert (pod.phase, pod.lingering, pod.terminal) == ("Failed", True, True)
+    assert "OOMKilled, exit code 137" in pod.exit
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    )
+)
+def test_labels_that_are_not_ours_are_no_pods(value: Any) -> None:
+    labels = {"rljob.dev/role": str(value), "rljob.dev/machine": "m", "rljob.dev/incarnation": str(value)}
+    assert parse_pod({"metadata": {"name": "x", "labels": labels}}) is None
+    assert parse_pod({"metadata": {"name": "x", "labels": None}, "status": None}) is None
+
+
+def test_pods_of_an_earlier_job_are_told_apart() -> None:
+    mine, theirs = _item(), _item()
+    mine["metadata"]["ownerReferences"] = [{"uid": "job"}]
+    theirs["metadata"]["ownerReferences"] = [{"uid": "old job"}]
+    owned, foreign = sort_pods("job", [mine, theirs, {"metadata": {"name": "other"}}])
+    assert (len(owned), len(foreign)) == (1, 1)
+    seen = Observed(owned, foreign)
+    assert seen.highest_incarnation("rollout-0") == 3
+    assert seen.current("rollout-1") is None
+
+
+# --- trouble and conditions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "blocked", "reason"),
+    [
+        (_pod(), [], None),
+        (_pod(phase="Pending", waiting=Trouble("ErrImagePull", "no such image")), [], "ImagePullFailed"),
+        (_pod(phase="Pending", waiting=Trouble("CreateContainerConfigError", "no secret")), [], "ContainerConfigError"),
+        (_pod(phase="Pending", unschedulable="0/3 nodes", created=NOW), [], None),  # a moment's patience
+        (_pod(phase="Pending", unschedulable="0/3 nodes", created=NOW - timedelta(minutes=1)), [], "Unschedulable"),
+        (_pod(), ["rollout-1"], "ReplacementBudgetExhausted"),
+    ],
+)
+def test_what_stalls_a_job(pod: Pod, blocked: list[str], reason: str | None) -> None:
+    found = find_trouble(Observed((pod,)), blocked, bool(blocked), Config(), NOW)
+    assert (found.reason if found is not None else None) == reason
+
+
+facts = st.builds(
+    conditions.Facts,
+    generation=st.integers(1, 3),
+    coordinator_ready=st.booleans(),
+    trainers_wanted=st.integers(0, 2),
+    trainers_ready=st.integers(0, 2),
+    rollouts_wanted=st.integers(0, 3),
+    rollouts_ready=st.integers(0, 3),
+    rollouts_smallest=st.integers(0, 3),
+    chain_length=st.integers(0, 3),
+    leaving=st.integers(0, 1),
+    replacing=st.sampled_from([(), ("rollout-0",)]),
+    pods=st.integers(0, 3),
+    suspending=st.booleans(),
+    started=st.booleans(),
+    trouble=st.sampled_from([None, Trouble("Unschedulable", "0/3")]),
+)
+
+
+@given(facts)
+def test_conditions_are_kstatus(found: conditions.Facts) -> None:
+    derived = conditions.derive(found, RLJobStatus(), NOW)
+    by_type = {condition.type: condition.status.value for condition in derived}
+    assert len(by_type) == len(derived)
+    assert "Ready" in by_type
+    assert not {"Stalled", "Reconciling"} <= by_type.keys()
+    assert all(by_type[t] == "True" for t in ("Stalled", "Reconciling") if t in by_type)
+    assert all(c.reason and c.observed_generation == found.generation for c in derived)
+    # What kstatus calls Current: Ready, and nothing under way.
+    if by_type["Ready"] == "True" and found.leaving == 0 and not found.replacing and found.started:
+        assert found.trouble is not None or found.rollouts_ready < found.rollouts_wanted or "Reconciling" not in by_type
+
+
+def test_a_transition_time_changes_only_with_its_status() -> None:
+    first = conditions.derive(conditions.Facts(generation=1), RLJobStatus(), NOW)
+    later = NOW + timedelta(hours=1)
+    again = conditions.derive(conditions.Facts(generation=2), RLJobStatus(conditions=first), later)
+    assert {c.last_transition_time for c in again} == {NOW}
+    ready = conditions.Facts(generation=2, coordinator_ready=True, started=True)
+    changed = conditions.derive(ready, RLJobStatus(conditions=again), later)
+    times = {c.type: c.last_transition_time for c in changed}
+    assert times["Ready"] == later
+    assert times["Complete"] == NOW
+
+
+def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
+    raw = {"members": [{"machine": "rollout-0"}], "runtime": {"round": 3}, "conditions": []}
+    document = {"metadata": {"generation": 4}, "status": raw}
+    errors = [FieldError("spec.rounds", 0, "must be at least 1")]
+    status, events = plan_invalid(document, errors, NOW)
+    assert status is not None
+    assert status["members"] == raw["members"]
+    assert "runtime" not in status
+    assert status["observedGeneration"] == 4
+    assert [(e.kind, e.reason) for e in events] == [("Warning", "InvalidSpec")]
+    again = plan_invalid({**document, "status": status}, errors, NOW + timedelta(hours=1))
+    assert again == (None, [])
+
+
+@given(st.lists(st.none() | st.integers(-100, 100), max_size=5))
+def test_waits_lie_ahead(offsets: list[int | None]) -> None:
+    moments = [None if o is None else NOW + timedelta(seconds=o) for o in offsets]
+    wait = earliest_wait(moments, NOW)
+    ahead = [o for o in offsets if o is not None and o > 0]
+    assert wait == (min(ahead) if ahead else None)
