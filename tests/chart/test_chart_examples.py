@@ -1,0 +1,116 @@
+"""Every example: valid by the models, accepted by a real API server, and stable when a GitOps tool applies it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart_tools import CHART, ROOT, Tools
+
+from rljob_api import load
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+every_example = pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document]
+
+
+def job_of(path: Path) -> dict[str, Any]:
+    (job,) = [document for document in documents(path) if document["kind"] == "RLJob"]
+    return job
+
+
+def test_chart_examples_are_all_here() -> None:
+    assert {path.stem for path in EXAMPLES} >= {"minimal", "addition-smollm2", "qwen-7b-gpu"}
+
+
+@every_example
+def test_chart_example_is_valid_and_named_after_its_file(example: Path) -> None:
+    job = load(job_of(example))
+    assert job.name == example.stem
+    claims = {d["metadata"]["name"] for d in documents(example) if d["kind"] == "PersistentVolumeClaim"}
+    wanted = {claim for claim in (job.spec.checkpoint.volume_claim_name, *job.spec.claims()) if claim is not None}
+    assert wanted == claims, "every claim that the job names stands in the file, and no other"
+
+
+@every_example
+def test_chart_example_states_its_resources(example: Path) -> None:
+    """Users copy examples: each pod asks for CPU and memory and bounds its memory."""
+    spec = load(job_of(example)).spec
+    roles = {"trainer": spec.trainer.template, "rollout": spec.rollout.template}
+    if spec.trainer.accelerators_per_replica == 0:
+        roles["coordinator"] = spec.coordinator.template
+    for role, template in roles.items():
+        resources = template.container().get("resources", {})
+        assert {"cpu", "memory"} <= set(resources.get("requests", {})), role
+        assert "memory" in resources.get("limits", {}), role
+
+
+@pytest.fixture(scope="module")
+def with_crd(server: Tools) -> Iterator[Tools]:
+    """The server with the chart's CRD, as Helm renders it for this version, and nothing else of the chart."""
+    values = (
+        "--set=rbac.create=false,userRoles.create=false,replicas=0",
+        "--namespace",
+        "crd-only",
+        "--create-namespace",
+    )
+    server.helm("install", "rljob", str(CHART), *values)
+    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/rljobs.rljob.dev")
+    yield server
+    server.helm("uninstall", "rljob", "--namespace", "crd-only")
+    server.kubectl("delete", "rljobs", "--all", "--all-namespaces")
+    server.kubectl("delete", "crd", "rljobs.rljob.dev", "--wait")
+
+
+@pytest.mark.cluster
+@every_example
+def test_chart_example_passes_the_server(with_crd: Tools, example: Path) -> None:
+    told = with_crd.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(example))
+    assert f"rljob.rljob.dev/{example.stem} serverside-applied (server dry run)" in told
+
+
+@pytest.mark.cluster
+@every_example
+@pytest.mark.parametrize("flavour", ["client", "server"])
+def test_chart_example_is_stable(with_crd: Tools, example: Path, flavour: str) -> None:
+    """After an apply `kubectl diff` is empty and a second apply raises no generation, in both ways of applying."""
+    how = ["--server-side"] if flavour == "server" else []
+
+    def generation() -> int:
+        shown = json.loads(with_crd.kubectl("get", "rljob", example.stem, "-o", "json"))
+        return int(shown["metadata"]["generation"])
+
+    with_crd.kubectl("apply", *how, "-f", str(example))
+    try:
+        before = generation()
+        difference = with_crd.run("kubectl", "diff", *how, "-f", str(example), check=False)
+        assert (difference.returncode, difference.stdout) == (0, ""), difference.stdout + difference.stderr
+        with_crd.kubectl("apply", *how, "-f", str(example))
+        assert generation() == before
+    finally:
+        with_crd.kubectl("delete", "rljob", example.stem)
+        for claim in [d["metadata"]["name"] for d in documents(example) if d["kind"] == "PersistentVolumeClaim"]:
+            with_crd.kubectl("delete", "pvc", claim)
+
+
+@pytest.mark.cluster
+def test_chart_scaling_and_gitops_get_along(with_crd: Tools) -> None:
+    """What docs/gitops.md says: `kubectl scale` shows as a difference of one field, and of that field alone."""
+    example = ROOT / "examples/minimal.yaml"
+    with_crd.kubectl("apply", "-f", str(example))
+    try:
+        with_crd.kubectl("scale", "rljob/minimal", "--replicas=3")
+        difference = with_crd.run("kubectl", "diff", "-f", str(example), check=False)
+        assert difference.returncode == 1
+        lines = difference.stdout.splitlines()
+        changed = [line[1:].strip() for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        assert {line for line in changed if not line.startswith("generation:")} == {"machines: 3", "machines: 1"}
+    finally:
+        with_crd.kubectl("delete", "rljob", "minimal")
