@@ -1,0 +1,21 @@
+"""The `rljob` command: `run`, `status`, `bench`."""
+
+from __future__ import annotations
+
+import typer
+
+from rljob_runtime.cli.bench import bench
+from rljob_runtime.cli.run import run
+from rljob_runtime.cli.status import status
+
+app = typer.Typer(
+    name="rljob",
+    help="Elastic RL post-training: run a job on this machine, look at one in a cluster, measure.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+app.command()(status)
+app.command()(bench)
+
+__all__ = ["app"]

@@ -1,0 +1,53 @@
+"""`rljob bench NAME`: one command a claim, with its baseline and its limit measured in the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+ENTRY_POINTS = "rljob.benchmarks"
+"""Every room registers its benchmarks here (pyproject), so that the operator's are found without an import of it.
+A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes."""
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="Which; `list` names them.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result there.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: a look, not a figure to quote.")] = False,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+) -> None:
+    """Run a benchmark and print its figures."""
+    console = Console()
+    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name not in found:
+        console.print(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
+        raise typer.Exit(0 if name == "list" else 2)
+    function: Callable[..., dict[str, Any]] = found[name].load()
+    result = function(quick=quick, seed=seed)
+    console.print(_table(result))
+    if json_file is not None:
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table(title=f"{result['bench']} (seed {result['seed']})")
+    for column in ("figure", "value", "unit", "better", "goal", "limit"):
+        table.add_column(column)
+    for figure in result["figures"]:
+        goal, limit = figure.get("goal"), figure.get("limit")
+        table.add_row(
+            figure["name"],
+            f"{figure['value']:.4g}",
+            figure["unit"],
+            figure["better"],
+            "" if goal is None else f"{goal:.4g}",
+            "" if limit is None else f"{limit:.4g}" if isinstance(limit, int | float) else str(limit),
+        )
+    return table

@@ -1,0 +1,53 @@
+"""How a job's status is drawn in a terminal: one renderable for `rljob run` and for `rljob status`."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rljob_api.status import RLJobStatus, RuntimeStatus
+
+_STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
+
+
+def job_view(name: str, status: RLJobStatus, rounds: int) -> RenderableType:
+    """The whole status: phase, conditions by type, and the runtime's own line."""
+    head = Text.assemble((name, "bold"), "  ", (status.phase or "Pending", "cyan"))
+    conditions = Table(box=None, show_header=False, padding=(0, 1))
+    for condition in status.conditions:
+        conditions.add_row(
+            condition.type,
+            Text(condition.status, style=_STATE_STYLES.get(condition.status, "")),
+            condition.reason or "",
+            condition.message or "",
+        )
+    parts: list[RenderableType] = [head, conditions]
+    if status.runtime is not None:
+        parts.append(runtime_view(status.runtime, rounds))
+    return Group(*parts)
+
+
+def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
+    """What the coordinator reports: round, stage, reward, speed, weights."""
+    done = runtime.round or 0
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row("round", ProgressBar(total=max(rounds, 1), completed=done, width=40), f"{done}/{rounds}")
+    facts = Table(box=None, show_header=False, padding=(0, 1))
+    rows: list[tuple[str, object]] = [
+        ("stage", runtime.stage),
+        ("reward", _number(runtime.reward)),
+        ("tokens/s", _number(runtime.tokens_per_second)),
+        ("KV use", _number(runtime.kv_cache_use)),
+        ("preemptions", runtime.preemptions),
+        ("weights", runtime.weight_version),
+    ]
+    for label, value in rows:
+        if value is not None:
+            facts.add_row(label, str(value))
+    return Group(bar, facts)
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3g}"

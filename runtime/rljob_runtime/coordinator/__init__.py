@@ -1,0 +1,1 @@
+"""The asyncio shell around `scheduling`: it observes and acts, and decides nothing by itself."""

@@ -1,0 +1,138 @@
+"""What runs inside the actors: one host that calls the peer it was made with, and the factories of the peers.
+
+Engines, torch and relays are imported in the factories only, so that an actor's process holds what it needs and no
+more.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rljob_api import RLJob
+from rljob_api.status import Member
+from rljob_runtime.coordinator.protocols import PeerError
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a pod (or a logical machine) keeps what. `host` is the address that its sockets listen on."""
+
+    shared_memory: Path
+    """The machine's weights; each machine has a folder of its own below."""
+    scratch: Path
+    """May be lost: tokenizer files."""
+    models: Path
+    """Cache of models that are unpacked or downloaded."""
+    volume: Path
+    """The trainer's: checkpoints and the final model."""
+    relay_key: Path
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A peer's answer: a value, or a protocol error by name. Nothing of an exception but its text crosses."""
+
+    value: Any = None
+    error: str | None = None
+    message: str = ""
+
+
+@ray.remote
+class Host:
+    """The actor: one peer, made by `factory` (`module:function`), and its methods by name."""
+
+    def __init__(self, factory: str, arguments: dict[str, Any]) -> None:
+        module, _, function = factory.partition(":")
+        self._peer = getattr(importlib.import_module(module), function)(**arguments)
+
+    async def call(self, method: str, *arguments: Any) -> Answer:
+        """Call a method of the peer. `ready` is one that every peer has."""
+        if method == "ready" and not hasattr(self._peer, "ready"):
+            return Answer()
+        try:
+            return Answer(await getattr(self._peer, method)(*arguments))
+        except PeerError as error:
+            return Answer(error=type(error).__name__, message=str(error))
+
+
+def make_relay(job: RLJob, member: Member, places: Places) -> Any:
+    """`protocols.Relay`, listening on the pod's address."""
+    from rljob_runtime.relay.relay import Relay, read_key
+    from rljob_runtime.relay.settings import RelaySettings
+
+    return Relay(
+        machine=member.machine,
+        incarnation=member.incarnation,
+        folder=places.shared_memory / member.machine,
+        key=read_key(places.relay_key),
+        settings=RelaySettings.of(job.spec.relay),
+        host=places.host,
+    )
+
+
+def make_replica(
+    job: RLJob, member: Member, places: Places, name: str, tensor_parallel: int, model_files: dict[str, bytes]
+) -> Any:
+    """`protocols.Replica`, reading the machine's weights from shared memory."""
+    from rljob_runtime.rollout.factory import make_replica
+
+    return make_replica(
+        name=f"{member.machine}/{name}",
+        spec=job.spec,
+        tensor_parallel=tensor_parallel,
+        model_files=model_files,
+        workdir=places.scratch / "replicas",
+        segment=places.shared_memory / member.machine,
+    )
+
+
+def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) -> Any:
+    """One rank of the trainer in a thread of its own, with the way to the relays if it is the first."""
+    import torch
+
+    from rljob_runtime.relay.push import Publisher
+    from rljob_runtime.relay.relay import read_key
+    from rljob_runtime.relay.settings import RelaySettings
+    from rljob_runtime.training.local_rank import LocalRank
+    from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+
+    # Ray gives an actor one thread; a rank has the machine to itself while it computes.
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // max(1, _ranks_here(job))))
+    device = "cuda" if job.spec.trainer.accelerators_per_replica else "cpu"
+    settings = TrainerSettings.from_spec(job.spec, volume=places.volume, cache_folder=places.models, device=device)
+
+    def publisher() -> Publisher:
+        return Publisher(
+            places.shared_memory / member.machine,
+            read_key(places.relay_key),
+            RelaySettings.of(job.spec.relay),
+            getattr(torch, job.spec.model.dtype.value),
+            incarnation=member.incarnation,
+        )
+
+    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size), places.host))
+
+
+class RankPeer:
+    """A rank in its thread, its methods as coroutines."""
+
+    def __init__(self, rank: Any) -> None:
+        self._rank = rank
+
+    async def ready(self) -> None:
+        """The process is up; to load the model is `start`'s work."""
+
+    def __getattr__(self, method: str) -> Any:
+        return functools.partial(self._rank.call, method)
+
+
+def _ranks_here(job: RLJob) -> int:
+    return job.spec.trainer.accelerators_per_replica

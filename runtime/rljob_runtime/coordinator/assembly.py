@@ -1,0 +1,70 @@
+"""A coordinator put together from a job: store, prompts, rewards, log. The same for a pod and for a laptop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api import RLJob
+from rljob_api.status import Finished, RuntimeStatus
+from rljob_runtime.coordinator.coordinator import Coordinator, RoundObserver
+from rljob_runtime.coordinator.environment import LazyRewards, open_prompts
+from rljob_runtime.coordinator.protocols import Binding, ControlPlane, PromptSource
+from rljob_runtime.coordinator.roundlog import RoundLog, TensorBoard
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_thread import StoreThread
+
+
+@dataclass(frozen=True)
+class Folders:
+    """`state` outlives the coordinator (its volume); `scratch` may be lost."""
+
+    state: Path
+    scratch: Path
+
+
+async def play(
+    job: RLJob,
+    control: ControlPlane,
+    binding: Binding,
+    folders: Folders,
+    term: int,
+    observers: Sequence[RoundObserver] = (),
+    on_report: Callable[[RuntimeStatus], None] = lambda status: None,
+    on_start: Callable[[Coordinator], None] = lambda coordinator: None,
+) -> Finished | None:
+    """Run the job's coordinator to the end of the job (or to `Coordinator.stop`, then None).
+
+    Raises `StoreUnusable` when the state folder is another job's.
+    """
+    store = StoreThread(lambda: Store(folders.state / "state.db", job.metadata.uid or job.name))
+    board = TensorBoard(folders.state / "tensorboard")
+
+    rewards = LazyRewards(job.spec)
+
+    async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
+        await rewards.open(closing)
+        return await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
+
+    async with contextlib.AsyncExitStack() as closing:
+        closing.push_async_callback(store.aclose)
+        closing.callback(board.close)
+        term = await store.do(lambda opened: opened.adopt_term(term))
+        coordinator = Coordinator(
+            control,
+            binding,
+            store,
+            prompts_from,
+            rewards,
+            Settings.of(job),
+            term,
+            observers=[RoundLog(folders.state), board, *observers],
+            on_report=on_report,
+            before=job.status.runtime,
+        )
+        on_start(coordinator)
+        return await coordinator.run()

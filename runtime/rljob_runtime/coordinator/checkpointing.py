@@ -1,0 +1,47 @@
+"""When the trainer writes a checkpoint, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+
+from rljob_api.status import CheckpointStatus, Problem
+from rljob_runtime.coordinator.protocols import Refused
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.trainer_seat import TrainerSeat
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The job's checkpoints. Both methods raise `TrainerLost`."""
+
+    def __init__(self, trainer: TrainerSeat, term: int, settings: Settings, reporter: Reporter) -> None:
+        self._trainer = trainer
+        self._term = term
+        self._settings = settings
+        self._reporter = reporter
+        self._newest: int | None = None
+
+    async def after_round(self, step: int) -> None:
+        """One every so many rounds."""
+        if step % self._settings.checkpoint_every == 0:
+            await self._write(step)
+
+    async def ensure(self, step: int) -> None:
+        """One of this step, if there is none yet: before a suspension, and at the end."""
+        if self._newest != step:
+            await self._write(step)
+
+    async def _write(self, step: int) -> None:
+        """A checkpoint that is refused (a full disk) is a problem for a human, not the end: the former one is
+        untouched."""
+        self._reporter.update(stage="Checkpointing")
+        try:
+            name = await self._trainer.call(lambda trainer: trainer.checkpoint(self._term, step))
+        except Refused as error:
+            log.error("checkpoint of step %d failed: %s", step, error)
+            self._reporter.event(problems=(Problem(reason="CheckpointFailed", message=str(error)[:2048]),))
+        else:
+            self._newest = step
+            self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name), problems=())

@@ -1,0 +1,394 @@
+"""The coordinator: plays the rounds of a job, follows the operator's target and reports what it sees.
+
+    recover → (draw → generate → train → publish and load → close → checkpoint) × rounds → export
+
+It decides nothing that `scheduling` can decide, holds no clock but the event loop's, and can be killed at any line:
+what matters is in the store before it is acted on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
+from rljob_runtime.coordinator.checkpointing import Checkpoints
+from rljob_runtime.coordinator.figures import RoundClock, round_report, totals_after
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.following import Following
+from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
+from rljob_runtime.coordinator.protocols import (
+    Binding,
+    Chain,
+    ControlPlane,
+    PeerGone,
+    PromptsNotUsable,
+    PromptSource,
+    Refused,
+    Rewards,
+    RewardsNotUsable,
+    TrainReport,
+)
+from rljob_runtime.coordinator.recovery import agree
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
+from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
+from rljob_runtime.scheduling.reporting import reward_ends, taken_up
+from rljob_runtime.scheduling.rounds import RoundPlan
+from rljob_runtime.scheduling.trajectory import Group, PromptKey
+
+log = logging.getLogger(__name__)
+
+RoundObserver = Callable[[RoundReport, TrainReport], None]
+"""Told of every closed round: the log, TensorBoard, metrics."""
+
+MAX_SETBACKS = 10
+"""Losses of the trainer without a finished round in between, after which the job has failed."""
+
+PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
+"""Opens prompts (with the tokenizer in the model files) and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable`."""
+
+
+class _Ended(Exception):
+    """The run is over, one way or the other."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(finished.message)
+        self.finished = finished
+
+
+class Coordinator:
+    """One job's coordinator. `run` once."""
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        binding: Binding,
+        store: StoreAccess,
+        prompts_from: PromptsFrom,
+        rewards: Rewards,
+        settings: Settings,
+        term: int,
+        observers: Sequence[RoundObserver] = (),
+        on_report: Callable[[RuntimeStatus], None] = lambda status: None,
+        before: RuntimeStatus | None = None,
+    ) -> None:
+        self._store = store
+        self._prompts_from = prompts_from
+        self._rewards = rewards
+        self._settings = settings
+        self._term = term
+        self._observers = observers
+        self._reporter = Reporter(control, taken_up(before or RuntimeStatus(), term), settings.back_off)
+        self._reporter.on_written = on_report
+        self._fleet = Fleet(binding, term, settings, self._reporter)
+        self._trainer = TrainerSeat(binding, term, settings, self._reporter)
+        self._checkpoints = Checkpoints(self._trainer, term, settings, self._reporter)
+        self._following = Following(control, self._fleet, self._trainer, self._reporter)
+        self._generation: Generation | None = None
+        self._prompts: PromptSource | None = None
+        self._step: int | None = None
+        self._patience_ends = 0.0
+        self._setbacks = 0
+        self._stopping = False
+
+    # --- life ---
+
+    async def run(self) -> Finished | None:
+        """Until the job is finished, or None when stopped before. Raises `StaleTerm` when another coordinator is in
+        office."""
+        self._fleet.on_change = self._wake
+        self._following.on_change = self._wake
+        restarts = await self._store.do(Store.count_restart)
+        log.info("coordinator of term %d, start %d", self._term, restarts + 1)
+        work = asyncio.create_task(self._work(restarts), name="rounds")
+        helpers = [
+            asyncio.create_task(self._reporter.run(), name="report"),
+            asyncio.create_task(self._following.run(), name="follow"),
+            asyncio.create_task(self._fleet.watch(), name="heartbeat"),
+            asyncio.create_task(self._fleet.receive(self._ship_to_newcomers), name="newcomers"),
+        ]
+        try:
+            # A helper ends only by an error: out of office, or a bug. Either ends the coordinator.
+            done, _ = await asyncio.wait({work, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._reporter.flush(10.0)
+            return work.result()
+        finally:
+            for task in (work, *helpers):
+                task.cancel()
+            await asyncio.gather(work, *helpers, return_exceptions=True)
+            await self._fleet.aclose()
+
+    async def _ship_to_newcomers(self, version: int, chain: Chain) -> None:
+        try:
+            await self._trainer.ship(version, chain)
+        except TrainerLost as error:
+            # The rounds find it lost at their next call, and start it anew.
+            raise PeerGone(str(error)) from error
+
+    def stop(self) -> None:
+        """Stop soon (SIGTERM): what came is kept, the engines live on, `run` returns None."""
+        self._stopping = True
+        self._following.stop()
+        self._wake()
+
+    def _wake(self) -> None:
+        generation = self._generation
+        if generation is None:
+            return
+        if self._stopping or self._following.suspended or self._following.trainer_changed:
+            generation.interrupt()
+        else:
+            generation.wake()
+
+    async def _work(self, restarts: int) -> Finished | None:
+        while not self._stopping:
+            try:
+                await self._play(restarts)
+            except TrainerLost as error:
+                self._setbacks += 1
+                if self._setbacks > MAX_SETBACKS:
+                    return self._finish(FinishedOutcome.FAILED, "TrainerKeepsFailing", str(error))
+                log.warning("starting the trainer anew (%d without a round): %s", self._setbacks, error)
+                self._step = None
+                await asyncio.sleep(self._settings.back_off.delay(self._setbacks) or 0.0)
+            except Interrupted:
+                log.info("generation was interrupted")
+            except (ModelNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
+                return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
+            except _Ended as ended:
+                return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
+        self._reporter.event(stage="Draining")
+        return None
+
+    def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
+        finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
+        self._reporter.event(stage="Finished", finished=finished, progress=None)
+        return finished
+
+    # --- the job, from top to bottom ---
+
+    async def _play(self, restarts: int) -> None:
+        """From wherever the job stands to its end. Raises `_Ended` there."""
+        boundary = await self._recover(restarts)
+        while boundary.step < self._following.rounds:
+            await self._follow_target()
+            boundary = await self._play_round(boundary)
+            await self._checkpoints.after_round(boundary.step)
+        await self._checkpoints.ensure(boundary.step)
+        await self._follow_target()
+        path = await self._trainer.call(lambda trainer: trainer.export(self._term))
+        self._reporter.update(model_path=path)
+        raise _Ended(
+            Finished(
+                outcome=FinishedOutcome.COMPLETE,
+                reason="RoundsFinished",
+                message=f"{boundary.step} rounds are done; the model is at {path}",
+            )
+        )
+
+    async def _recover(self, restarts: int) -> Boundary:
+        """Bring trainer and store to one step."""
+        await self._following.first()
+        await self._obey_suspend()
+        self._step = None
+        # Until it is known at which step the trainer stands, it must publish nothing under an old number.
+        self._fleet.forget_weights()
+        self._reporter.update(stage="Starting")
+        state = await self._following.unless_suspended(self._trainer.start())
+        if state is None:
+            raise Interrupted
+        self._following.trainer_ready()
+        self._step = step = state.step
+        self._fleet.set_model_files(state.model_files)
+        prompts = self._prompts = self._prompts or await self._prompts_from(state.model_files)
+        boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
+        self._patience_ends = asyncio.get_running_loop().time() + self._settings.join_patience
+        totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
+        first, last = reward_ends(await self._store.do(Store.rewards))
+        self._reporter.event(
+            round=boundary.step, totals=totals, last_round=boundary.report, reward_first=first, reward_last=last
+        )
+        return replace(boundary, totals=totals)
+
+    async def _follow_target(self) -> None:
+        """At a boundary: stop here if asked to, and let go of the machines that are to leave."""
+        if self._stopping:
+            raise Interrupted
+        await self._obey_suspend()
+        await self._following.apply_target()
+
+    async def _obey_suspend(self) -> None:
+        """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over."""
+        if not self._following.suspended:
+            return
+        if self._step is not None:
+            await self._checkpoints.ensure(self._step)
+        await self._following.stay_suspended()
+        raise Interrupted
+
+    # --- a round ---
+
+    async def _play_round(self, boundary: Boundary) -> Boundary:
+        clock = RoundClock(asyncio.get_running_loop().time)
+        opened = await self._store.do(Store.round_under_way)
+        if opened is None:
+            opened = await self._open_round(boundary)
+        if not opened.assigned:
+            await self._wait_for_machines(opened.plan.version)
+        self._reporter.update(stage="Generating", kind=RoundKind.LONG, progress=0.0, weight_version=opened.plan.version)
+        clock.start()
+        opened, generation, groups = await self._generate(opened)
+        clock.generated()
+        self._reporter.update(stage="Training", progress=1.0)
+        report = await self._train(opened, groups)
+        clock.trained()
+        self._reporter.update(stage="Publishing")
+        version = await self._publish(report.step)
+        clock.published()
+        return await self._close(boundary, opened, generation, groups, report, clock, version)
+
+    async def _open_round(self, boundary: Boundary) -> OpenRound:
+        version = await self._publish(boundary.step)
+        assert self._prompts is not None
+        prompts, cursor = self._prompts.draw(boundary.cursor, self._settings.prompts_per_round)
+        plan = self._plan(boundary.step + 1, version, prompts)
+        await self._store.do(lambda store: store.open_round(plan, cursor))
+        return OpenRound(plan, cursor, {}, {}, {}, assigned=False, filtered=0)
+
+    def _plan(self, step: int, version: int, prompts: tuple[PromptKey, ...]) -> RoundPlan:
+        return RoundPlan(
+            step=step,
+            kind=RoundKind.LONG,
+            version=version,
+            prompts=prompts,
+            responses=self._settings.responses_per_prompt,
+            max_failures=self._settings.reward_failures,
+        )
+
+    async def _generate(self, opened: OpenRound) -> tuple[OpenRound, Generation, tuple[Group, ...]]:
+        """Until there are groups to train on: a round of which none is left draws again, a few times. The round as it
+        was last drawn comes back with them."""
+        assert self._prompts is not None
+        void = opened.filtered // self._settings.prompts_per_round
+        while True:
+            generation = self._generation = Generation(
+                opened,
+                self._fleet,
+                self._prompts,
+                self._rewards,
+                self._store,
+                self._settings,
+                self._term,
+                self._progress,
+            )
+            self._wake()
+            try:
+                await generation.run()
+            finally:
+                self._generation = None
+            groups = generation.groups()
+            if groups:
+                return opened, generation, groups
+            void += 1
+            if void >= self._settings.max_rounds_without_group:
+                raise _Ended(
+                    Finished(
+                        outcome=FinishedOutcome.FAILED,
+                        reason="RewardsKeepFailing",
+                        message=f"no group of {void} draws in a row could be scored; the log has the errors",
+                    )
+                )
+            opened = await self._redraw(opened, generation)
+
+    async def _redraw(self, opened: OpenRound, generation: Generation) -> OpenRound:
+        assert self._prompts is not None
+        prompts, cursor = self._prompts.draw(opened.cursor, self._settings.prompts_per_round)
+        plan, settlement = self._plan(opened.plan.step, opened.plan.version, prompts), generation.round.settle()
+        await self._store.do(lambda store: store.redraw(settlement, plan, cursor))
+        return OpenRound(plan, cursor, {}, {}, {}, assigned=False, filtered=0)
+
+    def _progress(self, share: float, tally: Tally) -> None:
+        self._reporter.update(progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
+
+    async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
+        step = opened.plan.step
+        if not opened.assigned:
+            keys = [scored.response.key for group in groups for scored in group.responses]
+            await self._store.do(lambda store: store.assign(step, keys))
+        try:
+            return await self._trainer.call(lambda trainer: trainer.train(self._term, step, groups))
+        except Refused as error:
+            raise TrainerLost(f"step {step} was refused: {error}") from error
+
+    async def _publish(self, step: int) -> int:
+        """The weights after `step` are in every replica; under the version they had if they were published before and
+        no relay can hold a newer one."""
+        versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
+        version = versions.current(step)
+        if version is None:
+            version = number = versions.next_version()
+            await self._store.do(lambda store: store.publish(number, step))
+        await self._bring(version)
+        return version
+
+    async def _bring(self, version: int) -> None:
+        try:
+            await self._fleet.bring(version, self._trainer.ship)
+        except Refused as error:
+            raise TrainerLost(f"version {version} was not published: {error}") from error
+        self._reporter.update(weight_version=version)
+
+    async def _wait_for_machines(self, version: int) -> None:
+        """All of the target's machines with these weights, or after a while those that are there; at least one."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._bring(version)
+            present = len(self._fleet.replicas())
+            if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
+                return
+            if self._stopping or self._following.suspended or self._following.trainer_changed:
+                raise Interrupted
+            await asyncio.sleep(0.1)
+
+    async def _close(
+        self,
+        boundary: Boundary,
+        opened: OpenRound,
+        generation: Generation,
+        groups: tuple[Group, ...],
+        trained: TrainReport,
+        clock: RoundClock,
+        version: int,
+    ) -> Boundary:
+        settlement = generation.round.settle()
+        report = round_report(opened.plan, groups, settlement, generation.tally, clock)
+        closed = Boundary(
+            trained.step, opened.cursor, totals_after(boundary.totals, opened.plan, settlement, report), report
+        )
+        await self._store.do(lambda store: store.close_round(settlement, closed))
+        self._step, self._setbacks = closed.step, 0
+        for observe in self._observers:
+            observe(report, trained)
+        first, last = reward_ends(await self._store.do(Store.rewards))
+        self._reporter.event(
+            round=closed.step,
+            reward=report.reward,
+            reward_first=first,
+            reward_last=last,
+            tokens_per_second=clock.rate(generation.tally.tokens),
+            preemptions=generation.tally.preemptions,
+            kv_cache_use=round(generation.tally.kv_use, 3),
+            weight_version=version,
+            staleness=0.0,
+            max_staleness=0,
+            last_round=report,
+            totals=closed.totals,
+        )
+        return closed

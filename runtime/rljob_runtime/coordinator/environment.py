@@ -1,0 +1,84 @@
+"""What the run learns from: prompts and rewards as the spec names them, errors in the coordinator's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.coordinator.protocols import (
+    PromptRecord,
+    PromptsNotUsable,
+    PromptSource,
+    RewardFailed,
+    RewardsNotUsable,
+)
+from rljob_runtime.rewards import InvalidReward, RewardPool, rules_of
+from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+
+T = TypeVar("T")
+
+
+class TellingPrompts:
+    """A prompt source whose data errors end the job with their message."""
+
+    def __init__(self, source: PromptSource, error: type[Exception]) -> None:
+        self._source = source
+        self._error = error
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self._telling(lambda: self._source.draw(cursor, count))
+
+    def prompt(self, key: PromptKey) -> PromptRecord:
+        return self._telling(lambda: self._source.prompt(key))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._source.decode(token_ids)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self._source.stop_token_ids
+
+    @property
+    def skipped(self) -> int:
+        return self._source.skipped
+
+    def _telling(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except self._error as error:
+            raise PromptsNotUsable(str(error)) from error
+
+
+def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> PromptSource:
+    """The job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
+    from rljob_runtime.data.errors import DataError
+    from rljob_runtime.data.prompts import open_prompts as open_data
+
+    try:
+        return TellingPrompts(open_data(spec.data, model_files, scratch), DataError)
+    except DataError as error:
+        raise PromptsNotUsable(str(error)) from error
+
+
+class LazyRewards:
+    """The job's rewards; its workers start with `open` and end with the exit stack it is given."""
+
+    def __init__(self, spec: RLJobSpec) -> None:
+        self._spec = spec
+        self._pool: RewardPool | None = None
+
+    async def open(self, closing: AsyncExitStack) -> None:
+        """Start. Raises `RewardsNotUsable`."""
+        try:
+            self._pool = await closing.enter_async_context(RewardPool(rules_of(self._spec.rewards)))
+        except InvalidReward as error:
+            raise RewardsNotUsable(str(error)) from error
+
+    async def score(self, prompt: object, response_text: str) -> float:
+        """See `protocols.Rewards`."""
+        if self._pool is None:
+            raise RewardFailed("the rewards are not open")
+        return await self._pool.score(prompt, response_text)

@@ -1,0 +1,377 @@
+"""The rollout machines: who is here, the chain over their relays, and which weights they hold.
+
+Each machine that the operator names has one keeper task: it makes or finds the machine's actors, seats it, and starts
+over with a back-off when it is lost. `bring` takes every seated machine to a weight version; it is the one way by
+which weights reach replicas, for a new version as for a newcomer. Losing a machine is hasty and reversible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rljob_api.status import Member, RelayTopology, Suspect
+from rljob_runtime.coordinator.protocols import (
+    Binding,
+    Chain,
+    PeerError,
+    PeerGone,
+    PeerTimeout,
+    Relay,
+    RelayMember,
+    RelayStatus,
+    Replica,
+    StaleTerm,
+)
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.chain import ChainOrder, revise
+
+log = logging.getLogger(__name__)
+
+Ship = Callable[[int, Chain], Awaitable[None]]
+"""Have the trainer send a version to the master of a chain."""
+
+
+@dataclass
+class Machine:
+    """A seated machine. `loaded` is the version its replicas hold, `whole` the newest that its relay holds."""
+
+    member: Member
+    relay: Relay
+    replicas: tuple[Replica, ...]
+    host: str
+    port: int
+    whole: int | None
+    loaded: int | None = None
+    joined: tuple[int, int] | None = None
+    received: int = 0
+    missed: int = 0
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        return self.member.machine
+
+
+class Fleet:
+    """`on_change` is called whenever a machine was seated with weights, or lost."""
+
+    def __init__(self, binding: Binding, term: int, settings: Settings, reporter: Reporter) -> None:
+        self._binding = binding
+        self._term = term
+        self._settings = settings
+        self._reporter = reporter
+        self._machines: dict[str, Machine] = {}
+        self._keepers: dict[str, tuple[Member, asyncio.Task[None]]] = {}
+        self._order: tuple[int, tuple[str, ...]] = (0, ())
+        self._chain: ChainOrder | None = None
+        self._newest_chain = (0, -1)
+        self._bringing = asyncio.Lock()
+        self._arrival = asyncio.Event()
+        self._suspects: dict[str, Suspect] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
+        self.version: int | None = None
+
+    # --- questions ---
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Names of the seated machines."""
+        return tuple(sorted(self._machines))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the machines that are here or on their way."""
+        return tuple(sorted(self._keepers))
+
+    @property
+    def newest_seen(self) -> int:
+        """The highest version that any relay holds; 0 for none."""
+        return max((machine.whole for machine in self._machines.values() if machine.whole is not None), default=0)
+
+    def replicas(self) -> dict[str, Replica]:
+        """Replicas by name that hold the fleet's version."""
+        return {
+            replica.name: replica
+            for name in self.machines
+            for replica in self._machines[name].replicas
+            if self._machines[name].loaded == self.version and self.version is not None
+        }
+
+    def set_model_files(self, files: dict[str, bytes]) -> None:
+        """What replicas need besides weights; machines are made once it is known."""
+        if not self._model_files.done():
+            self._model_files.set_result(files)
+
+    # --- membership ---
+
+    def follow(self, members: Iterable[Member], epoch: int, order: Sequence[str]) -> None:
+        """Keep exactly these machines: newcomers are made, another incarnation replaces the one before, the rest is
+        let go."""
+        wanted = {member.machine: member for member in members}
+        self._order = (epoch, tuple(order))
+        for name, (member, _) in list(self._keepers.items()):
+            if name not in wanted or wanted[name].incarnation != member.incarnation:
+                self._stop_keeping(name, "Replaced" if name in wanted else "Removed")
+        for name, member in wanted.items():
+            if name not in self._keepers:
+                task = asyncio.create_task(self._keep(member), name=f"keep-{name}")
+                self._keepers[name] = (member, task)
+
+    def _stop_keeping(self, name: str, reason: str) -> None:
+        _, task = self._keepers.pop(name)
+        task.cancel()
+        machine = self._machines.pop(name, None)
+        if machine is not None:
+            machine.gone.set()
+        if self._suspects.pop(name, None) is not None:
+            self._reporter.event(suspects=tuple(self._suspects.values()))
+        log.info("machine %s: %s", name, reason)
+        self.on_change()
+
+    async def remove(self, names: Collection[str]) -> tuple[str, ...]:
+        """Let these machines go: their actors are ended. The names of those that held something."""
+        leaving = [self._keepers[name][0] for name in names if name in self._keepers]
+        for member in leaving:
+            self._stop_keeping(member.machine, "Drained")
+        await asyncio.gather(*(self._binding.release(member) for member in leaving))
+        return tuple(member.machine for member in leaving)
+
+    async def aclose(self) -> None:
+        """Stop keeping; the actors live on for the next coordinator."""
+        tasks = [task for _, task in self._keepers.values()]
+        self._keepers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def lose(self, name: str, reason: str, detail: object = "") -> None:
+        """A seated machine failed a call. Its keeper starts over; the operator hears of it at once."""
+        machine = self._machines.pop(name, None)
+        if machine is None:
+            return
+        log.warning("machine %s lost: %s %s", name, reason, detail)
+        self._suspect(machine.member, reason)
+        machine.gone.set()
+        self.on_change()
+
+    def lose_replica(self, replica: str, reason: str, detail: object = "") -> None:
+        """As `lose`, by the name of a replica."""
+        for machine in list(self._machines.values()):
+            if any(candidate.name == replica for candidate in machine.replicas):
+                self.lose(machine.name, reason, detail)
+
+    def _suspect(self, member: Member, reason: str) -> None:
+        self._suspects[member.machine] = Suspect(
+            machine=member.machine, incarnation=member.incarnation, reason=reason, witnesses=("coordinator",)
+        )
+        self._reporter.event(suspects=tuple(self._suspects.values()))
+
+    def _absolve(self, name: str) -> None:
+        if self._suspects.pop(name, None) is not None:
+            self._reporter.event(suspects=tuple(self._suspects.values()))
+
+    async def _keep(self, member: Member) -> None:
+        """Make, seat, and make again, until cancelled."""
+        failures = 0
+        while True:
+            files = await asyncio.shield(self._model_files)
+            try:
+                found = await self._binding.rollout_machine(self._term, member, files)
+                status = await found.relay.status(self._term)
+            except StaleTerm:
+                raise
+            except PeerError as error:
+                failures += 1
+                log.info("machine %s.%d not there (try %d): %s", member.machine, member.incarnation, failures, error)
+                if failures == self._settings.missed_beats:
+                    self._suspect(member, "NotJoined")
+                await self._binding.release(member)
+            else:
+                failures = 0
+                self._newest_chain = max(self._newest_chain, (status.epoch, status.revision))
+                machine = Machine(member, found.relay, found.replicas, status.host, status.port, status.whole)
+                self._machines[member.machine] = machine
+                self._arrival.set()
+                await machine.gone.wait()
+                failures = 1
+                await self._binding.release(member)
+            await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
+
+    # --- background ---
+
+    async def watch(self) -> None:
+        """Beat every seated relay until cancelled. Raises what a keeper died of."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat)
+            for _, keeper in self._keepers.values():
+                if keeper.done():
+                    keeper.result()
+            await asyncio.gather(*(self._beat(machine) for machine in list(self._machines.values())))
+
+    async def _beat(self, machine: Machine) -> None:
+        try:
+            status = await machine.relay.status(self._term)
+        except PeerTimeout as error:
+            machine.missed += 1
+            if machine.missed >= self._settings.missed_beats:
+                self._lose_this(machine, "HeartbeatLost", error)
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._lose_this(machine, "ProcessExited", error)
+        else:
+            machine.missed = 0
+            _note(machine, status)
+
+    def _lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+        if self._seated(machine):
+            self.lose(machine.name, reason, detail)
+
+    async def receive(self, ship: Ship) -> None:
+        """Feed newcomers with the fleet's version until cancelled. Errors of the trainer are the main line's to see."""
+        while True:
+            await self._arrival.wait()
+            self._arrival.clear()
+            if self.version is not None:
+                try:
+                    await self.bring(self.version, ship)
+                except StaleTerm:
+                    raise
+                except PeerError as error:
+                    log.warning("newcomers not fed yet: %s", error)
+                    await asyncio.sleep(self._settings.heartbeat)
+                    self._arrival.set()
+
+    # --- weights ---
+
+    async def bring(self, version: int, ship: Ship) -> None:
+        """Every machine that was seated in time holds `version` in its relay and its replicas when this returns;
+        machines that cannot are lost on the way, and one that sits down in the middle is fed afterwards (`receive`).
+        Raises what `ship` raises. Gives up when the weights are forgotten meanwhile."""
+        async with self._bringing:
+            if self.version is not None and version < self.version:
+                return
+            self.version = version
+            chained: list[Machine] = []
+            while self._machines and self.version == version:
+                chain, chained = await self._rechain()
+                if not self._all_seated(chained):
+                    continue
+                if chained[0].whole != version:
+                    await ship(version, chain)
+                if await self._all_whole(chained, version):
+                    break
+            await asyncio.gather(*(self._load(machine, version) for machine in chained if self._seated(machine)))
+            self._report_chain()
+        self.on_change()
+
+    async def _rechain(self) -> tuple[Chain, list[Machine]]:
+        """Have every seated machine's relay adopt the chain over them; these machines, the master first. Who could not
+        is lost."""
+        machines = dict(self._machines)
+        epoch, order = self._order
+        holds = {name: machine.whole for name, machine in machines.items()}
+        moved = [name for name, machine in machines.items() if machine.joined is None]
+        self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_chain)
+        chain = Chain(
+            self._chain.epoch,
+            self._chain.revision,
+            tuple(
+                RelayMember(name, machines[name].member.incarnation, machines[name].host, machines[name].port)
+                for name in self._chain.machines
+            ),
+        )
+        chained = [machines[name] for name in self._chain.machines]
+        await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
+        return chain, chained
+
+    async def _adopt(self, machine: Machine, chain: Chain) -> None:
+        number = (chain.epoch, chain.revision)
+        if machine.joined == number:
+            return
+        try:
+            await machine.relay.join(self._term, chain)
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._lose_this(machine, _reason(error), error)
+        else:
+            machine.joined = number
+
+    async def _all_whole(self, chained: Sequence[Machine], version: int) -> bool:
+        """Wait until the relays of these machines hold `version`. False when one was lost, though it may be back by
+        now, or stands still: go around again."""
+        clock = asyncio.get_running_loop().time
+        moved = clock()
+        while self._all_seated(chained):
+            pending = [machine for machine in chained if machine.whole != version]
+            if not pending:
+                return True
+            counts = [machine.received for machine in pending]
+            await asyncio.gather(*(self._beat(machine) for machine in pending))
+            now = clock()
+            if counts != [machine.received for machine in pending] or any(m.whole == version for m in pending):
+                moved = now
+            elif now - moved > self._settings.rebuild_timeout:
+                # The first one without it is where the broadcast stands still.
+                self._lose_this(pending[0], "WeightsNotReceived", f"version {version}")
+            await asyncio.sleep(min(0.05, self._settings.heartbeat))
+        return False
+
+    def _seated(self, machine: Machine) -> bool:
+        """Whether it is this one that sits there: who was lost and came back holds nothing and is in no chain."""
+        return self._machines.get(machine.name) is machine
+
+    def _all_seated(self, machines: Sequence[Machine]) -> bool:
+        return all(self._seated(machine) for machine in machines)
+
+    async def _load(self, machine: Machine, version: int) -> None:
+        if machine.loaded == version:
+            return
+        try:
+            await asyncio.gather(*(replica.load(self._term, version) for replica in machine.replicas))
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._lose_this(machine, "WeightsNotLoaded", error)
+        else:
+            machine.loaded = version
+            self._absolve(machine.name)
+
+    def _report_chain(self) -> None:
+        if self._chain is not None:
+            self._reporter.update(
+                relay=RelayTopology(
+                    epoch=self._chain.epoch,
+                    revision=self._chain.revision,
+                    master=self._chain.master,
+                    chain=self._chain.machines,
+                    weight_version=self.version,
+                )
+            )
+
+    def forget_weights(self) -> None:
+        """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next
+        `bring`."""
+        self.version = None
+
+
+def _note(machine: Machine, status: RelayStatus) -> None:
+    machine.whole = status.whole
+    machine.received = status.chunks_received
+    machine.host, machine.port = status.host, status.port
+
+
+def _reason(error: PeerError) -> str:
+    match error:
+        case PeerGone():
+            return "ProcessExited"
+        case PeerTimeout():
+            return "HeartbeatLost"
+        case _:
+            return "Refused"

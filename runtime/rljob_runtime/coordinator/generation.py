@@ -1,0 +1,364 @@
+"""The generation stage of a round: launch, collect tokens as they come, score, until every response is settled.
+
+One loop owns all state and takes one event at a time; pollers (one a replica) and scorers (one a response) only post
+events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.protocols import (
+    Delta,
+    GenerateRequest,
+    PeerError,
+    PromptSource,
+    Replica,
+    ReplicaReport,
+    Rewards,
+    StaleTerm,
+)
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import OpenRound, Tokens
+from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.scheduling.partials import Partials, Verdict
+from rljob_runtime.scheduling.rounds import Failure, Launch, Round, SampleState
+from rljob_runtime.scheduling.trajectory import Group, Lease, Response, Sampling, ScoredResponse, TrajectoryKey
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Tally:
+    """What a stage counted, for the round's report."""
+
+    tokens: int = 0
+    preemptions: int = 0
+    kv_use: float = 0.0
+    aborted_samples: int = 0
+    _preempted: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, replica: str, report: ReplicaReport) -> None:
+        """Engine counters only grow over an engine's life; a round's share is what they grew by."""
+        first, _ = self._preempted.get((replica, report.boot), (report.stats.preemptions_total, 0))
+        self._preempted[replica, report.boot] = first, report.stats.preemptions_total
+        self.preemptions = sum(last - first for first, last in self._preempted.values())
+        self.kv_use = max(self.kv_use, report.stats.kv_use)
+
+
+class Interrupted(Exception):
+    """The stage was stopped before the round was complete; what came is in the store."""
+
+
+@dataclass(frozen=True)
+class _Polled:
+    replica: str
+    report: ReplicaReport
+
+
+@dataclass(frozen=True)
+class _PollFailed:
+    replica: str
+    error: PeerError
+
+
+@dataclass(frozen=True)
+class _Scored:
+    response: Response
+    reward: float | None
+
+
+class Generation:
+    """One stage. `opened` is the round as the store has it. Use once."""
+
+    def __init__(
+        self,
+        opened: OpenRound,
+        fleet: Fleet,
+        prompts: PromptSource,
+        rewards: Rewards,
+        store: StoreAccess,
+        settings: Settings,
+        term: int,
+        on_progress: Callable[[float, Tally], None],
+    ) -> None:
+        self.round = Round(opened.plan, opened.saved)
+        self.responses: dict[TrajectoryKey, Response] = {}
+        self.tally = Tally()
+        self._opened = opened
+        self._fleet = fleet
+        self._prompts = prompts
+        self._rewards = rewards
+        self._store = store
+        self._settings = settings
+        self._term = term
+        self._on_progress = on_progress
+        self._partials = Partials()
+        self._inbox: asyncio.Queue[_Polled | _PollFailed | _Scored | None] = asyncio.Queue()
+        self._pollers: dict[str, asyncio.Task[None]] = {}
+        self._scorers: set[asyncio.Task[None]] = set()
+        self._unsaved: list[Tokens] = []
+        self._interrupted = False
+        self._step = opened.plan.step
+
+    def wake(self) -> None:
+        """The fleet changed: look again."""
+        self._inbox.put_nowait(None)
+
+    def interrupt(self) -> None:
+        """Stop soon; `run` raises `Interrupted`."""
+        self._interrupted = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Until the round is complete. Raises `Interrupted`, or `StaleTerm` when another coordinator took over."""
+        self._restore()
+        flushed = asyncio.get_running_loop().time()
+        try:
+            while not self.round.complete:
+                if self._interrupted:
+                    await self._stand_down()
+                    raise Interrupted
+                await self._track_replicas()
+                await self._launch()
+                for event in await self._next_events():
+                    await self._handle(event)
+                now = asyncio.get_running_loop().time()
+                if now - flushed >= self._settings.flush:
+                    flushed = now
+                    await self._flush()
+                self._on_progress(self.round.progress, self.tally)
+        finally:
+            await self._end_tasks()
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups to train on, in the order their prompts were drawn. Only after `run`."""
+        return tuple(
+            Group(
+                prompt,
+                tuple(self._prompts.prompt(prompt).token_ids),
+                tuple(
+                    ScoredResponse(self.responses[key], self.round.reward(key))
+                    for key in (TrajectoryKey(prompt, sample) for sample in range(self.round.plan.responses))
+                ),
+            )
+            for prompt in self.round.settle().groups
+        )
+
+    # --- start and end ---
+
+    def _restore(self) -> None:
+        for key, partial in self._opened.partials.items():
+            self._partials.restore(key, partial)
+        for key in self.round.in_state(SampleState.GENERATED, SampleState.SCORED):
+            response = self._partials.close(key, self._opened.finish_reasons[key])
+            self.responses[key] = response
+            if self.round.state(key) is SampleState.GENERATED:
+                self._score(response)
+
+    async def _stand_down(self) -> None:
+        """Keep what came, and have the replicas stop."""
+        await self._flush()
+        leases = [
+            Launch(key, lease) for key in self.round.in_state(SampleState.RUNNING) if (lease := self.round.lease(key))
+        ]
+        await self._abort(leases)
+
+    async def _end_tasks(self) -> None:
+        tasks = [*self._pollers.values(), *self._scorers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- replicas ---
+
+    async def _track_replicas(self) -> None:
+        """What ran on replicas that left the fleet waits again; a newcomer is emptied of what a former coordinator
+        left."""
+        present = self._fleet.replicas()
+        for name in [name for name in self._pollers if name not in present]:
+            self._pollers.pop(name).cancel()
+            self.round.lose(name)
+        fresh = [replica for name, replica in present.items() if name not in self._pollers]
+        keys = self.round.plan.trajectories()
+        await asyncio.gather(*(self._blaming(r.name, r.abort(self._term, keys)) for r in fresh))
+        for replica in fresh:
+            self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
+
+    async def _poll(self, replica: Replica) -> None:
+        after, boot = 0, None
+        while True:
+            try:
+                report = await replica.poll(self._term, after, self._settings.poll_wait)
+            except PeerError as error:
+                self._inbox.put_nowait(_PollFailed(replica.name, error))
+                return
+            if boot is not None and report.boot != boot:
+                self._inbox.put_nowait(_PollFailed(replica.name, PeerError("its process was started anew")))
+                return
+            boot, after = report.boot, report.cursor
+            self._inbox.put_nowait(_Polled(replica.name, report))
+
+    async def _launch(self) -> None:
+        replicas = self._fleet.replicas()
+        launches = self.round.launch(sorted(replicas))
+        if not launches:
+            return
+        version, by_replica = self.round.plan.version, defaultdict(list)
+        for launch in launches:
+            self._partials.open(launch.key, launch.lease, version)
+            by_replica[launch.lease.replica].append(self._request(launch))
+        leases = [(launch.key, launch.lease) for launch in launches]
+        await self._store.do(lambda store: store.launched(self._step, version, leases))
+        await asyncio.gather(*(self._submit(replicas[name], requests) for name, requests in by_replica.items()))
+
+    def _request(self, launch: Launch) -> GenerateRequest:
+        prefix, _ = self._partials.tokens_of(launch.key)
+        seed = sample_seed(self._settings.seed, launch.key, self.round.failures(launch.key), len(prefix))
+        return GenerateRequest(
+            key=launch.key,
+            attempt=launch.lease.attempt,
+            prompt_token_ids=tuple(self._prompts.prompt(launch.key.prompt).token_ids),
+            sampling=Sampling(
+                max_tokens=self._settings.max_response_tokens,
+                temperature=self._settings.temperature,
+                seed=seed,
+                stop_token_ids=self._prompts.stop_token_ids,
+            ),
+            weight_version=self.round.plan.version,
+            prefix_token_ids=prefix,
+        )
+
+    async def _submit(self, replica: Replica, requests: list[GenerateRequest]) -> None:
+        await self._blaming(replica.name, replica.submit(self._term, requests))
+
+    async def _abort(self, launches: Iterable[Launch]) -> None:
+        replicas, by_replica = self._fleet.replicas(), defaultdict(list)
+        for launch in launches:
+            if launch.lease.replica in replicas:
+                by_replica[launch.lease.replica].append(launch.key)
+        await asyncio.gather(
+            *(self._blaming(name, replicas[name].abort(self._term, keys)) for name, keys in by_replica.items())
+        )
+
+    async def _blaming(self, replica: str, call: Coroutine[Any, Any, None]) -> None:
+        """A replica that fails a command is lost, and with it what it may or may not have taken on."""
+        try:
+            await call
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._fleet.lose_replica(replica, "CommandFailed", error)
+
+    # --- events ---
+
+    async def _next_events(self) -> list[_Polled | _PollFailed | _Scored | None]:
+        """Everything that has come, waiting for the first."""
+        try:
+            async with asyncio.timeout(self._settings.flush):
+                events = [await self._inbox.get()]
+        except TimeoutError:
+            return []
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    async def _handle(self, event: _Polled | _PollFailed | _Scored | None) -> None:
+        match event:
+            case _Polled(replica, report):
+                self.tally.note(replica, report)
+                await self._collect(replica, report)
+            case _PollFailed(_, error) if isinstance(error, StaleTerm):
+                raise error
+            case _PollFailed(replica, error):
+                self._fleet.lose_replica(replica, "ReplicaLost", error)
+            case _Scored(response, None):
+                await self._reward_failed(response)
+            case _Scored(response, reward) if reward is not None:
+                if self.round.scored(response.key, response.attempt, reward):
+                    await self._store.do(lambda store: store.score(self._step, response.key, reward))
+
+    async def _collect(self, replica: str, report: ReplicaReport) -> None:
+        finished, broken = [], []
+        for delta in report.deltas:
+            verdict = self._take(replica, delta)
+            if verdict is Verdict.FINISHED and delta.finish_reason is not None:
+                finished.append(self._partials.close(delta.key, delta.finish_reason))
+            elif verdict in (Verdict.GAP, Verdict.WRONG_VERSION):
+                log.warning("%s from %s: %s; launching it again", delta.key, replica, verdict)
+                broken.append(Launch(delta.key, Lease(replica, delta.attempt)))
+        if broken:
+            self.round.take_back(launch.key for launch in broken)
+            await self._abort(broken)
+        if finished:
+            await self._finish(finished)
+
+    def _take(self, replica: str, delta: Delta) -> Verdict:
+        """Judge one delta and keep what is new in it."""
+        key, lease = delta.key, Lease(replica, delta.attempt)
+        before = len(self._partials.tokens_of(key)[0])
+        done = delta.finish_reason is not None
+        verdict = self._partials.accept(
+            key, lease, delta.offset, delta.token_ids, delta.logprobs, delta.weight_version, done
+        )
+        if verdict in (Verdict.ACCEPTED, Verdict.FINISHED):
+            known = before - delta.offset
+            new_tokens, new_logprobs = delta.token_ids[known:], delta.logprobs[known:]
+            self.tally.tokens += len(new_tokens)
+            self._unsaved.append(Tokens(key, before, new_tokens, new_logprobs))
+        if verdict is Verdict.FINISHED and not self.round.generated(key, lease):
+            return Verdict.STALE
+        return verdict
+
+    async def _finish(self, finished: list[Response]) -> None:
+        tokens, self._unsaved = self._unsaved, []
+        await self._store.do(lambda store: store.finish(self._step, tokens, finished))
+        for response in finished:
+            self.responses[response.key] = response
+            self._score(response)
+
+    def _score(self, response: Response) -> None:
+        task = asyncio.create_task(self._ask_reward(response), name=f"score-{response.key}")
+        self._scorers.add(task)
+        task.add_done_callback(self._scorers.discard)
+
+    async def _ask_reward(self, response: Response) -> None:
+        prompt, text = self._prompts.prompt(response.key.prompt), self._prompts.decode(response.token_ids)
+        try:
+            reward: float | None = await self._rewards.score(prompt, text)
+        except PeerError as error:
+            log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
+            reward = None
+        self._inbox.put_nowait(_Scored(response, reward))
+
+    async def _reward_failed(self, response: Response) -> None:
+        """Aborted, never a zero: it is generated anew, or its group is given up."""
+        failure: Failure = self.round.reward_failed(response.key, response.attempt)
+        self.tally.aborted_samples += 1
+        self.responses.pop(response.key, None)
+        failures = self.round.failures(response.key)
+        await self._store.do(lambda store: store.restart(self._step, response.key, failures))
+        if failure.filtered is not None:
+            log.warning("prompt %s is filtered: its rewards keep failing", failure.filtered)
+            for launch in failure.abort:
+                self._partials.forget(launch.key)
+            await self._abort(failure.abort)
+
+    async def _flush(self) -> None:
+        tokens, self._unsaved = self._unsaved, []
+        if tokens:
+            await self._store.do(lambda store: store.append(self._step, tokens))
+
+
+def sample_seed(run_seed: int, key: TrajectoryKey, failures: int, offset: int) -> int:
+    """A seed for each (run, response, try, place it goes on from): relaunching the same gives the same, and a resumed
+    response does not draw the random numbers of its beginning again."""
+    text = f"{run_seed}/{key}/{failures}/{offset}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF

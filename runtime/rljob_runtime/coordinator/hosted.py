@@ -1,0 +1,116 @@
+"""Peers that live elsewhere: each protocol method is one call over a `Wire`, under a bound that is given, not chosen
+here.
+
+A binding is a wire (Ray, or the simulator's) and a way to place peers; it holds no decision, timer of its own or retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rljob_runtime.coordinator.protocols import (
+    Chain,
+    GenerateRequest,
+    PublishReport,
+    RelayStatus,
+    ReplicaReport,
+    TrainerState,
+    TrainReport,
+)
+from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The longest a call may take, in seconds, by what it does at the far end."""
+
+    command: float = 30.0
+    """Short commands: submit, abort, join. Also what a poll may take beyond its own wait."""
+    beat: float = 5.0
+    """The status that serves as a heartbeat."""
+    load: float = 300.0
+    """Weights from the relay's segment into an engine."""
+    start: float = 1800.0
+    """Making an actor: importing an engine, loading a model or a checkpoint."""
+    train: float = 7200.0
+    """An update, a copy of the weights, a checkpoint: the trainer does one thing at a time."""
+    join: float = 20.0
+    """Until a machine that is a member shows up as a node."""
+
+
+class Wire(Protocol):
+    """The way to one peer. Raises the protocol module's errors only."""
+
+    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+        """The answer of `method`, or `PeerGone`, `PeerTimeout` after `bound` seconds, or what the peer refused with."""
+        ...
+
+
+class HostedReplica:
+    """A replica at the end of a wire."""
+
+    def __init__(self, name: str, wire: Wire, bounds: Bounds) -> None:
+        self.name = name
+        self._wire = wire
+        self._bounds = bounds
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        await self._wire.call(self._bounds.command, "submit", term, tuple(requests))
+
+    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
+        await self._wire.call(self._bounds.command, "abort", term, tuple(keys))
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        report: ReplicaReport = await self._wire.call(
+            wait_seconds + self._bounds.command, "poll", term, after, wait_seconds
+        )
+        return report
+
+    async def load(self, term: int, version: int) -> None:
+        await self._wire.call(self._bounds.load, "load", term, version)
+
+
+class HostedRelay:
+    """A relay at the end of a wire."""
+
+    def __init__(self, machine: str, wire: Wire, bounds: Bounds) -> None:
+        self.machine = machine
+        self._wire = wire
+        self._bounds = bounds
+
+    async def status(self, term: int) -> RelayStatus:
+        status: RelayStatus = await self._wire.call(self._bounds.beat, "status", term)
+        return status
+
+    async def join(self, term: int, chain: Chain) -> None:
+        await self._wire.call(self._bounds.command, "join", term, chain)
+
+
+class HostedTrainer:
+    """The trainer's ranks as one: every rank hears every call, in the same order; the first rank's answer counts."""
+
+    def __init__(self, ranks: Wire, bounds: Bounds) -> None:
+        self._ranks = ranks
+        self._bounds = bounds
+
+    async def start(self, term: int) -> TrainerState:
+        state: TrainerState = await self._ranks.call(self._bounds.start, "start", term)
+        return state
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        report: TrainReport = await self._ranks.call(self._bounds.train, "train", term, step, tuple(groups))
+        return report
+
+    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+        report: PublishReport = await self._ranks.call(self._bounds.train, "publish", term, version, chain)
+        return report
+
+    async def checkpoint(self, term: int, step: int) -> str:
+        name: str = await self._ranks.call(self._bounds.train, "checkpoint", term, step)
+        return name
+
+    async def export(self, term: int) -> str:
+        path: str = await self._ranks.call(self._bounds.train, "export", term)
+        return path

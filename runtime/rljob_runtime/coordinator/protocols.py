@@ -1,0 +1,364 @@
+"""What the coordinator talks to, and the only errors it may hear back.
+
+Production binds these protocols to Ray actors, the simulator to stand-ins under virtual time; one contract suite runs
+over both. Bindings hold no decision, timer or retry. Every command carries the coordinator's `term`; a peer that has
+seen a higher one answers `StaleTerm`. Every call may raise `PeerGone` (it is dead; ask for a new one), `PeerTimeout`
+(no answer in the caller's bound; it may have acted) or `Refused` (it answered no, and why), and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rljob_api import RLJob
+from rljob_api.status import Member, RuntimeStatus
+from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Group, PromptKey, Sampling, TrajectoryKey
+
+
+class PeerError(Exception):
+    """Base of everything a protocol method may raise."""
+
+
+class PeerGone(PeerError):
+    """The peer is dead or unreachable for good: its process ended or its machine left."""
+
+
+class PeerTimeout(PeerError):
+    """No answer within the bound of the call. The peer may or may not have acted: every command is idempotent."""
+
+
+class Refused(PeerError):
+    """The peer answered no; the message says why and what would be right."""
+
+
+class StaleTerm(Refused):
+    """The command's term is lower than one the peer has seen: another coordinator is in charge."""
+
+
+class WrongVersion(Refused):
+    """The peer holds another weight version than the command names."""
+
+
+# --- rollout replica -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """Generate (or go on with) one trajectory. `prefix_token_ids` were generated before, under the same weight version;
+    they count towards `sampling.max_tokens`, and the first new delta has `offset == len(prefix_token_ids)`."""
+
+    key: TrajectoryKey
+    attempt: int
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    weight_version: int
+    prefix_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Delta:
+    """New tokens of one trajectory as they came off the engine, stamped by the replica with the version that made them.
+    The last delta of a response carries `finish_reason`; aborted ones end without any."""
+
+    key: TrajectoryKey
+    attempt: int
+    offset: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    weight_version: int
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counters of one engine. `kv_use` is the used share of KV blocks (0 to 1); the totals only grow."""
+
+    running: int
+    waiting: int
+    kv_use: float
+    preemptions_total: int
+    generated_tokens_total: int
+    prompt_tokens_total: int
+    prefix_resets_total: int
+    weight_loads_total: int
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """What happened since `after`: poll again with `after=cursor`, which also acknowledges these deltas."""
+
+    boot: str
+    """Changes with every start of the replica's process: a new boot has lost all requests."""
+    cursor: int
+    deltas: tuple[Delta, ...]
+    weight_version: int | None
+    stats: EngineStats
+
+
+class Replica(Protocol):
+    """One engine group of `tensorParallelSize` accelerators on one rollout machine."""
+
+    name: str
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        """Queue requests. A key already held with the same attempt is ignored; a higher attempt replaces it. Raises
+        `WrongVersion` (and queues none) when the engine's weights are not `request.weight_version`."""
+        ...
+
+    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
+        """Stop these; unknown keys are ignored. After it returns, no further delta for them is made."""
+        ...
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        """Deltas after cursor `after`, waiting up to `wait_seconds` for the first. Unacknowledged ones come again."""
+        ...
+
+    async def load(self, term: int, version: int) -> None:
+        """Load `version` from this machine's relay segment and reset the prefix cache. Raises `Refused` when requests
+        are still held, `WrongVersion` when the relay does not hold that version whole."""
+        ...
+
+
+# --- relay -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RelayMember:
+    """One link of the chain."""
+
+    machine: str
+    incarnation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Order of the broadcast; members[0] is the master. (epoch, revision) is compared as a pair: lower is refused,
+    higher adopted. The operator owns `epoch`, the coordinator raises `revision` at each repair."""
+
+    epoch: int
+    revision: int
+    members: tuple[RelayMember, ...]
+
+
+@dataclass(frozen=True)
+class RelayStatus:
+    """`whole` is the newest committed version; `receiving` the one in flight with `chunks_received` of its chunks.
+    `link` says how it stands with the successor: Alone, Connecting, Connected, Lost or Refused, and why in
+    `link_detail`; `delivered` is the newest version that the successor was seen to hold whole."""
+
+    machine: str
+    host: str
+    port: int
+    epoch: int
+    revision: int
+    whole: int | None
+    receiving: int | None
+    chunks_received: int
+    bytes_received_total: int
+    commits_total: int
+    checksum_failures_total: int
+    bytes_sent_total: int = 0
+    chunks_resent_total: int = 0
+    connections_lost_total: int = 0
+    predecessor: str | None = None
+    successor: str | None = None
+    link: str = "Alone"
+    link_detail: str = ""
+    delivered: int | None = None
+
+
+class Relay(Protocol):
+    """The relay of one rollout machine."""
+
+    machine: str
+
+    async def status(self, term: int) -> RelayStatus:
+        """Where it listens and what it holds."""
+        ...
+
+    async def join(self, term: int, chain: Chain) -> None:
+        """Adopt this chain: the successor is found in it by machine name. Raises `Refused` for a lower number."""
+        ...
+
+
+# --- trainer ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """After start or restore: `step` updates are done, and the weights in hand are those after `step`."""
+
+    step: int
+    restored_from: str | None
+    parameters: int
+    model_files: dict[str, bytes]
+    """config.json, tokenizer files, generation_config.json by name: what a replica needs besides the weights."""
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """Figures of one update, means over the round's loss tokens unless said otherwise."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    mismatch_kl: float
+    clip_fraction: float
+    entropy: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """`stall_seconds`: how long training stood still for the copy into the host buffer."""
+
+    version: int
+    nbytes: int
+    stall_seconds: float
+
+
+class Trainer(Protocol):
+    """The group of trainer ranks, as one."""
+
+    async def start(self, term: int) -> TrainerState:
+        """Load the model or the newest whole checkpoint. Idempotent."""
+        ...
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        """The update that leads from `step - 1` to `step`. Idempotent by step: a step already done answers its report
+        again. Raises `Refused` when `step` is not the next."""
+        ...
+
+    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+        """Copy the weights into the host buffer, return, and ship them to the chain's master in the background.
+        Publishing a version again re-ships it to the chain now given."""
+        ...
+
+    async def checkpoint(self, term: int, step: int) -> str:
+        """Write everything of this step atomically; returns the checkpoint's folder name. Raises `Refused` (disk full,
+        another step) with the previous checkpoint untouched."""
+        ...
+
+    async def export(self, term: int) -> str:
+        """Write the final model as a Hugging Face folder; returns its path."""
+        ...
+
+
+# --- rewards ---------------------------------------------------------------------------------------------------------
+
+
+class RewardFailed(PeerError):
+    """Our failure (raised, hung, returned no finite number), not the response's: the sample is aborted, never a
+    zero."""
+
+
+class RewardsNotUsable(Exception):
+    """A reward cannot be loaded: the message says which and why. Ends the job."""
+
+
+class Rewards(Protocol):
+    """Scores responses asynchronously while rollouts go on."""
+
+    async def score(self, prompt: object, response_text: str) -> float:
+        """`prompt` is the `rljob_runtime.data.Prompt` drawn. A finite number, or `RewardFailed`."""
+        ...
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+class PromptsNotUsable(Exception):
+    """The prompts cannot be read: the message says where and what would be right. Ends the job."""
+
+
+class PromptRecord(Protocol):
+    """What the coordinator needs of a prompt; `rljob_runtime.data.Prompt` is one."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+
+class PromptSource(Protocol):
+    """The data set with the model's tokenizer. Pure: the same seed and cursor draw the same prompts."""
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        """The next `count` prompts and the cursor after them; goes on into the next epoch."""
+        ...
+
+    def prompt(self, key: PromptKey) -> PromptRecord:
+        """A prompt that was drawn."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """A response as text, special tokens left out: what rewards see."""
+        ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens at which generation ends."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """Records that could not be used and were skipped."""
+        ...
+
+
+# --- where peers come from -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RolloutMachine:
+    """The actors of one rollout machine."""
+
+    member: Member
+    relay: Relay
+    replicas: tuple[Replica, ...]
+
+
+class Binding(Protocol):
+    """Finds or makes the actors on a machine that has joined. Names are deterministic, so a coordinator that comes back
+    finds the ones that lived on."""
+
+    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
+        """The trainer group over these pods."""
+        ...
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        """Relay and replicas of one machine; `PeerTimeout` when it has not joined within the bound."""
+        ...
+
+    async def release(self, member: Member) -> None:
+        """End a machine's actors. Never raises for one that is gone."""
+        ...
+
+
+class ControlPlane(Protocol):
+    """The operator, as the coordinator sees it: a job to follow and a place to report to."""
+
+    async def observe(self) -> Job:
+        """The newest known job; never blocks longer than one API call."""
+        ...
+
+    async def wait_changed(self, seconds: float) -> None:
+        """Return when the job changed, or after `seconds`."""
+        ...
+
+    async def report(self, status: RuntimeStatus) -> None:
+        """Apply `status.runtime`. Raises `PeerTimeout` when the API cannot be reached; the caller tries again later."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A consistent view of the RLJob as the API server holds it."""
+
+    job: RLJob
+    """Spec and the operator's part of the status."""
+    resource_version: str

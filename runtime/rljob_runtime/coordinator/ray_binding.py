@@ -1,0 +1,210 @@
+"""The coordinator's peers as Ray actors: detached, named after their pod, pinned to it, never retried.
+
+A coordinator that comes back finds the same names. This module holds no decision, timer or retry: bounds come with
+each call, and every error is told in the protocol's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from rljob_api import RLJob
+from rljob_api.status import Member, Role
+from rljob_runtime.coordinator import protocols
+from rljob_runtime.coordinator.actors import Answer, Host, Places
+from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
+from rljob_runtime.coordinator.protocols import PeerError, PeerGone, PeerTimeout, Refused, RolloutMachine, Trainer
+
+# An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
+SLIVER = 0.001
+
+
+@dataclass(frozen=True)
+class Factories:
+    """What runs in the actors: `module:function`, imported there and not here."""
+
+    relay: str = "rljob_runtime.coordinator.actors:make_relay"
+    replica: str = "rljob_runtime.coordinator.actors:make_replica"
+    rank: str = "rljob_runtime.coordinator.actors:make_rank"
+
+
+class RayWire:
+    """The way to one actor."""
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self.name = name
+        self._handle = handle
+
+    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+        """See `hosted.Wire`. A caller that gives up leaves the far end to do what it was asked."""
+        future = asyncio.wrap_future(self._handle.call.remote(method, *arguments).future())
+        try:
+            async with asyncio.timeout(bound):
+                answer: Answer = await asyncio.shield(future)
+        except TimeoutError:
+            future.cancel()
+            raise PeerTimeout(f"{self.name}: no answer to {method} within {bound:g} s") from None
+        except exceptions.RayTaskError as error:
+            raise Refused(f"{self.name}: {method} failed: {error.cause!r}") from error
+        except exceptions.ActorUnavailableError as error:
+            raise PeerTimeout(f"{self.name}: cannot be reached now: {error}") from error
+        except exceptions.RayActorError as error:
+            raise PeerGone(f"{self.name}: its process has ended") from error
+        except exceptions.RayError as error:
+            raise PeerTimeout(f"{self.name}: {method}: {error}") from error
+        if answer.error is not None:
+            raise _error_named(answer.error)(answer.message)
+        return answer.value
+
+
+def _error_named(name: str) -> type[PeerError]:
+    """The protocol's error of that name; what a peer should not have raised is a refusal."""
+    found = getattr(protocols, name, None)
+    return found if isinstance(found, type) and issubclass(found, PeerError) else Refused
+
+
+class RayRank:
+    """One rank of the trainer, as `training.group.TrainerGroup` wants it."""
+
+    def __init__(self, wire: RayWire, host: str, bounds: Bounds) -> None:
+        self.host = host
+        self._wire = wire
+        self._bounds = bounds
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        bound = self._bounds.start if method in ("rendezvous", "start") else self._bounds.train
+        return await self._wire.call(bound, method, *arguments)
+
+
+class RayBinding:
+    """`protocols.Binding` over the Ray cluster that this process is connected to.
+
+    `resource_of` names the custom resource that a member's node carries.
+    """
+
+    def __init__(
+        self,
+        job: RLJob,
+        places: Places,
+        resource_of: Callable[[Member], str],
+        bounds: Bounds | None = None,
+        factories: Factories | None = None,
+    ) -> None:
+        self._job = job
+        self._places = places
+        self._resource_of = resource_of
+        self._bounds = bounds or Bounds()
+        self._factories = factories or Factories()
+
+    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
+        """See `protocols.Binding.trainer`."""
+        from rljob_runtime.training.group import TrainerGroup
+
+        members = sorted(members, key=lambda member: int(member.machine.rpartition("-")[2]))
+        each = max(1, self._job.spec.trainer.accelerators_per_replica)
+        ranks = [(member, local) for member in members for local in range(each)]
+        wires = await asyncio.gather(
+            *(
+                self._actor(
+                    member,
+                    f"rank-{local}",
+                    self._factories.rank,
+                    gpus=1 if self._job.spec.trainer.accelerators_per_replica else 0,
+                    rank=number,
+                    size=len(ranks),
+                )
+                for number, (member, local) in enumerate(ranks)
+            )
+        )
+        return TrainerGroup(
+            [RayRank(wire, member.ip or "", self._bounds) for wire, (member, _) in zip(wires, ranks, strict=True)]
+        )
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        """See `protocols.Binding.rollout_machine`. Returns when the engines are built."""
+        relay = await self._actor(member, "relay", self._factories.relay)
+        size = self._job.spec.rollout.tensor_parallel_size
+        replicas = await asyncio.gather(
+            *(
+                self._actor(
+                    member,
+                    name,
+                    self._factories.replica,
+                    gpus=size if self._job.spec.rollout.accelerators_per_machine else 0,
+                    name=name,
+                    tensor_parallel=size,
+                    model_files=model_files,
+                )
+                for name in self._replica_names()
+            )
+        )
+        return RolloutMachine(
+            member,
+            HostedRelay(member.machine, relay, self._bounds),
+            tuple(
+                HostedReplica(f"{member.machine}/{name}", wire, self._bounds)
+                for name, wire in zip(self._replica_names(), replicas, strict=True)
+            ),
+        )
+
+    async def release(self, member: Member) -> None:
+        """See `protocols.Binding.release`."""
+        if member.role is Role.TRAINER:
+            names = [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
+        else:
+            names = ["relay", *self._replica_names()]
+        await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
+
+    def _replica_names(self) -> list[str]:
+        rollout = self._job.spec.rollout
+        count = max(1, rollout.accelerators_per_machine // rollout.tensor_parallel_size)
+        return [f"replica-{index}" for index in range(count)]
+
+    def _actor_name(self, member: Member, name: str) -> str:
+        return f"{self._job.name}/{member.machine}.{member.incarnation}/{name}"
+
+    async def _actor(self, member: Member, part: str, factory: str, gpus: int = 0, **arguments: Any) -> RayWire:
+        """Find or make an actor on the member's pod, and wait until it is ready."""
+        resource = self._resource_of(member)
+        await asyncio.to_thread(self._expect_node, resource)
+        full_name = self._actor_name(member, part)
+        places = replace(self._places, host=member.ip or "127.0.0.1")
+        handle = await asyncio.to_thread(
+            lambda: Host.options(  # type: ignore[attr-defined]
+                name=full_name,
+                namespace=self._job.name,
+                get_if_exists=True,
+                lifetime="detached",
+                num_cpus=0,
+                num_gpus=gpus,
+                resources={resource: SLIVER},
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=64,
+            ).remote(factory, {"job": self._job, "member": member, "places": places, **arguments})
+        )
+        wire = RayWire(full_name, handle)
+        await wire.call(self._bounds.start, "ready")
+        return wire
+
+    def _expect_node(self, resource: str) -> None:
+        """An actor for a node that is not there would wait for ever, and hold its name."""
+        try:
+            nodes = ray.nodes()
+        except exceptions.RayError as error:
+            raise PeerTimeout(f"the Ray head does not answer: {error}") from error
+        if not any(node["Alive"] and node["Resources"].get(resource) for node in nodes):
+            raise PeerTimeout(f"no node with resource {resource} has joined yet")
+
+    def _kill(self, name: str) -> None:
+        try:
+            ray.kill(ray.get_actor(name, namespace=self._job.name))
+        except (ValueError, exceptions.RayError):
+            # There is none, or the head is away and it will be found by its name again.
+            return

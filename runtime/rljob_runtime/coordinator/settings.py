@@ -1,0 +1,55 @@
+"""What the coordinator takes from the spec, and the bounds of its waiting. Plain values: tests change one and keep
+the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_api import RLJob
+from rljob_runtime.scheduling.retry import BackOff
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times are in seconds."""
+
+    prompts_per_round: int
+    responses_per_prompt: int
+    max_response_tokens: int
+    temperature: float
+    seed: int
+    trainer_replicas: int
+    checkpoint_every: int
+    max_rounds_without_group: int
+    heartbeat: float
+    rebuild_timeout: float
+
+    missed_beats: int = 3
+    """Beats of a relay without an answer until its machine counts as lost."""
+    poll_wait: float = 0.5
+    """How long a poll waits at the replica for its first token."""
+    flush: float = 1.0
+    """How often new tokens go to the store."""
+    join_patience: float = 60.0
+    """How long a start waits for the last of the target's machines before it goes on with those that are there."""
+    reward_failures: int = 2
+    """How often a response is generated anew because its reward failed."""
+    back_off: BackOff = field(default_factory=lambda: BackOff(initial=0.5, maximum=15.0))
+    """Between tries to reach a peer."""
+
+    @classmethod
+    def of(cls, job: RLJob) -> Settings:
+        """The job's own."""
+        spec = job.spec
+        return cls(
+            prompts_per_round=spec.algorithm.prompts_per_round,
+            responses_per_prompt=spec.algorithm.responses_per_prompt,
+            max_response_tokens=spec.data.max_response_tokens,
+            temperature=spec.algorithm.temperature,
+            seed=spec.data.seed,
+            trainer_replicas=spec.trainer.replicas,
+            checkpoint_every=spec.checkpoint.every_rounds,
+            max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
+            heartbeat=spec.relay.heartbeat_seconds,
+            rebuild_timeout=spec.relay.rebuild_timeout_seconds,
+        )

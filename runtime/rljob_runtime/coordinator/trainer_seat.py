@@ -1,0 +1,114 @@
+"""The trainer as the coordinator holds it: found or made, and lost as soon as its pods change or it fails a call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from rljob_api.status import Member
+from rljob_runtime.coordinator.protocols import (
+    Binding,
+    Chain,
+    PeerError,
+    PeerGone,
+    PeerTimeout,
+    PublishReport,
+    Refused,
+    StaleTerm,
+    Trainer,
+    TrainerState,
+)
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class TrainerLost(Exception):
+    """The trainer group failed or its pods changed: start it anew and see at which step it stands."""
+
+
+class ModelNotUsable(Exception):
+    """The trainer refuses the model or its checkpoint; trying again brings nothing."""
+
+
+class TrainerSeat:
+    """The one trainer group. Calls go through `call`, which ends with `TrainerLost` when its pods change under it."""
+
+    def __init__(self, binding: Binding, term: int, settings: Settings, reporter: Reporter) -> None:
+        self._binding = binding
+        self._term = term
+        self._settings = settings
+        self._reporter = reporter
+        self._members: tuple[Member, ...] = ()
+        self._changed = asyncio.Event()
+        self._trainer: Trainer | None = None
+        self.last_publish: PublishReport | None = None
+
+    def follow(self, members: Sequence[Member]) -> None:
+        """These are the trainer's pods now."""
+        members = tuple(sorted(members, key=lambda member: member.machine))
+        if _identity(members) != _identity(self._members):
+            self._members = members
+            self._changed.set()
+
+    async def start(self) -> TrainerState:
+        """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` when it refuses."""
+        failures = 0
+        while True:
+            if self._trainer is None:
+                self._changed.clear()
+            if len(self._members) < self._settings.trainer_replicas:
+                await self._changed.wait()
+                continue
+            try:
+                self._trainer = self._trainer or await self._binding.trainer(self._term, self._members)
+                return await self.call(lambda trainer: trainer.start(self._term))
+            except TrainerLost:
+                log.info("the trainer's pods changed while it started")
+            except StaleTerm:
+                raise
+            except Refused as error:
+                raise ModelNotUsable(str(error)) from error
+            except PeerError as error:
+                failures += 1
+                log.warning("trainer not there (try %d): %s", failures, error)
+                await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
+
+    async def call(self, method: Callable[[Trainer], Coroutine[Any, Any, T]]) -> T:
+        """One call, at most until the trainer's pods change. Raises `TrainerLost`, or `Refused` if it says no."""
+        if self._trainer is None or self._changed.is_set():
+            await self._lose("its pods changed")
+            raise TrainerLost("the trainer's pods changed")
+        call = asyncio.create_task(method(self._trainer))
+        watch = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({call, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
+            await self._lose("its pods changed")
+            raise TrainerLost("the trainer's pods changed")
+        except (PeerGone, PeerTimeout) as error:
+            await self._lose(error)
+            raise TrainerLost(str(error)) from error
+        finally:
+            for task in (call, watch):
+                task.cancel()
+            await asyncio.gather(call, watch, return_exceptions=True)
+
+    async def ship(self, version: int, chain: Chain) -> None:
+        """Have the trainer publish to this chain (`Fleet.bring` asks for it)."""
+        self.last_publish = await self.call(lambda trainer: trainer.publish(self._term, version, chain))
+
+    async def _lose(self, reason: object) -> None:
+        log.warning("trainer lost: %s", reason)
+        self._trainer = None
+        self._reporter.event(stage="Starting")
+        await asyncio.gather(*(self._binding.release(member) for member in self._members))
+
+
+def _identity(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
+    return tuple((member.machine, member.incarnation) for member in members)

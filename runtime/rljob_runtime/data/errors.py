@@ -1,0 +1,35 @@
+"""What can be wrong with prompts, in words that name the place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class DataError(ValueError):
+    """The prompts cannot be used. The message names the file and the record, and says what would be right."""
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that cannot be used: `where` is "line 7" or "record 7"."""
+
+    index: int
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+SHOWN = 10
+"""Bad records that a message lists before it only counts."""
+
+
+def too_many(name: str, bad: Sequence[BadRecord]) -> DataError:
+    """The error for bad records that must not be skipped."""
+    listed = "; ".join(map(str, bad[:SHOWN]))
+    more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+    count = "1 bad record" if len(bad) == 1 else f"{len(bad)} bad records"
+    advice = "Repair them, or set spec.data.onBadLine: Skip to leave them out"
+    return DataError(f"{name}: {count}: {listed}{more}. {advice}")

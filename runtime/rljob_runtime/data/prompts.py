@@ -1,0 +1,170 @@
+"""The prompts of a job: records of the source, tokenised, drawn in a seeded order by a cursor of two integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rljob_api.learning import DataSpec, OnBadLine, Prompts
+from rljob_runtime.data.errors import BadRecord, DataError, too_many
+from rljob_runtime.data.order import DrawOrder
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.data.records import GymTask, Record, RecordSource, StoredDataset, TextOrMessages, read_file
+from rljob_runtime.models.folder import eos_token_ids
+from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CACHED = 65_536
+"""Tokenised prompts kept in memory: what is drawn is asked for again while its round lasts."""
+
+
+class PromptSet:
+    """Implements `rljob_runtime.coordinator.protocols.PromptSource`.
+
+    Records of files are all checked when the set is made, those of a generator when they are drawn. With `onBadLine:
+    Fail` the first look that finds a bad one raises `DataError`; with `Skip` it is passed over and counted.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        data: DataSpec,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_token_ids: Sequence[int] = (),
+    ):
+        self._source = source
+        self._data = data
+        self._tokenizer = tokenizer
+        self._order = DrawOrder(len(source), data.seed)
+        self._stop = tuple(stop_token_ids)
+        self._skipped: dict[int, BadRecord] = {}
+        self._prepared = lru_cache(maxsize=CACHED)(self._prepare)
+        self._check_template()
+        if source.checked_ahead:
+            self._check_all()
+
+    @property
+    def skipped(self) -> int:
+        """Records that could not be used and were passed over, so far."""
+        return len(self._skipped)
+
+    @property
+    def skipped_records(self) -> tuple[BadRecord, ...]:
+        """Which, and why."""
+        return tuple(self._skipped.values())
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens at which generation ends."""
+        return self._stop
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        """The next `count` prompts and the cursor after them; goes on into the next epoch."""
+        drawn: list[PromptKey] = []
+        epoch, position = cursor.epoch, cursor.position
+        passed_over = 0
+        while len(drawn) < count:
+            if position >= len(self._source):
+                epoch, position = epoch + 1, 0
+            index = self._order.index(epoch, position)
+            position += 1
+            if isinstance(self._look(index), Prompt):
+                drawn.append(PromptKey(epoch, index))
+                passed_over = 0
+            elif (passed_over := passed_over + 1) > len(self._source):
+                raise DataError(
+                    f"{self._source.name}: not one record can be used; {next(iter(self._skipped.values()))}"
+                )
+        return tuple(drawn), Cursor(epoch, position)
+
+    def prompt(self, key: PromptKey) -> Prompt:
+        """A prompt that was drawn. Raises `DataError` for one that cannot have been."""
+        if not 0 <= key.index < len(self._source):
+            raise DataError(f"{self._source.name} has no record {key.index}: it has {len(self._source)}")
+        found = self._look(key.index)
+        if isinstance(found, BadRecord):
+            raise DataError(f"{self._source.name}: {found}")
+        return found
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """A response as text, special tokens left out: what rewards see."""
+        text: Any = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return str(text)
+
+    def _look(self, index: int) -> Prompt | BadRecord:
+        found = self._prepared(index)
+        if isinstance(found, BadRecord):
+            if self._data.on_bad_line is OnBadLine.FAIL:
+                raise too_many(self._source.name, [found])
+            self._skipped[index] = found
+        return found
+
+    def _check_all(self) -> None:
+        found = [self._prepared(index) for index in range(len(self._source))]
+        bad = [each for each in found if isinstance(each, BadRecord)]
+        if bad and self._data.on_bad_line is OnBadLine.FAIL:
+            raise too_many(self._source.name, bad)
+        self._skipped = {each.index: each for each in bad}
+        if len(bad) == len(found):
+            raise DataError(f"{self._source.name}: not one of {len(found)} records can be used; {bad[0]}")
+
+    def _check_template(self) -> None:
+        if self._data.chat_template and not getattr(self._tokenizer, "chat_template", None):
+            raise DataError("the model's tokenizer has no chat template; set spec.data.chatTemplate: false")
+        if self._data.system_prompt and not self._data.chat_template:
+            raise DataError("spec.data.systemPrompt needs spec.data.chatTemplate: true")
+
+    def _prepare(self, index: int) -> Prompt | BadRecord:
+        record = self._source[index]
+        if isinstance(record, BadRecord):
+            return record
+        if not isinstance(record.text_or_messages, str) and not self._data.chat_template:
+            return BadRecord(index, record.where, "chat messages need spec.data.chatTemplate: true")
+        tokens = self._tokens(record.text_or_messages)
+        if len(tokens) > self._data.max_prompt_tokens:
+            reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
+            return BadRecord(index, record.where, reason)
+        if not tokens:
+            return BadRecord(index, record.where, "no tokens")
+        return _prompt(record, tokens)
+
+    def _tokens(self, prompt: TextOrMessages) -> tuple[int, ...]:
+        if not self._data.chat_template:
+            return tuple(self._tokenizer(prompt)["input_ids"])
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+        if self._data.system_prompt:
+            messages.insert(0, {"role": "system", "content": self._data.system_prompt})
+        tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return tuple(tokens)
+
+
+def _prompt(record: Record, tokens: tuple[int, ...]) -> Prompt:
+    return Prompt(record.index, record.text_or_messages, tokens, record.answer, record.metadata)
+
+
+def open_source(prompts: Prompts, seed: int) -> RecordSource:
+    """The records that a spec names. Raises `DataError`."""
+    if prompts.file:
+        return read_file(prompts.file)
+    if prompts.dataset:
+        return StoredDataset(prompts.dataset)
+    if prompts.reasoning_gym:
+        return GymTask(prompts.reasoning_gym, seed)
+    raise DataError("spec.data.prompts names no source; one of file, dataset and reasoningGym would be right")
+
+
+def open_prompts(data: DataSpec, model_files: Mapping[str, bytes], scratch: Path) -> PromptSet:
+    """The prompts of a job with the tokenizer in `model_files`, which are laid out in `scratch`. Raises `DataError`."""
+    from transformers import AutoTokenizer
+
+    folder = scratch / "tokenizer"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, raw in model_files.items():
+        (folder / name).write_bytes(raw)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    stop = eos_token_ids(dict(model_files)) or {tokenizer.eos_token_id}
+    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer, sorted(t for t in stop if t is not None))

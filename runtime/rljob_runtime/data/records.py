@@ -1,0 +1,212 @@
+"""Sources of records: a JSONL file, a data set on disk, a reasoning-gym task. A record is prompt, answer and the
+rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rljob_api.constants import claim_path
+from rljob_api.learning import PromptDataset, PromptFile, ReasoningGym
+from rljob_runtime.data.errors import BadRecord, DataError
+
+TextOrMessages = str | tuple[Mapping[str, str], ...]
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that can be used, before tokenisation."""
+
+    index: int
+    where: str
+    text_or_messages: TextOrMessages
+    answer: Any
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RecordSource(Protocol):
+    """Records by number. `checked_ahead`: all of them can be looked at before the first is drawn."""
+
+    name: str
+    checked_ahead: bool
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Record | BadRecord: ...
+
+
+class InMemory:
+    """Records that were read at once."""
+
+    checked_ahead = True
+
+    def __init__(self, name: str, records: Sequence[Record | BadRecord]):
+        if not records:
+            raise DataError(f"{name} is empty: there are no prompts to draw")
+        self.name = name
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Record | BadRecord:
+        return self._records[index]
+
+
+def read_file(source: PromptFile) -> InMemory:
+    """The records of a JSONL file. Blank lines count for nothing. Raises `DataError` when the file cannot be read at
+    all."""
+    path = local_path(source.path)
+    name = f"spec.data.prompts.file {path}"
+    if not path.exists():
+        raise DataError(f"{name} does not exist")
+    if not path.is_file():
+        raise DataError(f"{name} is no file; a JSONL file would be right, one JSON object a line")
+    records: list[Record | BadRecord] = []
+    try:
+        for number, offset, raw in _lines(path):
+            records.append(_parse_line(len(records), number, offset, raw, source))
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error.strerror}") from error
+    return InMemory(name, records)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, byte offset, bytes) of every line that is not blank."""
+    offset = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+                raw, offset = raw[3:], 3
+            if raw.strip():
+                yield number, offset, raw
+            offset += len(raw)
+
+
+def _parse_line(index: int, number: int, offset: int, raw: bytes, source: PromptFile) -> Record | BadRecord:
+    where = f"line {number}"
+    try:
+        row = json.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        byte = f"0x{raw[error.start]:02x} at byte {offset + error.start} of the file"
+        return BadRecord(index, where, f"not UTF-8: {byte}")
+    except json.JSONDecodeError as error:
+        return BadRecord(index, where, f"not JSON: {error.msg} at column {error.colno}")
+    except RecursionError:
+        return BadRecord(index, where, "not JSON that can be read: nested too deeply")
+    if not isinstance(row, dict):
+        return BadRecord(index, where, f"{_kind(row)} where a JSON object would be right")
+    return parse_row(index, where, row, source.prompt_field, source.answer_field)
+
+
+class StoredDataset:
+    """A split of a data set that Hugging Face `datasets` saved to disk; rows are read when they are asked for."""
+
+    checked_ahead = True
+
+    def __init__(self, source: PromptDataset):
+        import datasets
+
+        path = local_path(source.path)
+        self.name = f"spec.data.prompts.dataset {path}"
+        if not path.exists():
+            raise DataError(f"{self.name} does not exist")
+        try:
+            found = datasets.load_from_disk(str(path))
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise DataError(f"{self.name} is no data set saved by save_to_disk: {error}") from error
+        if isinstance(found, datasets.DatasetDict):
+            if source.split not in found:
+                raise DataError(f"{self.name} has no split {source.split!r}; it has {', '.join(found)}")
+            found = found[source.split]
+        for name in (source.prompt_field, source.answer_field):
+            if name not in found.column_names:
+                raise DataError(f"{self.name} has no column {name!r}; it has {', '.join(found.column_names)}")
+        if not len(found):
+            raise DataError(f"{self.name} is empty: there are no prompts to draw")
+        self._rows = found
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Record | BadRecord:
+        fields = self._source.prompt_field, self._source.answer_field
+        return parse_row(index, f"record {index}", self._rows[index], *fields)
+
+
+class GymTask:
+    """A reasoning-gym task: endless in practice, so records are made when they are drawn, and the same ones again."""
+
+    checked_ahead = False
+
+    def __init__(self, source: ReasoningGym, seed: int):
+        import reasoning_gym
+
+        self.name = f"spec.data.prompts.reasoningGym {source.task}"
+        try:
+            self._task = reasoning_gym.create_dataset(source.task, size=source.size, seed=seed, **source.config)
+        except ValueError as error:
+            raise DataError(f"{self.name}: {error}") from error
+        except (AssertionError, TypeError) as error:
+            raise DataError(f"{self.name}: config {source.config} does not fit the task: {error}") from error
+        self._size = source.size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Record | BadRecord:
+        entry = self._task[index]
+        return Record(index, f"record {index}", entry["question"], entry["answer"], entry["metadata"])
+
+
+def parse_row(
+    index: int, where: str, row: Mapping[str, Any], prompt_field: str, answer_field: str
+) -> Record | BadRecord:
+    """A row with named fields as a record."""
+    for name in (prompt_field, answer_field):
+        if row.get(name) is None:
+            there = ", ".join(sorted(key for key in row if row[key] is not None)) or "none"
+            return BadRecord(index, where, f"field {name!r} is missing (fields: {there})")
+    prompt = row[prompt_field]
+    if isinstance(prompt, list):
+        if problem := _check_messages(prompt):
+            return BadRecord(index, where, f"field {prompt_field!r}: {problem}")
+        prompt = tuple({"role": message["role"], "content": message["content"]} for message in prompt)
+    elif not isinstance(prompt, str):
+        return BadRecord(
+            index, where, f"field {prompt_field!r} is {_kind(prompt)}; text or a list of messages is right"
+        )
+    elif not prompt.strip():
+        return BadRecord(index, where, f"field {prompt_field!r} is empty")
+    answer = row[answer_field]
+    if isinstance(answer, (dict, list, bool)):
+        return BadRecord(index, where, f"field {answer_field!r} is {_kind(answer)}; text or a number would be right")
+    rest = {key: value for key, value in row.items() if key not in (prompt_field, answer_field)}
+    return Record(index, where, prompt, str(answer), rest)
+
+
+def _check_messages(messages: list[Any]) -> str | None:
+    if not messages:
+        return "no messages"
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+            return f"message {place} is no object with role and content"
+        if message.get("role") not in ROLES:
+            return f"message {place} has role {message.get('role')!r}; one of {', '.join(ROLES)} would be right"
+    return None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def local_path(path: str) -> Path:
+    """Where a path of the spec lies in this process: a claim is mounted at a fixed place."""
+    claimed = claim_path(path)
+    return Path(claimed[1] if claimed else path)

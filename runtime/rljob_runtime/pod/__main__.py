@@ -1,0 +1,52 @@
+"""`python -m rljob_runtime.pod coordinator|worker`: the command of every pod that the operator makes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rljob_api.constants import STATE_DIR
+from rljob_runtime.coordinator.protocols import StaleTerm
+from rljob_runtime.coordinator.store import StoreUnusable
+from rljob_runtime.pod.health import PortTaken
+from rljob_runtime.pod.identity import RAY_TOKEN, Identity, NotAPod
+from rljob_runtime.pod.ray_node import NodeEnded, environment
+
+
+def main() -> int:
+    """Run the role until it ends; SIGTERM ends it cleanly."""
+    parser = argparse.ArgumentParser(prog="python -m rljob_runtime.pod", description=__doc__)
+    parser.add_argument("role", choices=("coordinator", "worker"))
+    role = parser.parse_args().role
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        identity = Identity.of(os.environ)
+        return asyncio.run(_run(role, identity))
+    except (NotAPod, NodeEnded, PortTaken, StoreUnusable, StaleTerm) as error:
+        print(f"{role}: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(role: str, identity: Identity) -> int:
+    # The role is imported here: Ray takes seconds, a wrong environment is told at once, and Ray reads its settings
+    # when it is imported.
+    os.environ.update(environment(RAY_TOKEN, storage=Path(STATE_DIR) / "ray" if role == "coordinator" else None))
+    if role == "coordinator":
+        from rljob_runtime.pod.coordinator import run
+    else:
+        from rljob_runtime.pod.worker import run
+    task = asyncio.create_task(run(identity))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The coordinator's pod: Ray's head, the office (Lease), and the coordinator itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ray
+from prometheus_client import CollectorRegistry
+
+from rljob_api import RLJob
+from rljob_api.constants import RAY_PORT, SHM_DIR, STATE_DIR, TMP_DIR
+from rljob_api.status import FinishedOutcome
+from rljob_runtime.coordinator.actors import Places
+from rljob_runtime.coordinator.api_client import ApiClient, Server
+from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.lease import TermLease
+from rljob_runtime.coordinator.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.pod.health import serve
+from rljob_runtime.pod.identity import RELAY_KEY, Identity
+from rljob_runtime.pod.ray_node import NodeEnded, RayNode, head_command
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 300.0
+"""Until the head answers its own driver."""
+
+
+async def run(identity: Identity) -> int:
+    """Until the job is finished or SIGTERM came; 0 unless something broke."""
+    node = RayNode(head_command(identity), os.environ)
+    metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
+
+    def why_not_ready() -> str | None:
+        return None if node.up and started.is_set() else "the coordinator is starting"
+
+    async with serve(identity.pod_ip, why_not_ready, metrics.registry), ApiClient(Server.in_cluster()) as client:
+        control = KubernetesControlPlane(client, identity.namespace, identity.job)
+        lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))
+        job = await control.job()
+
+        async def in_office() -> int:
+            # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
+            await _connect(identity, node)
+            term = await lease.take()
+            return await _alongside(_coordinate(job, identity, control, term, metrics, started), lease.keep())
+
+        try:
+            return await _alongside(in_office(), _head(node), control.run())
+        finally:
+            ray.shutdown()
+
+
+async def _coordinate(
+    job: RLJob,
+    identity: Identity,
+    control: KubernetesControlPlane,
+    term: int,
+    metrics: CoordinatorMetrics,
+    started: asyncio.Event,
+) -> int:
+    places = Places(
+        shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
+        scratch=Path(TMP_DIR) / "rljob",
+        # Beside the checkpoints: a trainer that is replaced or resumed finds its model unpacked.
+        models=Path(STATE_DIR) / "models",
+        volume=Path(STATE_DIR),
+        relay_key=RELAY_KEY,
+    )
+    binding = RayBinding(job, places, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
+
+    def on_start(coordinator: Coordinator) -> None:
+        # From here on SIGTERM is a request to stop, not the end.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
+        started.set()
+
+    folders = Folders(Path(STATE_DIR), places.scratch)
+    finished = await play(
+        job,
+        control,
+        binding,
+        folders,
+        term,
+        observers=[metrics.round],
+        on_report=metrics.status,
+        on_start=on_start,
+    )
+    return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
+
+
+async def _head(node: RayNode) -> None:
+    code = await node.run()
+    raise NodeEnded(f"ray's head ended with {code}; the next pod takes up its tables")
+
+
+async def _alongside(work: Coroutine[Any, Any, int], *needed: Coroutine[Any, Any, None]) -> int:
+    """The result of `work`, unless one of those it needs ends first: then that one's error."""
+    main, others = asyncio.create_task(work), [asyncio.create_task(item) for item in needed]
+    everybody: list[asyncio.Task[Any]] = [main, *others]
+    try:
+        await asyncio.wait(everybody, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            if task.done():
+                task.result()
+        return await main
+    finally:
+        for task in everybody:
+            task.cancel()
+        await asyncio.gather(*everybody, return_exceptions=True)
+
+
+async def _connect(identity: Identity, node: RayNode) -> None:
+    """Become a driver of our own head. Raises `TimeoutError` when it does not come up."""
+    async with asyncio.timeout(CONNECT_SECONDS):
+        while True:
+            if not node.joined:
+                # A driver that comes too early waits for more than a minute before it says so.
+                await asyncio.sleep(0.2)
+                continue
+            try:
+                await asyncio.to_thread(
+                    ray.init,
+                    address=f"{identity.pod_ip}:{RAY_PORT}",
+                    namespace=identity.job,
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+                return
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                log.info("the head does not answer yet: %s", error)
+                await asyncio.sleep(1.0)

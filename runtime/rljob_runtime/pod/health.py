@@ -1,0 +1,46 @@
+"""The pod's health on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from rljob_api.constants import HEALTH_PORT
+
+
+class PortTaken(Exception):
+    """Somebody listens there already, or the address is not ours; the message says which."""
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    host: str, why_not_ready: Callable[[], str | None], registry: CollectorRegistry, port: int = HEALTH_PORT
+) -> AsyncIterator[None]:
+    """Answer while the context is open. `why_not_ready` returns None when ready. Raises `PortTaken`."""
+
+    async def healthz(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(request: web.Request) -> web.Response:
+        reason = why_not_ready()
+        return web.Response(text="ok\n") if reason is None else web.Response(status=503, text=f"{reason}\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), content_type="text/plain")
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise PortTaken(f"health cannot be served on {host}:{port}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        await runner.cleanup()

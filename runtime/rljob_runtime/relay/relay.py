@@ -1,0 +1,192 @@
+"""One relay: the weight store of a rollout machine, fed by its predecessor, feeding its successor (Laminar, section 4).
+
+`Relay` has the asynchronous methods of `coordinator.protocols.Relay`; its threads do all that takes time, so these
+methods return at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus, StaleTerm
+from rljob_runtime.relay import wire
+from rljob_runtime.relay.fence import Standing, predecessor
+from rljob_runtime.relay.inlet import Inlet
+from rljob_runtime.relay.link import Link
+from rljob_runtime.relay.segment import SegmentWriter, sweep
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.shelf import Counters, Shelf
+from rljob_runtime.relay.wire import Identity
+
+MIN_KEY_BYTES = 16
+
+
+def read_key(path: Path) -> bytes:
+    """The job's relay key. Raises ValueError, which never shows the key, when the file holds less than 16 bytes."""
+    key = path.read_bytes().strip()
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"{path}: the relay key has {len(key)} bytes; at least {MIN_KEY_BYTES} would be right")
+    return key
+
+
+class Relay:
+    """The relay of `machine` in its `incarnation`, with its segment in `folder`, listening on (host, port).
+
+    A version that an earlier process of this machine committed there is served on; what dead processes left elsewhere
+    in the shared memory is removed. Raises OSError when the address cannot be bound and SegmentBusy when another
+    process writes the segment. Use as a context manager, or `close` it.
+    """
+
+    def __init__(
+        self,
+        machine: str,
+        incarnation: int,
+        folder: Path,
+        key: bytes,
+        settings: RelaySettings,
+        host: str,
+        port: int = 0,
+    ) -> None:
+        self.machine = machine
+        self.identity = Identity(machine, incarnation)
+        self._standing = Standing()
+        self._chain: Chain | None = None
+        self._successor: RelayMember | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        sweep(keep=folder)
+        self._shelf = Shelf(SegmentWriter.open(folder), patience=settings.rebuild_timeout_seconds)
+        self._link = Link(self._shelf, self.identity, key, settings)
+        try:
+            self._inlet = Inlet(self._shelf, self.identity, key, settings, host, port, self._admit)
+        except OSError:
+            self._shelf.close()
+            raise
+        self._link.start()
+        self._inlet.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) where it listens."""
+        return self._inlet.address
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start."""
+        return self._shelf.counters
+
+    async def status(self, term: int) -> RelayStatus:
+        """Where it listens and what it holds. Raises StaleTerm."""
+        with self._lock:
+            self._obey(term)
+            return self._report()
+
+    async def join(self, term: int, chain: Chain) -> None:
+        """Adopt `chain` and feed the successor in it. Giving the same chain again retries a successor that was lost.
+
+        Raises StaleTerm, or Refused when the chain is older than the one in use, has the same number with other
+        members, or does not hold this machine in this incarnation."""
+        with self._lock:
+            self._obey(term)
+            self._successor = self._place_in(chain)
+            self._chain = chain
+            self._standing = self._standing.raised(Standing(term, chain.epoch, chain.revision))
+            self._link.point(self._successor, self._standing)
+            if self._predecessor_changed(chain):
+                self._inlet.cut()
+
+    def close(self) -> None:
+        """End both threads and remove the segment; what replicas have mapped stays theirs. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._link.close()
+        self._inlet.close()
+        self._shelf.close()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _obey(self, term: int) -> None:
+        """Refuse a coordinator that was replaced; carry a newer one's term on to the successor."""
+        if term < self._standing.term:
+            raise StaleTerm(f"relay {self.machine}: term {term} is lower than {self._standing.term}")
+        self._raise_term(term)
+
+    def _raise_term(self, term: int) -> None:
+        if term == self._standing.term:
+            return
+        self._standing = self._standing.raised(Standing(term))
+        if self._chain is not None:
+            self._link.point(self._successor, Standing(term, self._chain.epoch, self._chain.revision))
+
+    def _place_in(self, chain: Chain) -> RelayMember | None:
+        """Our successor in `chain`. Raises Refused when the chain cannot be adopted."""
+        number = (chain.epoch, chain.revision)
+        if self._chain != chain and number <= self._standing.chain:
+            known = self._chain is not None and number == (self._chain.epoch, self._chain.revision)
+            if number < self._standing.chain or known:
+                trouble = "was given before with other members" if known else f"is older than {self._standing.chain}"
+                raise Refused(f"relay {self.machine}: chain {number} {trouble}")
+        names = [member.machine for member in chain.members]
+        if len(set(names)) != len(names):
+            raise Refused(f"relay {self.machine}: chain members {names} hold a machine twice")
+        if self.machine not in names:
+            raise Refused(f"relay {self.machine}: not a member of chain {number}: {names}")
+        place = names.index(self.machine)
+        if chain.members[place].incarnation != self.identity.incarnation:
+            meant = chain.members[place].incarnation
+            raise Refused(
+                f"relay {self.machine}: the chain means incarnation {meant}, this is {self.identity.incarnation}"
+            )
+        return chain.members[place + 1] if place + 1 < len(names) else None
+
+    def _admit(self, caller: Identity, standing: Standing) -> tuple[str, str] | None:
+        with self._lock:
+            refusal = self._standing.refusal(standing)
+            if refusal is not None:
+                return wire.STALE, refusal
+            if self._chain is not None and standing.chain == (self._chain.epoch, self._chain.revision):
+                expected = predecessor(self._chain, self.machine)
+                if caller.machine != expected:
+                    return wire.NOT_PREDECESSOR, f"{caller.machine} is not the predecessor here; {expected} is"
+            self._raise_term(standing.term)
+            self._standing = self._standing.raised(standing)
+            return None
+
+    def _predecessor_changed(self, chain: Chain) -> bool:
+        now = self._inlet.predecessor
+        if now is None:
+            return False
+        incarnations = {member.machine: member.incarnation for member in chain.members}
+        expected = predecessor(chain, self.machine)
+        return now.machine != expected or incarnations.get(now.machine, now.incarnation) != now.incarnation
+
+    def _report(self) -> RelayStatus:
+        whole, draft, counters = self._shelf.whole, self._shelf.draft, self.counters
+        feeder, successor = self._inlet.predecessor, self._successor
+        return RelayStatus(
+            machine=self.machine,
+            host=self.address[0],
+            port=self.address[1],
+            epoch=self._standing.epoch,
+            revision=self._standing.revision,
+            whole=whole.manifest.version if whole is not None else None,
+            receiving=draft.manifest.version if draft is not None else None,
+            chunks_received=draft.accepted if draft is not None else 0,
+            bytes_received_total=counters.bytes_received,
+            commits_total=counters.commits,
+            checksum_failures_total=counters.checksum_failures,
+            bytes_sent_total=counters.bytes_sent,
+            chunks_resent_total=counters.chunks_resent,
+            connections_lost_total=counters.connections_lost,
+            predecessor=feeder.machine if feeder is not None else None,
+            successor=successor.machine if successor is not None else None,
+            link=self._link.phase.value,
+            link_detail=self._link.detail,
+            delivered=self._link.delivered,
+        )

@@ -1,0 +1,69 @@
+"""Torch tensors into and out of the flat buffer of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from rljob_runtime.relay.manifest import Manifest
+
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+Description = tuple[str, str, tuple[int, ...]]
+"""(name, dtype, shape) of a tensor."""
+
+
+def published_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """What a tensor is published as: floating point as `dtype`, anything else as it is."""
+    return dtype if tensor.dtype.is_floating_point else tensor.dtype
+
+
+def describe(tensors: NamedTensors, dtype: torch.dtype) -> list[Description]:
+    """(name, dtype, shape) of each tensor as it will be published: the input of `manifest.layout`."""
+    return [(name, dtype_name(published_dtype(tensor, dtype)), tuple(tensor.shape)) for name, tensor in tensors]
+
+
+def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> None:
+    """Copy `tensors` into `buffer` as `manifest` lays them out: one pass that casts and gathers, gaps set to zero.
+
+    Tensors must come in the manifest's order with its names and shapes (ValueError otherwise). A sharded tensor
+    (torch's DTensor) is made whole first, which is a collective: its other ranks must do the same in the same order.
+    """
+    flat = torch.frombuffer(buffer, dtype=torch.uint8) if len(buffer) else torch.empty(0, dtype=torch.uint8)
+    end = 0
+    for (name, tensor), entry in zip(tensors, manifest.tensors, strict=True):
+        if name != entry.name or tuple(tensor.shape) != entry.shape:
+            right = f"{entry.name} {list(entry.shape)}"
+            raise ValueError(f"tensor {name} {list(tensor.shape)}: the layout has {right} in its place")
+        flat[end : entry.offset].zero_()
+        end = entry.offset + entry.nbytes
+        target = flat[entry.offset : end].view(torch_dtype(entry.dtype)).view(entry.shape)
+        target.copy_(_whole(tensor).detach())
+    flat[end:].zero_()
+
+
+def views(manifest: Manifest, buffer: memoryview) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of each tensor of a version, sharing the buffer's memory. A tensor keeps the version pinned."""
+    for entry in manifest.tensors:
+        dtype = torch_dtype(entry.dtype)
+        if entry.nbytes == 0:
+            yield entry.name, torch.empty(entry.shape, dtype=dtype)
+            continue
+        count = entry.nbytes // dtype.itemsize
+        yield entry.name, torch.frombuffer(buffer, dtype=dtype, count=count, offset=entry.offset).view(entry.shape)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`bfloat16` for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch.bfloat16 for `bfloat16`."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

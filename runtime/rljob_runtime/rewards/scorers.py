@@ -1,0 +1,71 @@
+"""The scorers that come with the runtime. Each is a plain function of (prompt, response, **config), as a user's own
+is."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from rljob_runtime.data.prompt import Prompt
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def math(prompt: Prompt, response: str) -> float:
+    """1 if the response's final answer equals the reference by math-verify, else 0.
+
+    An answer so hostile that the checker gives up on it (its own bounds are 5 s) is a wrong answer.
+    """
+    from math_verify import parse, verify
+
+    gold = parse(f"${prompt.answer}$") or parse(str(prompt.answer))
+    if not gold:
+        raise ValueError(f"the reference answer {prompt.answer!r} is no mathematical expression")
+    return float(verify(gold, parse(response)))
+
+
+def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, extract: str = "Auto") -> float:
+    """The task's own score, 0 to 1.
+
+    `extract` says what of the response is the answer: `Whole`; `LastNumber` (for arithmetic); `Tag` (what stands in the
+    last <answer>…</answer>); `Auto` takes the tag if there is one, else the whole.
+    """
+    name = task or prompt.metadata.get("source_dataset")
+    if not name:
+        raise ValueError("the prompt names no reasoning-gym task; set the reward's config.task")
+    entry = {"question": prompt.question, "answer": prompt.answer, "metadata": dict(prompt.metadata)}
+    return float(_scorer(name)(answer=_extract(response, extract), entry=entry))
+
+
+def has_number(prompt: Prompt, response: str) -> float:
+    """1 if the response has a number in it, else 0: a format reward for arithmetic."""
+    return float(_NUMBER.search(response) is not None)
+
+
+def last_number(prompt: Prompt, response: str) -> float:
+    """1 if the last number in the response equals the reference answer, else 0."""
+    found = _NUMBER.findall(response)
+    return float(bool(found) and float(found[-1]) == float(prompt.answer))
+
+
+def _extract(response: str, how: str) -> str | None:
+    text = response.strip()
+    if how == "Whole":
+        return text
+    if how == "LastNumber":
+        numbers = _NUMBER.findall(text)
+        return numbers[-1] if numbers else None
+    if how in ("Tag", "Auto"):
+        tags = re.findall(r"<answer>(.*?)</answer>", text, flags=re.DOTALL)
+        if tags:
+            return str(tags[-1]).strip()
+        return text if how == "Auto" else None
+    raise ValueError(f"extract is {how!r}; one of Whole, LastNumber, Tag and Auto would be right")
+
+
+@cache
+def _scorer(name: str) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.get_score_answer_fn(name)

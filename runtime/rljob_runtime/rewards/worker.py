@@ -1,0 +1,106 @@
+"""A reward worker: loads the rules, then scores one (rule, prompt, response) after the other.
+
+`python -m rljob_runtime.rewards.worker` is started by the pool and speaks over its pipes: requests come as pickled
+frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What rules
+print goes to stderr. When the pool goes away, so does the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import inspect
+import json
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, BinaryIO
+
+from rljob_runtime.rewards.rules import InvalidReward, Rule
+
+LENGTH_BYTES = 8
+_PR_SET_PDEATHSIG = 1
+
+
+def load(rule: Rule) -> Callable[..., Any]:
+    """The function of a rule with its config filled in. Raises `InvalidReward`."""
+    module_name, _, name = rule.function.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidReward(f"reward {rule.name}: module {module_name!r} cannot be imported: {error!r}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidReward(f"reward {rule.name}: module {module_name!r} has no function {name!r}")
+    try:
+        inspect.signature(function).bind(None, "", **rule.config)
+    except TypeError as error:
+        call = f"{rule.function}(prompt, response, **{dict(rule.config)})"
+        raise InvalidReward(f"reward {rule.name}: {call} is no call that fits: {error}") from error
+    except ValueError:  # a callable without a signature to look at: the first call will tell
+        pass
+    return partial(function, **rule.config)
+
+
+def score(function: Callable[..., Any], prompt: object, response: str) -> float:
+    """Call a rule; coroutines are run to their end. Raises whatever it raises, and `TypeError` for no number."""
+    value = function(prompt, response)
+    if inspect.iscoroutine(value):
+        value = asyncio.run(value)
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"it returned {type(value).__name__}; a number would be right")
+    return float(value)
+
+
+def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
+    """Read requests until the pool closes its end, then end the process, whatever a rule is doing."""
+    while header := stream.read(LENGTH_BYTES):
+        body = stream.read(int.from_bytes(header, "little"))
+        inbox.put(pickle.loads(body))
+    os._exit(0)
+
+
+def frame(message: object) -> bytes:
+    """A request as `frames` reads it."""
+    body = pickle.dumps(message)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def serve(rules: Sequence[Rule], inbox: queue.SimpleQueue[Any], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Load the rules and answer requests for ever. A rule that raises is an answer, not an end."""
+    try:
+        functions = {rule.name: load(rule) for rule in rules}
+    except InvalidReward as error:
+        reply({"invalid": str(error)})
+        return
+    reply({"ready": True})
+    while True:
+        name, prompt, response = inbox.get()
+        try:
+            reply({"value": score(functions[name], prompt, response)})
+        except Exception as error:
+            reply({"raised": f"{type(error).__name__}: {error}"})
+
+
+def main() -> None:
+    """Take over the pipes, then serve."""
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the pool to handle
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
+    serve(inbox.get(), inbox, lambda message: print(json.dumps(message), file=out, flush=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The one thread that owns an engine: it runs what others ask for between two steps, and steps while there is work."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rljob_runtime.coordinator.protocols import EngineStats
+from rljob_runtime.rollout.engine import Engine, StepOutput
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class EngineDied(Exception):
+    """The engine's thread has ended; the cause is chained."""
+
+
+class EngineThread:
+    """Build the engine in its own thread, then serve calls and steps until `close` or a failure.
+
+    A call that raises passes its error to its caller and the engine lives on; a step that raises ends the engine, since
+    what it holds is unknown from then on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Engine],
+        on_step: Callable[[Engine, list[StepOutput]], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._make, self._on_step, self._on_end = make, on_step, on_end
+        self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._ended = False
+        self._cause: BaseException | None = None
+        self.stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
+        self.weight_version: int | None = None
+        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[Engine], Result]) -> Future[Result]:
+        """Run `work(engine)` between two steps. The future raises `EngineDied` if the thread ended or ends first."""
+        future: Future[Result] = Future()
+        with self._gate:
+            if self._ended:
+                future.set_exception(self._died())
+            else:
+                self._calls.put((work, future))
+        return future
+
+    @property
+    def ended(self) -> bool:
+        """Whether the engine is gone, by `close` or by a failure."""
+        return self._ended
+
+    def close(self, seconds: float) -> bool:
+        """Stop after the step in progress; False when the thread did not end within `seconds`."""
+        self._calls.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        engine: Engine | None = None
+        try:
+            engine = self._make()
+            while self._serve(engine):
+                if engine.busy:
+                    self._on_step(engine, engine.step())
+                self._publish(engine)
+        except BaseException as error:
+            log.exception("the engine failed and is given up")
+            self._cause = error
+        finally:
+            self._end(engine)
+
+    def _serve(self, engine: Engine) -> bool:
+        """Run all waiting calls, blocking for the first when there is nothing to step; False when asked to stop."""
+        block = not engine.busy
+        while True:
+            try:
+                item = self._calls.get(block=block)
+            except queue.Empty:
+                return True
+            if item is None:
+                return False
+            work, future = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = work(engine)
+                except Exception as error:
+                    self._publish(engine)
+                    future.set_exception(error)
+                else:
+                    self._publish(engine)
+                    future.set_result(result)
+            block = block and not engine.busy
+
+    def _publish(self, engine: Engine) -> None:
+        """Let other threads see the engine's state as of now, without a lock: both are replaced whole."""
+        self.stats, self.weight_version = engine.stats(), engine.weight_version
+
+    def _end(self, engine: Engine | None) -> None:
+        with self._gate:
+            self._ended = True
+        while not self._calls.empty():
+            item = self._calls.get()
+            if item is not None and item[1].set_running_or_notify_cancel():
+                item[1].set_exception(self._died())
+        try:
+            if engine is not None:
+                engine.close()
+        except Exception:
+            log.exception("closing the engine failed")
+        finally:
+            self._on_end()
+
+    def _died(self) -> EngineDied:
+        error = EngineDied("the engine was closed" if self._cause is None else f"the engine failed: {self._cause!r}")
+        error.__cause__ = self._cause
+        return error

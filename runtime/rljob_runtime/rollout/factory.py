@@ -1,0 +1,62 @@
+"""From the spec to a replica. vLLM is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.models.folder import eos_token_ids
+from rljob_runtime.rollout.engine import Engine, EngineSettings
+from rljob_runtime.rollout.replica import RolloutReplica
+
+KINDS = ("VLLM", "Reference")
+
+
+def make_engine(kind: str, settings: EngineSettings) -> Engine:
+    """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
+    if kind == "VLLM":
+        from rljob_runtime.rollout.vllm_engine import VllmEngine
+
+        return VllmEngine(settings)
+    if kind == "Reference":
+        from rljob_runtime.rollout.reference import ReferenceEngine
+
+        return ReferenceEngine(settings)
+    raise ValueError(f"spec.rollout.engine: {kind!r} is not one of {', '.join(KINDS)}")
+
+
+def make_replica(
+    name: str,
+    spec: RLJobSpec,
+    tensor_parallel: int,
+    model_files: dict[str, bytes],
+    workdir: Path,
+    segment: Path,
+) -> RolloutReplica:
+    """A replica as the spec describes it, starting in the background: await its `ready`.
+
+    `model_files` are the trainer's (`TrainerState.model_files`), written below `workdir`; `segment` is the folder of
+    this machine's relay segment.
+    """
+    options = spec.rollout.engine_options
+    settings = EngineSettings(
+        folder=write_model_files(model_files, workdir / name),
+        weights=segment,
+        dtype=str(spec.model.dtype),
+        max_model_len=spec.data.max_prompt_tokens + spec.data.max_response_tokens,
+        max_running=options.max_concurrent_requests,
+        kv_cache_bytes=options.kv_cache_bytes,
+        memory_fraction=options.accelerator_memory_fraction,
+        tensor_parallel=tensor_parallel,
+    )
+    return RolloutReplica(name, lambda: make_engine(str(spec.rollout.engine), settings), eos_token_ids(model_files))
+
+
+def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:
+    """Put config and tokenizer where an engine can read them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in model_files.items():
+        if Path(name).name != name:
+            raise ValueError(f"model file {name!r} is not a plain file name")
+        (folder / name).write_bytes(content)
+    return folder

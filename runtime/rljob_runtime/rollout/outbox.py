@@ -1,0 +1,82 @@
+"""Deltas on their way to the coordinator: numbered, kept until acknowledged, merged while nobody has seen them.
+
+A delta gets its number when a poll first hands it out. Until then further tokens of the same attempt are appended to
+it, so a slow poller receives few large deltas and a fast one many small ones, with the same content. Thread-safe: the
+engine's thread puts, the event loop takes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import replace
+
+from rljob_runtime.coordinator.protocols import Delta
+from rljob_runtime.scheduling.trajectory import TrajectoryKey
+
+
+class Outbox:
+    """Numbers start at 1; a cursor of 0 acknowledges nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unseen: dict[tuple[TrajectoryKey, int], Delta] = {}
+        self._sent: deque[tuple[int, Delta]] = deque()
+        self._last = 0
+        self._waiters: list[Future[None]] = []
+
+    def put(self, deltas: list[Delta]) -> None:
+        """Add what an engine step made, in order."""
+        with self._lock:
+            for delta in deltas:
+                lease = (delta.key, delta.attempt)
+                before = self._unseen.get(lease)
+                self._unseen[lease] = delta if before is None else _joined(before, delta)
+            self._wake(bool(deltas))
+
+    def take(self, after: int) -> tuple[int, tuple[Delta, ...]]:
+        """Forget everything up to `after`; the new cursor and all deltas beyond `after`, also those sent before.
+
+        A cursor that this outbox never gave out (another boot's) acknowledges nothing.
+        """
+        with self._lock:
+            while after <= self._last and self._sent and self._sent[0][0] <= after:
+                self._sent.popleft()
+            for delta in self._unseen.values():
+                self._last += 1
+                self._sent.append((self._last, delta))
+            self._unseen.clear()
+            return self._last, tuple(delta for _, delta in self._sent)
+
+    def ready(self, after: int) -> Future[None]:
+        """Done as soon as a `take(after)` would return a delta, or `wake` is called."""
+        future: Future[None] = Future()
+        with self._lock:
+            acknowledged = after <= self._last
+            pending = self._unseen or any(number > after or not acknowledged for number, _ in self._sent)
+            self._waiters = [waiter for waiter in self._waiters if not waiter.cancelled()]
+            self._waiters.append(future)
+            self._wake(bool(pending))
+        return future
+
+    def wake(self) -> None:
+        """End all waits: the replica stops."""
+        with self._lock:
+            self._wake(True)
+
+    def _wake(self, due: bool) -> None:
+        if due:
+            for waiter in self._waiters:
+                if waiter.set_running_or_notify_cancel():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+
+def _joined(first: Delta, then: Delta) -> Delta:
+    return replace(
+        first,
+        token_ids=first.token_ids + then.token_ids,
+        logprobs=first.logprobs + then.logprobs,
+        finish_reason=then.finish_reason,
+    )

@@ -1,0 +1,147 @@
+"""The rollout replica: the coordinator's protocol in front of one engine.
+
+It stamps every token with the version that made it, keeps deltas until they are acknowledged, and answers a repeated
+command as it answered the first. Leases, terms and versions are checked here, so an engine knows none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from rljob_runtime.coordinator.protocols import (
+    Delta,
+    GenerateRequest,
+    PeerGone,
+    Refused,
+    ReplicaReport,
+    StaleTerm,
+    WrongVersion,
+)
+from rljob_runtime.rollout.engine import Engine, EngineRequest, RequestRejected, StepOutput
+from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
+from rljob_runtime.rollout.ledger import Ledger, engine_id
+from rljob_runtime.rollout.outbox import Outbox
+from rljob_runtime.rollout.weights import VersionUnavailable, WeightMismatch
+from rljob_runtime.scheduling.trajectory import TrajectoryKey
+
+Result = TypeVar("Result")
+
+CLOSE_SECONDS = 30.0
+"""Bound of a clean end: the step in progress plus the engine's own shutdown."""
+
+
+class RolloutReplica:
+    """`protocols.Replica` over the engine that `make_engine` builds (in the engine's own thread, from now on).
+
+    `eos_token_ids` end a response unless its sampling ignores them. All methods may be called from any event loop.
+    """
+
+    def __init__(self, name: str, make_engine: Callable[[], Engine], eos_token_ids: frozenset[int]) -> None:
+        self.name = name
+        self.boot = uuid.uuid4().hex
+        self._eos = eos_token_ids
+        self._term = 0
+        self._ledger = Ledger()
+        self._outbox = Outbox()
+        self._engine = EngineThread(name, make_engine, self._stepped, self._outbox.wake)
+
+    async def ready(self) -> None:
+        """Wait until the engine is built. Raises `PeerGone` with the cause when it could not be."""
+        await self._on_engine(lambda engine: None)
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        """See `protocols.Replica.submit`. All or none: one impossible request refuses the batch with its reason."""
+        self._check_term(term)
+        await self._on_engine(lambda engine: self._start(engine, requests))
+
+    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
+        """See `protocols.Replica.abort`."""
+        self._check_term(term)
+        await self._on_engine(lambda engine: engine.abort(self._ledger.abort(keys)))
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        """See `protocols.Replica.poll`."""
+        self._check_term(term)
+        if wait_seconds > 0 and not self._engine.ended:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(self._outbox.ready(after)), wait_seconds)
+        if self._engine.ended:
+            await self.ready()  # Raises PeerGone with the cause.
+        cursor, deltas = self._outbox.take(after)
+        return ReplicaReport(self.boot, cursor, deltas, self._engine.weight_version, self._engine.stats)
+
+    async def load(self, term: int, version: int) -> None:
+        """See `protocols.Replica.load`. A version already loaded is not loaded again."""
+        self._check_term(term)
+        await self._on_engine(lambda engine: self._load(engine, version))
+
+    async def close(self) -> None:
+        """End the engine after the step in progress; whoever waits hears `PeerGone`."""
+        if not await asyncio.to_thread(self._engine.close, CLOSE_SECONDS):
+            raise PeerGone(f"replica {self.name}: the engine did not end within {CLOSE_SECONDS:.0f} s")
+
+    async def _on_engine(self, work: Callable[[Engine], Result]) -> Result:
+        try:
+            # Shielded: a caller that gives up must not take back a command that the engine may have begun.
+            return await asyncio.shield(asyncio.wrap_future(self._engine.call(work)))
+        except EngineDied as error:
+            raise PeerGone(f"replica {self.name}: {error}") from error
+
+    def _check_term(self, term: int) -> None:
+        if term < self._term:
+            raise StaleTerm(f"term {term} is over: replica {self.name} has seen term {self._term}")
+        self._term = term
+
+    # --- in the engine's thread --------------------------------------------------------------------------------------
+
+    def _start(self, engine: Engine, requests: Sequence[GenerateRequest]) -> None:
+        for request in requests:
+            if engine.weight_version is None or request.weight_version != engine.weight_version:
+                raise WrongVersion(
+                    f"{request.key}: weight version {request.weight_version} is wanted, replica {self.name} holds "
+                    f"{engine.weight_version}"
+                )
+            try:
+                engine.check(self._engine_request(request))
+            except RequestRejected as error:
+                raise Refused(f"{request.key}: {error}") from error
+        admission = self._ledger.admit(requests)
+        engine.abort(list(admission.replaced))
+        for request in admission.started:
+            engine.add(self._engine_request(request))
+
+    def _load(self, engine: Engine, version: int) -> None:
+        if engine.weight_version == version:
+            return
+        if len(self._ledger):
+            raise Refused(f"replica {self.name} holds {len(self._ledger)} requests; abort them before a load")
+        try:
+            engine.load(version)
+        except VersionUnavailable as error:
+            raise WrongVersion(str(error)) from error
+        except WeightMismatch as error:
+            raise Refused(str(error)) from error
+        self._ledger.forget()
+
+    def _stepped(self, engine: Engine, outputs: list[StepOutput]) -> None:
+        if engine.weight_version is None:
+            raise RuntimeError("the engine generated without weights")
+        deltas: list[Delta] = self._ledger.deltas(outputs, engine.weight_version)
+        self._outbox.put(deltas)
+
+    def _engine_request(self, request: GenerateRequest) -> EngineRequest:
+        sampling = request.sampling
+        stops = frozenset(sampling.stop_token_ids)
+        return EngineRequest(
+            id=engine_id(request.key, request.attempt),
+            token_ids=request.prompt_token_ids + request.prefix_token_ids,
+            max_new_tokens=sampling.max_tokens - len(request.prefix_token_ids),
+            generated=len(request.prefix_token_ids),
+            temperature=sampling.temperature,
+            seed=sampling.seed,
+            stop_token_ids=stops if sampling.ignore_eos else stops | self._eos,
+        )

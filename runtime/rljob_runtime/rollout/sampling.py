@@ -1,0 +1,47 @@
+"""Draw tokens by inverse transform from counter-based uniforms.
+
+The number for a token depends on (seed, position) alone, so a seeded response is the same in any batch, after a
+preemption, and when another engine goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
+    """One number in [0, 1) for each (seed, position): two rounds of the splitmix64 finaliser, 53 bits kept."""
+    seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
+    position = np.array(positions, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = _mix(
+            _mix(seed + np.uint64(0x9E3779B97F4A7C15)) + (position + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
+        )
+    return np.multiply(mixed >> np.uint64(11), 2.0**-53, dtype=np.float64)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def sample(
+    logits: torch.Tensor, temperatures: Sequence[float], seeds: Sequence[int], positions: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Tokens and their logprobs for `logits` [rows, vocabulary].
+
+    A row is divided by its temperature; at 0 the largest logit wins, and the logprob is that of temperature 1.
+    """
+    scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
+    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
+    # Summed in double precision: in fp32 a vocabulary of 50k tokens loses the tail of the distribution.
+    cumulative = logprobs.double().exp().cumsum(-1)
+    draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+    drawn = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True)[:, 0]
+    greedy = torch.tensor([t <= 0 for t in temperatures], device=logits.device)
+    tokens = torch.where(greedy, logprobs.argmax(-1), drawn.clamp_max(logits.shape[-1] - 1))
+    return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()

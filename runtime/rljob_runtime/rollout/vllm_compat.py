@@ -1,0 +1,103 @@
+"""COMPATIBILITY: everything that leans on the insides of vLLM 0.32 and not on its documented interface.
+
+A new vLLM release is checked against this file and the contract suite in tests/rollout, nothing else. Each entry says
+what is wrong or missing upstream and how it was seen.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch._dynamo
+
+ENVIRONMENT = {
+    # Step the engine core in our own process: with the default, three processes import vLLM one after the other, and
+    # requests cannot be controlled step by step.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Model code comes from our folder; a replica never asks a hub.
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+CPU_ENVIRONMENT = {
+    # One thread an engine, one engine a core: two OpenMP threads collapse as soon as anything else runs on the machine.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The sampler is compiled on the first request with logprobs otherwise, for 3 to 16 s.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+def prepare_environment() -> None:
+    """Set what vLLM reads at import; values that the pod sets win. Call before the first `import vllm`."""
+    chosen = ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | CPU_ENVIRONMENT
+    for name, value in chosen.items():
+        os.environ.setdefault(name, value)
+    if not torch.cuda.is_available():
+        # torch has read these two already, since it is imported here.
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch._dynamo.config.disable = os.environ["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def cpu_engine_args(max_model_len: int) -> dict[str, Any]:
+    """Engine arguments that only the CPU build needs.
+
+    A prompt must not be cut over two steps: the runner would rewind the seeded generator of the unfinished request,
+    which a CPU generator cannot ("does not use offset"), and the engine dies. Any seeded request can hit it once the
+    prompts of a step exceed the token budget.
+    """
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(4096, max_model_len),
+        # Compilation and graphs pay on GPUs only; here they delay the start.
+        "enforce_eager": True,
+    }
+
+
+def repair_tied_head(model: torch.nn.Module) -> None:
+    """Pack the tied output head again after a reload.
+
+    On CPU, a head that shares the embedding keeps the packed copy of its *old* weight after `reload_weights` (the
+    layerwise reload sees no parameter of its own to process): logprobs are then off by 0.3 to 0.6, without any error.
+    """
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
+class SchedulerView:
+    """Gauges and the preemption count, read from the in-process scheduler after each step (about 1 µs).
+
+    vLLM's own statistics cost a Prometheus registry that all engines of a process share, overwriting each other's
+    gauges.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._scheduler = engine.engine_core.engine_core.scheduler
+        self._seen: dict[str, int] = {}
+        self.preemptions = 0
+
+    def observe(self) -> None:
+        """Count new preemptions: a request preempted in a step waits at its end, since that step admits nobody."""
+        for request in self._scheduler.waiting:
+            before = self._seen.get(request.request_id, 0)
+            if request.num_preemptions > before:
+                self.preemptions += request.num_preemptions - before
+                self._seen[request.request_id] = request.num_preemptions
+
+    def forget(self) -> None:
+        """Drop what is known about single requests; called when none is left."""
+        self._seen.clear()
+
+    def gauges(self) -> tuple[int, int, float]:
+        """Running, waiting, used share of the KV blocks."""
+        running, waiting = self._scheduler.get_request_counts()
+        return running, waiting, self._scheduler.kv_cache_manager.usage

@@ -1,0 +1,78 @@
+"""When the coordinator writes `status.runtime`: events at once, changes at most every few seconds, equal values never.
+
+Every write costs the API server and, if it raises `event`, a reconcile of the operator; 1,000 jobs report all day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api.status import RuntimeStatus
+
+CHANGE_SECONDS = 5.0
+PROGRESS_SECONDS = 30.0
+
+# These move all the time and change nobody's mind.
+PROGRESS_FIELDS = ("progress", "kv_cache_use", "tokens_per_second", "preemptions")
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What the API server holds: the last status written and when (seconds of any monotonic clock)."""
+
+    status: RuntimeStatus | None = None
+    at: float = float("-inf")
+
+
+# What stays true when the coordinator is replaced. The rest belongs to the one who observed it. Objects among these
+# must stay for another reason: API servers before 1.21 refuse an apply that leaves out one that it owned.
+LASTING_FIELDS = frozenset(
+    {
+        "event",
+        "round",
+        "rounds",
+        "reward",
+        "reward_first",
+        "reward_last",
+        "weight_version",
+        "relay",
+        "last_round",
+        "totals",
+        "checkpoint",
+        "model_path",
+        "finished",
+    }
+)
+
+
+def taken_up(before: RuntimeStatus, term: int) -> RuntimeStatus:
+    """The first status of a coordinator that takes over from the one that reported `before`."""
+    lasting = before.model_dump(include=set(LASTING_FIELDS))
+    return RuntimeStatus.model_validate({**lasting, "term": term, "stage": "Starting"})
+
+
+def due(reported: Reported, draft: RuntimeStatus, now: float) -> float | None:
+    """Seconds until `draft` should be written: 0 for at once, None for never (it says nothing new).
+
+    A draft with a raised `event` is an event. The caller raises it at boundaries, failures and acknowledgements.
+    """
+    last = reported.status
+    if last is None or draft.event != last.event or draft.term != last.term:
+        return 0.0
+    if draft == last:
+        return None
+    only_progress = _without_progress(draft) == _without_progress(last)
+    interval = PROGRESS_SECONDS if only_progress else CHANGE_SECONDS
+    return max(0.0, reported.at + interval - now)
+
+
+def _without_progress(status: RuntimeStatus) -> RuntimeStatus:
+    return status.model_copy(update=dict.fromkeys(PROGRESS_FIELDS))
+
+
+def reward_ends(rewards: tuple[float, ...]) -> tuple[float | None, float | None]:
+    """Means of the first and of the last fifth of the rounds' rewards (at least one round each): did it learn?"""
+    if not rewards:
+        return None, None
+    fifth = max(1, len(rewards) // 5)
+    return sum(rewards[:fifth]) / fifth, sum(rewards[-fifth:]) / fifth

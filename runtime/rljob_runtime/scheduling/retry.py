@@ -1,0 +1,28 @@
+"""Bounded exponential back-off, as a value: the caller owns the clock, the randomness and the sleeping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """Delays that grow by `factor` from `initial` to `maximum` seconds; `limit` tries in all (None: no end)."""
+
+    initial: float = 0.5
+    factor: float = 2.0
+    maximum: float = 30.0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.initial <= self.maximum and self.factor >= 1):
+            raise ValueError(f"back-off must have 0 < initial <= maximum and factor >= 1, not {self}")
+
+    def delay(self, failures: int, uniform: float = 1.0) -> float | None:
+        """Seconds to wait after the `failures`-th failure in a row (from 1), or None when there is no further try.
+        `uniform` in [0, 1] is the jitter: the delay lies in the upper half of its step."""
+        if self.limit is not None and failures >= self.limit:
+            return None
+        # 2**64 times anything is past every maximum; the cap keeps the power from overflowing.
+        step = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
+        return step * (0.5 + 0.5 * uniform)

@@ -1,0 +1,1 @@
+"""GRPO training: one gradient made of raw sums that may be computed anywhere, normalised once."""

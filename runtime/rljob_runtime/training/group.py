@@ -1,0 +1,73 @@
+"""The ranks of the trainer as one `Trainer`: every command goes to all of them, rank 0 answers for them.
+
+How a rank is reached is the caller's matter: `local_rank.LocalRank` runs one in a thread of its process, the Ray
+binding calls an actor. Ranks work in lockstep through collectives, so one that refuses or dies leaves the others
+waiting; the first error ends the call, and it is the caller who replaces the group. The coordinator imports this
+module: no torch here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rljob_runtime.coordinator.protocols import Chain, PublishReport, TrainerState, TrainReport
+from rljob_runtime.scheduling.trajectory import Group
+
+
+class RankHandle(Protocol):
+    """A `TrainerRank`, wherever it is."""
+
+    host: str
+    """Where other ranks reach it."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Run a method of the rank; one at a time, in the order of the calls. Raises the protocol's errors."""
+        ...
+
+
+class TrainerGroup:
+    """Implements `rljob_runtime.coordinator.protocols.Trainer` over ranks 0, 1, … in this order."""
+
+    def __init__(self, ranks: Sequence[RankHandle]):
+        if not ranks:
+            raise ValueError("a trainer has at least one rank")
+        self._ranks = tuple(ranks)
+
+    async def start(self, term: int) -> TrainerState:
+        """Bring the ranks together and load the model or the newest whole checkpoint."""
+        host, port = self._ranks[0].host, 0
+        if len(self._ranks) > 1:
+            port = await self._ranks[0].call("rendezvous", term, host)
+        state: TrainerState = await self._all("start", term, host, port)
+        return state
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        """One update, on all ranks."""
+        report: TrainReport = await self._all("train", term, step, tuple(groups))
+        return report
+
+    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+        """Gather the weights on rank 0, which ships them."""
+        report: PublishReport = await self._all("publish", term, version, chain)
+        return report
+
+    async def checkpoint(self, term: int, step: int) -> str:
+        """Write a checkpoint of the whole group."""
+        name: str = await self._all("checkpoint", term, step)
+        return name
+
+    async def export(self, term: int) -> str:
+        """Write the final model."""
+        path: str = await self._all("export", term)
+        return path
+
+    async def _all(self, method: str, *arguments: Any) -> Any:
+        tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return answers[0]

@@ -1,0 +1,132 @@
+"""AdamW on fp32 master weights; the model computes with their rounded values.
+
+Replicas generate with weights rounded to the published dtype, so the trainer computes with exactly those: after every
+update the master copy is rounded into the model. Updates smaller than a rounding step are not lost: they add up in the
+master. With a published dtype of fp32 the model is its own master.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.training.config import TrainingConfig
+
+
+class NonFiniteGradient(ArithmeticError):
+    """The gradient holds a NaN or an infinity: the update is refused and no weight is touched."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """`grad_norm`: of the normalised gradient, before the clip."""
+
+    grad_norm: float
+    learning_rate: float
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Of update step `step` (from 1): a linear rise over the warm-up, then constant."""
+    if step >= config.warmup_steps:
+        return config.learning_rate
+    return config.learning_rate * step / config.warmup_steps
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor made whole (a collective over its ranks), any other as it is."""
+    full = getattr(tensor, "full_tensor", None)
+    return full() if full is not None else tensor
+
+
+@torch.no_grad()
+def round_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round the weights of a model to `dtype`, in place, keeping the format they are stored in."""
+    for parameter in model.parameters():
+        parameter.copy_(parameter.to(dtype))
+
+
+class MasterOptimizer:
+    """Owns master weights and moments of the parameters of `model`, sharded as these are."""
+
+    def __init__(self, model: nn.Module, config: TrainingConfig):
+        self.config = config
+        self.published = getattr(torch, config.dtype)
+        self.compute = dict(model.named_parameters())
+        exact = self.published.itemsize >= next(iter(self.compute.values())).dtype.itemsize
+        self.master: dict[str, Tensor] = {
+            name: parameter if exact else parameter.detach().clone() for name, parameter in self.compute.items()
+        }
+        # Norm scales and biases are not decayed: they have no scale to shrink.
+        decayed = [tensor for tensor in self.master.values() if tensor.ndim >= 2]
+        plain = [tensor for tensor in self.master.values() if tensor.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+        self.adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.learning_rate,
+            betas=config.betas,
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
+        )
+        self.round_into_model()
+
+    @torch.no_grad()
+    def round_into_model(self) -> None:
+        """Make the model's weights those that would be published."""
+        for name, parameter in self.compute.items():
+            if parameter is not self.master[name]:
+                parameter.copy_(self.master[name].to(self.published))
+
+    def update(self, gradients: Mapping[str, Tensor], step: int) -> Update:
+        """One AdamW step with the normalised `gradients` (by parameter name), clipped by their global norm."""
+        norm = self._clip(gradients)
+        rate = learning_rate(self.config, step)
+        for group in self.adamw.param_groups:
+            group["lr"] = rate
+        for name, tensor in self.master.items():
+            tensor.grad = gradients[name]
+        self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+        self.round_into_model()
+        return Update(norm, rate)
+
+    def _clip(self, gradients: Mapping[str, Tensor]) -> float:
+        tensors = list(gradients.values())
+        norm = float(whole(torch.nn.utils.get_total_norm(tensors)))
+        if not math.isfinite(norm):
+            bad = next((name for name, tensor in gradients.items() if not whole(tensor).isfinite().all()), "their norm")
+            raise NonFiniteGradient(f"the gradient of {bad} is not finite")
+        if self.config.gradient_clip is not None and norm > self.config.gradient_clip:
+            for tensor in tensors:
+                tensor.mul_(self.config.gradient_clip / norm)
+        return norm
+
+    def restore(self, updates: int) -> None:
+        """Make the moments that exist after `updates` updates, for a checkpoint to be copied into `state()`; end with
+        `round_into_model`."""
+        for tensor in self.master.values():
+            self.adamw.state[tensor] = {
+                "step": torch.tensor(float(updates)),
+                "exp_avg": torch.zeros_like(tensor, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(tensor, requires_grad=False),
+            }
+
+    @property
+    def updates(self) -> int:
+        """Updates done."""
+        state = next(iter(self.adamw.state.values()), None)
+        return int(state["step"]) if state else 0
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Everything a checkpoint needs, by kind and parameter name: `master`, `exp_avg`, `exp_avg_sq`. Moments are
+        absent before the first update."""
+        kinds: dict[str, dict[str, Tensor]] = {"master": dict(self.master), "exp_avg": {}, "exp_avg_sq": {}}
+        for name, tensor in self.master.items():
+            for kind in ("exp_avg", "exp_avg_sq"):
+                if kind in self.adamw.state[tensor]:
+                    kinds[kind][name] = self.adamw.state[tensor][kind]
+        return kinds

@@ -1,0 +1,281 @@
+"""One rank of the trainer, from start to export. Rank 0 alone writes files and ships weights; the others take part in
+its collectives. All methods are plain and blocking, one at a time, and every rank gets the same calls in the same
+order (`group.py` sees to it)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from transformers import PreTrainedModel
+
+from rljob_runtime.coordinator.protocols import Chain, PublishReport, Refused, StaleTerm, TrainerState, TrainReport
+from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.source import resolve
+from rljob_runtime.relay.slot import SegmentError
+from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.training import randomness, snapshot
+from rljob_runtime.training.checkpoint import CheckpointError, CheckpointStore
+from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.export import write_model
+from rljob_runtime.training.identity import ModelIdentity
+from rljob_runtime.training.learner import Learner
+from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
+from rljob_runtime.training.optimizer import MasterOptimizer, NonFiniteGradient, round_parameters
+from rljob_runtime.training.sharding import RankGroup, open_rendezvous, walk_through
+
+if TYPE_CHECKING:
+    from rljob_api.spec import RLJobSpec
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a rank needs to know besides its number."""
+
+    training: TrainingConfig
+    model_source: str
+    cache_folder: Path
+    """Where a model that is not a folder already is unpacked to."""
+    checkpoint_folder: Path
+    export_folder: Path
+    keep_checkpoints: int = 2
+    device: str = "cpu"
+
+    @classmethod
+    def from_spec(cls, spec: RLJobSpec, *, volume: Path, cache_folder: Path, device: str = "cpu") -> TrainerSettings:
+        """Of a job whose checkpoint volume is mounted at `volume`."""
+        return cls(
+            training=TrainingConfig.from_spec(spec),
+            model_source=spec.model.source,
+            cache_folder=cache_folder,
+            checkpoint_folder=volume / "checkpoints",
+            export_folder=volume / "model",
+            keep_checkpoints=spec.checkpoint.keep,
+            device=device,
+        )
+
+
+class WeightPublisher(Protocol):
+    """How weights leave the trainer: `rljob_runtime.relay.push.Publisher`."""
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishReport:
+        """Copy into the host buffer and return. A sharded tensor is made whole, in the order of `tensors`: a
+        collective."""
+        ...
+
+    def ship(self, term: int, chain: Chain) -> None:
+        """Feed the chain's master with the newest version."""
+        ...
+
+    def close(self) -> None:
+        """End shipping."""
+        ...
+
+
+@dataclass
+class _Session:
+    """A started rank."""
+
+    ranks: RankGroup
+    learner: Learner
+    identity: ModelIdentity
+    model_files: dict[str, bytes]
+    position: snapshot.Position
+    restored_from: str | None
+    publisher: WeightPublisher | None
+    """Rank 0's."""
+    published: tuple[int, int] | None = None
+    """(version, step) that the publisher's buffer holds. Known to all ranks: they must agree on who gathers."""
+
+    @property
+    def optimizer(self) -> MasterOptimizer:
+        return self.learner.optimizer
+
+    def hand_over(self, version: int, *, again: bool) -> PublishReport:
+        """Give the weights in hand to the publisher (rank 0)."""
+        assert self.publisher is not None, "rank 0 publishes"
+        try:
+            return self.publisher.publish(version, {} if again else self.optimizer.compute)
+        except Exception:
+            if not again:  # it refuses before it gathers, and the other ranks gather
+                self.take_part()
+            raise
+
+    def take_part(self, *, again: bool = False) -> None:
+        """Help rank 0 to gather the weights in hand, unless it has them from before."""
+        if not again:
+            walk_through(self.optimizer.compute)
+
+
+class TrainerRank:
+    """Rank `rank` of `size`. Raises only the protocol's errors (`Refused`, `StaleTerm`)."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        make_publisher: Callable[[], WeightPublisher],
+        *,
+        rank: int = 0,
+        size: int = 1,
+    ):
+        self.settings = settings
+        self.rank = rank
+        self.size = size
+        self._make_publisher = make_publisher
+        self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
+        self._term = 0
+        self._meeting: TCPStore | None = None
+        self._started: _Session | None = None
+
+    def rendezvous(self, term: int, host: str) -> int:
+        """Rank 0 of several: open the ranks' meeting point on `host`; returns its port."""
+        self._check(term)
+        if self._meeting is None:
+            self._meeting = open_rendezvous(host, self.size)
+        return int(self._meeting.port)
+
+    def start(self, term: int, host: str = "", port: int = 0) -> TrainerState:
+        """Load the model or the newest whole checkpoint, joining the other ranks at rank 0's meeting point.
+        Idempotent."""
+        self._check(term)
+        if self._started is None:
+            try:
+                self._started = self._start(host, port)
+            except (UnsupportedModel, ModelError, CheckpointError) as error:
+                raise Refused(str(error)) from error
+        session = self._started
+        return TrainerState(
+            step=session.position.step,
+            restored_from=session.restored_from,
+            parameters=sum(parameter.numel() for parameter in session.optimizer.compute.values()),
+            model_files=session.model_files,
+        )
+
+    def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        """The update that leads from `step - 1` to `step`; one that is done answers its report again."""
+        session = self._session(term)
+        done = session.position
+        if step == done.step and done.report is not None:
+            return done.report
+        if step != done.step + 1:
+            raise Refused(f"step {step} cannot be trained: step {done.step} is done, so {done.step + 1} is next")
+        try:
+            report = session.learner.train(step, groups)
+        except (ValueError, NonFiniteGradient) as error:
+            raise Refused(f"step {step} cannot be trained: {error}") from error
+        session.position = snapshot.Position(step, report)
+        return report
+
+    def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+        """Copy the weights into the host buffer and ship them behind; the same version again is only shipped again."""
+        session = self._session(term)
+        step, last = session.position.step, session.published
+        if last and version <= last[0] and last != (version, step):
+            raise Refused(
+                f"version {version} at step {step}: version {last[0]} was published at step {last[1]}; use a higher one"
+            )
+        again = last == (version, step)
+        session.published = None
+        report = self._lead(lambda: session.hand_over(version, again=again), lambda: session.take_part(again=again))
+        session.published = (version, step)
+        if session.publisher:
+            session.publisher.ship(term, chain)
+        return report or PublishReport(version, 0, 0.0)
+
+    def checkpoint(self, term: int, step: int) -> str:
+        """Write everything of this step atomically; returns the folder's name. The previous one stays when it fails."""
+        session = self._session(term)
+        if step != session.position.step:
+            raise Refused(
+                f"checkpoint of step {step}: step {session.position.step} is in hand, and only that can be written"
+            )
+        shot = snapshot.take(session.ranks, session.optimizer, session.identity, session.position)
+        return self._lead(lambda: shot.write(self._store), lambda: walk_through(shot.tensors)) or ""
+
+    def export(self, term: int) -> str:
+        """Write the weights in hand, as published, as a Hugging Face folder; returns its path."""
+        session, folder = self._session(term), self.settings.export_folder
+        weights, dtype = session.optimizer.compute, session.optimizer.published
+        self._lead(lambda: write_model(folder, session.model_files, weights, dtype), session.take_part)
+        return str(folder)
+
+    def close(self) -> None:
+        """Stop shipping and leave the other ranks. Idempotent."""
+        if self._started is not None:
+            if self._started.publisher:
+                self._started.publisher.close()
+            self._started.ranks.close()
+        self._started = self._meeting = None
+
+    def _check(self, term: int) -> None:
+        if term < self._term:
+            raise StaleTerm(f"term {term} is over: this trainer follows term {self._term}")
+        self._term = term
+
+    def _session(self, term: int) -> _Session:
+        self._check(term)
+        if self._started is None:
+            raise Refused("the trainer is not started: call start first")
+        return self._started
+
+    def _lead(self, lead: Callable[[], Answer], follow: Callable[[], object]) -> Answer | None:
+        """Rank 0 does `lead` while the others `follow` through its collectives. All raise `Refused` when it cannot;
+        only rank 0 has an answer."""
+        ranks = self._started.ranks if self._started else RankGroup()
+        answer, failure = None, ""
+        if ranks.leads:
+            try:
+                answer = lead()
+            except (CheckpointError, SegmentError, Refused, OSError) as error:
+                failure = str(error)
+        else:
+            follow()
+        if failure := ranks.broadcast_bytes(failure.encode()).decode():
+            raise Refused(failure)
+        return answer
+
+    def _start(self, host: str, port: int) -> _Session:
+        settings, config = self.settings, self.settings.training
+        folder = resolve(settings.model_source, settings.cache_folder)
+        randomness.seed_all(config.seed, self.rank)
+        model = load_model(folder.path, dtype=config.compute_dtype, device=settings.device)
+        identity = ModelIdentity.of(model, settings.model_source)
+        ranks = self._join(host, port)
+        policy = self._policy(model, ranks)
+        optimizer = MasterOptimizer(model, config)
+        reference = None
+        if config.kl_coefficient > 0:
+            frozen = load_model(folder.path, dtype=config.compute_dtype, device=settings.device)
+            reference = self._policy(frozen.requires_grad_(False), ranks)
+            round_parameters(frozen, optimizer.published)
+        if settings.device != "cpu":
+            policy.enable_checkpointing()
+        position, name = snapshot.read(self._store, ranks, optimizer, identity)
+        return _Session(
+            ranks=ranks,
+            learner=Learner(policy, optimizer, config, reference=reference, ranks=ranks),
+            identity=identity,
+            model_files=folder.model_files(),
+            position=position,
+            restored_from=name,
+            publisher=self._make_publisher() if ranks.leads else None,
+        )
+
+    def _join(self, host: str, port: int) -> RankGroup:
+        device = self.settings.device
+        if self.size == 1:
+            return RankGroup(device=device)
+        if self.rank == 0:
+            return RankGroup(0, self.size, device=device, store=self._meeting)
+        return RankGroup.join(host, port, self.rank, self.size, device=device)
+
+    def _policy(self, model: PreTrainedModel, ranks: RankGroup) -> Policy:
+        ranks.shard(model)
+        config = self.settings.training
+        return Policy(model, temperature=config.temperature, autocast=config.autocast)
