@@ -1,0 +1,114 @@
+"""A whole job under virtual time, in one call, for the tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rljob_api import RLJob, load
+from rljob_api.status import Finished
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.protocols import PromptSource
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.stand_ins import SimulatedPrompts, SimulatedRewards
+from rljob_runtime.simulation.world import InlineStore, SimulatedControlPlane, World
+
+
+def job(rounds: int = 3, prompts: int = 3, responses: int = 2, machines: int = 2, every_rounds: int = 2) -> RLJob:
+    return load(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": "demo", "uid": "uid-1"},
+            "spec": {
+                "rounds": rounds,
+                "model": {"source": "package://rljob/toy"},
+                "data": {"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, "maxResponseTokens": 40, "seed": 7},
+                "rewards": [{"name": "right", "kind": "ReasoningGym"}],
+                "algorithm": {"promptsPerRound": prompts, "responsesPerPrompt": responses},
+                "rollout": {"machines": machines, "engine": "Reference"},
+                "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
+            },
+        }
+    )
+
+
+@dataclass
+class Stage:
+    """Everything a simulated run needs; survives coordinators, as a cluster does."""
+
+    path: Path
+    job: RLJob = field(default_factory=job)
+    seed: int = 0
+    machines: int = 2
+    replicas: int = 1
+    fails: dict[str, int] = field(default_factory=dict)
+    around: Callable[[str], None] = lambda moment: None
+    prompts: PromptSource = field(default_factory=SimulatedPrompts)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.seed, self.replicas)
+        self.control: SimulatedControlPlane | None = None
+        self.term = 0
+        self.coordinator: Coordinator | None = None
+        self.rounds: list[int] = []
+        self.store: Store | None = None
+
+    async def prompts_from(self, model_files: dict[str, bytes]) -> PromptSource:
+        assert model_files, "the trainer's files come first"
+        return self.prompts
+
+    async def coordinate(self, **changes: Any) -> Finished | None:
+        """One coordinator's life, over whatever is there."""
+        if self.control is None:
+            self.control = SimulatedControlPlane(self.job, self.machines)
+        store = self.store = Store(self.path, "uid-1")
+        try:
+            self.term = store.adopt_term(self.term)
+            self.coordinator = Coordinator(
+                self.control,
+                self.world,
+                InlineStore(store, self.around),
+                self.prompts_from,
+                SimulatedRewards(fails=self.fails),
+                replace(Settings.of(self.job), join_patience=5.0, **changes),
+                self.term,
+                observers=[lambda report, trained: self.rounds.append(report.round)],
+            )
+            return await self.coordinator.run()
+        finally:
+            store.close()
+
+    def play(self, *meanwhile: Callable[[Stage], Awaitable[None]], **changes: Any) -> Finished | None:
+        """Run to the end under virtual time, with these going on beside it."""
+
+        async def program() -> Finished | None:
+            tasks = [asyncio.ensure_future(action(self)) for action in meanwhile]
+            try:
+                async with asyncio.timeout(36_000):
+                    result = await self.coordinate(**changes)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, Exception) and not isinstance(outcome, asyncio.CancelledError):
+                    raise outcome
+            return result
+
+        return clock.run(program())
+
+    def trained_ids(self) -> list[str]:
+        """Ids the final weights were trained on, in order."""
+        trainer = self.world.processes["trainer"].peers["trainer"]
+        return [key for step in trainer.history for key in step]
+
+
+async def until(condition: Callable[[], bool], tick: float = 0.05) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(tick)

@@ -1,0 +1,251 @@
+"""One suite over both bindings of the coordinator's protocols: Ray actors, and stand-ins in-process under virtual time.
+
+The far end is the same simulated replica in both; what is tested is the way to it: death, timeout, duplicates, late
+replies, cancellation, refusals and stale terms must look the same to the coordinator.
+"""
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+
+from rljob_runtime.coordinator.hosted import Bounds, HostedReplica
+from rljob_runtime.coordinator.protocols import GenerateRequest, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
+from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.stand_ins import SimulatedReplica
+from rljob_runtime.simulation.world import Process, SimulatedWire
+
+BOUNDS = Bounds(command=20.0)
+KEY = TrajectoryKey(PromptKey(0, 3), 1)
+
+
+class Peer(SimulatedReplica):
+    """A replica that can also be slow, or fail in a way that the protocol does not know."""
+
+    def __init__(self) -> None:
+        super().__init__("replica-0", token_seconds=0.01, loaded=1)
+        self.calls = 0
+
+    async def abort(self, term, keys):
+        self.calls += 1
+        await super().abort(term, keys)
+
+    async def pid(self):
+        return os.getpid()
+
+    async def count(self):
+        return self.calls
+
+    async def sleep(self, seconds):
+        await asyncio.sleep(seconds)
+        self.calls += 1
+        return "late"
+
+    async def stumble(self):
+        raise KeyError("a bug of ours")
+
+
+def make_peer(**_):
+    return Peer()
+
+
+class InProcess:
+    """The simulator's wire."""
+
+    def run(self, test):
+        async def program():
+            process = Process("replica-0")
+            wire = SimulatedWire(process, Peer(), random.Random(1), latency=0.001)
+
+            async def kill():
+                process.kill()
+
+            await test(wire, HostedReplica("replica-0", wire, BOUNDS), kill)
+
+        clock.run(program())
+
+
+class OverRay:
+    """Ray's wire, to an actor made as the binding makes them."""
+
+    def __init__(self):
+        self.made = 0
+
+    def run(self, test):
+        from rljob_runtime.coordinator.actors import Host
+        from rljob_runtime.coordinator.ray_binding import RayWire
+
+        self.made += 1
+        name = f"replica-{self.made}"
+        handle = Host.options(
+            name=name, lifetime="detached", num_cpus=0, max_task_retries=0, max_concurrency=16
+        ).remote("test_coordinator_contract:make_peer", {})
+        wire = RayWire(name, handle)
+
+        async def program():
+            pid = await wire.call(60, "pid")
+
+            async def kill():
+                os.kill(pid, signal.SIGKILL)
+
+            await test(wire, HostedReplica(name, wire, BOUNDS), kill)
+
+        import ray
+
+        try:
+            asyncio.run(program())
+        finally:
+            ray.kill(handle)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    import ray
+
+    here = os.path.dirname(__file__)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        namespace="contract",
+        runtime_env={"env_vars": {"PYTHONPATH": here}},
+    )
+    yield OverRay()
+    ray.shutdown()
+
+
+@pytest.fixture(params=["in-process", pytest.param("ray", marks=pytest.mark.engine)])
+def binding(request):
+    return InProcess() if request.param == "in-process" else request.getfixturevalue("ray_cluster")
+
+
+def request(attempt=1, version=1):
+    return GenerateRequest(KEY, attempt, (1, 2), Sampling(max_tokens=20, seed=5), version)
+
+
+async def collect(replica, after=0):
+    deltas, cursor = [], after
+    while not (deltas and deltas[-1].finish_reason):
+        report = await replica.poll(1, cursor, 5.0)
+        deltas += report.deltas
+        cursor = report.cursor
+    return deltas, cursor
+
+
+def test_a_response_comes_whole_and_in_order(binding):
+    async def test(wire, replica, kill):
+        await replica.submit(1, [request()])
+        deltas, _ = await collect(replica)
+        assert [delta.offset for delta in deltas] == [
+            sum(len(d.token_ids) for d in deltas[:place]) for place in range(len(deltas))
+        ]
+        assert deltas[-1].finish_reason is FinishReason.STOP
+        assert {delta.weight_version for delta in deltas} == {1}
+
+    binding.run(test)
+
+
+def test_what_was_not_acknowledged_comes_again(binding):
+    async def test(wire, replica, kill):
+        await replica.submit(1, [request()])
+        deltas, cursor = await collect(replica)
+        again = await replica.poll(1, 0, 0.0)
+        assert again.deltas == tuple(deltas[-len(again.deltas) :])
+        assert (await replica.poll(1, cursor, 0.0)).deltas == ()
+
+    binding.run(test)
+
+
+def test_a_command_given_twice_is_done_once(binding):
+    async def test(wire, replica, kill):
+        await asyncio.gather(replica.submit(1, [request()]), replica.submit(1, [request()]))
+        deltas, _ = await collect(replica)
+        assert len([delta for delta in deltas if delta.finish_reason]) == 1
+        assert len([delta for delta in deltas if delta.offset == 0]) == 1
+
+    binding.run(test)
+
+
+def test_refusals_keep_their_kind_and_their_words(binding):
+    async def test(wire, replica, kill):
+        with pytest.raises(WrongVersion, match="holds version 1, not 9"):
+            await replica.submit(1, [request(version=9)])
+        await replica.submit(1, [request()])
+        with pytest.raises(Refused, match="still holds 1 request"):
+            await replica.load(1, 2)
+
+    binding.run(test)
+
+
+def test_a_former_coordinator_is_refused(binding):
+    async def test(wire, replica, kill):
+        await replica.abort(5, [])
+        with pytest.raises(StaleTerm, match="term 4 is over"):
+            await replica.submit(4, [request()])
+        await replica.submit(5, [request()])
+
+    binding.run(test)
+
+
+def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
+    async def test(wire, replica, kill):
+        if isinstance(wire, SimulatedWire):
+            pytest.skip("in-process a bug is the test's own to see")
+        with pytest.raises(Refused, match=r"stumble failed: KeyError.*a bug of ours"):
+            await wire.call(20, "stumble")
+        await replica.abort(1, [])
+
+    binding.run(test)
+
+
+def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
+    async def test(wire, replica, kill):
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(PeerTimeout, match="sleep"):
+            await wire.call(0.3, "sleep", 3.0)
+        assert asyncio.get_running_loop().time() - before < 2.5
+        await replica.abort(1, [])
+
+    binding.run(test)
+
+
+def test_a_late_reply_disturbs_nobody(binding):
+    async def test(wire, replica, kill):
+        with pytest.raises(PeerTimeout):
+            await wire.call(0.1, "sleep", 0.5)
+        assert await wire.call(20, "count") == 0
+        await asyncio.sleep(1.5)
+        # It was done after all: the caller must count with that, and every command is idempotent.
+        assert await wire.call(20, "count") == 1
+
+    binding.run(test)
+
+
+def test_a_caller_that_gives_up_leaves_the_peer_usable(binding):
+    async def test(wire, replica, kill):
+        call = asyncio.create_task(replica.poll(1, 0, 10.0))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await replica.submit(1, [request()])
+        await collect(replica)
+
+    binding.run(test)
+
+
+def test_death_ends_a_call_that_waits_and_every_later_one(binding):
+    async def test(wire, replica, kill):
+        call = asyncio.create_task(replica.poll(1, 0, 15.0))
+        await asyncio.sleep(0.3)
+        await kill()
+        with pytest.raises(PeerGone):
+            await call
+        with pytest.raises(PeerGone):
+            await replica.submit(1, [request()])
+
+    binding.run(test)

@@ -1,0 +1,37 @@
+"""A real job on a local Ray: toy model, reference engine, real relay, real trainer."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rljob_api import RLJob, load
+from rljob_api.status import FinishedOutcome
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
+
+
+@pytest.mark.engine
+def test_a_job_runs_and_a_longer_one_goes_on_in_the_same_folder(tmp_path):
+    from rljob_runtime.local import run
+
+    manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+
+    def lasting(rounds: int) -> RLJob:
+        return load({**manifest, "spec": {**manifest["spec"], "rounds": rounds}})
+
+    first = run(lasting(2), tmp_path)
+    assert first.finished is not None
+    assert first.finished.outcome is FinishedOutcome.COMPLETE, first.finished.message
+    assert (first.round, first.weight_version) == (2, 3)
+    assert Path(first.model_path or "").is_dir()
+
+    second = run(lasting(3), tmp_path)
+    assert second.finished is not None
+    assert second.finished.outcome is FinishedOutcome.COMPLETE, second.finished.message
+    assert (second.round, second.weight_version) == (3, 4)
+    assert second.totals is not None
+    assert second.totals.coordinator_restarts == 1
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]

@@ -1,0 +1,218 @@
+"""The state store refuses what would break the run, and gives back a round as it was left."""
+
+import sqlite3
+
+import pytest
+
+from rljob_api.status import RoundKind
+from rljob_runtime.coordinator.store import Boundary, Store, StoreUnusable, Tokens, journal_for
+from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Saved, Settlement
+from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+
+PROMPTS = (PromptKey(0, 3), PromptKey(0, 1))
+FIRST = TrajectoryKey(PROMPTS[0], 0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "state.db", "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    store.publish(1, 0)
+    yield store
+    store.close()
+
+
+def plan_of(step: int = 1, version: int = 1, prompts: tuple[PromptKey, ...] = PROMPTS) -> RoundPlan:
+    return RoundPlan(step, RoundKind.LONG, version, prompts, 2)
+
+
+def settlement(fate: PromptFate = PromptFate.TRAINED) -> Settlement:
+    reasons = {} if fate is PromptFate.TRAINED else dict.fromkeys(PROMPTS, "RewardFailed")
+    return Settlement(PROMPTS if not reasons else (), dict.fromkeys(PROMPTS, fate), reasons)
+
+
+def launch(store: Store, plan: RoundPlan, attempt: int = 1) -> None:
+    leases = [(key, Lease("rollout-0", attempt)) for key in plan.trajectories()]
+    store.launched(plan.step, plan.version, leases)
+
+
+def finish(store: Store, plan: RoundPlan) -> None:
+    keys = plan.trajectories()
+    tokens = [Tokens(key, 0, (5, 6), (-1.0, -2.0)) for key in keys]
+    responses = [Response(k, 1, plan.version, (5, 6), (-1.0, -2.0), FinishReason.STOP, "rollout-0") for k in keys]
+    store.finish(plan.step, tokens, responses)
+
+
+def generate(store: Store, plan: RoundPlan, *, score: bool = True) -> RoundPlan:
+    """Open the round and bring its responses to their end, with their rewards."""
+    store.open_round(plan, Cursor(0, 2 * plan.step))
+    launch(store, plan)
+    finish(store, plan)
+    for key in plan.trajectories() if score else ():
+        store.score(plan.step, key, 1.0)
+    return plan
+
+
+def train(store: Store, plan: RoundPlan) -> None:
+    """The whole round, as the coordinator does it."""
+    generate(store, plan)
+    store.assign(plan.step, plan.trajectories())
+    store.close_round(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
+
+
+def not_assigned(store: Store) -> None:
+    generate(store, plan_of())
+    store.close_round(settlement(), Boundary(1, Cursor()))
+
+
+def assigned_in_part(store: Store) -> None:
+    generate(store, plan_of())
+    store.assign(1, plan_of().trajectories()[:3])
+    store.close_round(settlement(), Boundary(1, Cursor()))
+
+
+def not_scored(store: Store) -> None:
+    generate(store, plan_of(), score=False)
+    store.assign(1, plan_of().trajectories())
+    store.close_round(settlement(), Boundary(1, Cursor()))
+
+
+def assigned_twice(store: Store) -> None:
+    generate(store, plan_of())
+    for _ in range(2):
+        store.assign(1, [FIRST])
+
+
+def trained_in_two_rounds(store: Store) -> None:
+    train(store, plan_of())
+    store.publish(2, 1)
+    generate(store, plan_of(2, 2))
+    store.assign(2, [FIRST])
+
+
+def another_fate(store: Store) -> None:
+    train(store, plan_of())
+    store.close_round(settlement(PromptFate.FILTERED), Boundary(1, Cursor()))
+
+
+def closed_with_prompts_open(store: Store) -> None:
+    generate(store, plan_of())
+    store.close_round(Settlement(()), Boundary(1, Cursor()))
+
+
+def a_round_left_out(store: Store) -> None:
+    store.close_round(Settlement(()), Boundary(2, Cursor()))
+
+
+def version_used_twice(store: Store) -> None:
+    store.publish(2, 1)
+    store.rewind(0)
+    store.publish(2, 1)
+
+
+def attempt_falls(store: Store) -> None:
+    store.open_round(plan_of(), Cursor())
+    launch(store, plan_of(), 2)
+    launch(store, plan_of(), 1)
+
+
+def two_versions(store: Store) -> None:
+    store.publish(2, 1)
+    store.open_round(plan_of(), Cursor())
+    launch(store, plan_of())
+    launch(store, plan_of(version=2), 2)
+
+
+def a_hole(store: Store) -> None:
+    generate(store, plan_of())
+    store.append(1, [Tokens(FIRST, 3, (7,), (-1.0,))])
+
+
+def tokens_without_logprobs(store: Store) -> None:
+    generate(store, plan_of())
+    store.append(1, [Tokens(FIRST, 2, (7, 8), (-1.0,))])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (not_assigned, "only what was assigned to the step is trained on"),
+        (assigned_in_part, "only what was assigned to the step is trained on"),
+        (not_scored, "CHECK constraint failed"),
+        (assigned_twice, "UNIQUE constraint failed: assigned"),
+        (trained_in_two_rounds, "UNIQUE constraint failed: assigned"),
+        (another_fate, "a prompt has one fate"),
+        (closed_with_prompts_open, "every prompt has a fate"),
+        (a_round_left_out, "rounds follow each other"),
+        (version_used_twice, "a weight version is never used twice"),
+        (attempt_falls, "an attempt never falls"),
+        (two_versions, "a trajectory has one weight version"),
+        (a_hole, "tokens are appended without a hole"),
+        (tokens_without_logprobs, "CHECK constraint failed"),
+    ],
+)
+def test_the_store_refuses(store, mistake, message):
+    with pytest.raises(sqlite3.IntegrityError, match=message):
+        mistake(store)
+
+
+def test_what_is_refused_changes_nothing(store):
+    with pytest.raises(sqlite3.IntegrityError):
+        assigned_in_part(store)
+    assert store.outcomes() == {"open": 4}
+    assert store.boundary().step == 0
+    assert store.round_under_way().partials.keys() == set(plan_of().trajectories())
+
+
+def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
+    store.open_round(plan_of(), Cursor(0, 2))
+    launch(store, plan_of(), 3)
+    store.append(1, [Tokens(FIRST, 0, (5, 6), (-1.0, -2.0))])
+    store.append(1, [Tokens(FIRST, 2, (7,), (-3.0,))])
+    store.close()
+    reopened = Store(tmp_path / "state.db", "uid-1")
+    found = reopened.round_under_way()
+    reopened.close()
+    assert (found.plan.prompts, found.plan.version, found.cursor) == (PROMPTS, 1, Cursor(0, 2))
+    assert found.saved[FIRST] == Saved(attempt=3)
+    partial = found.partials.pop(FIRST)
+    assert (partial.token_ids, partial.logprobs, partial.lease) == (
+        [5, 6, 7],
+        [-1.0, -2.0, -3.0],
+        Lease("rollout-0", 3),
+    )
+    assert not found.partials
+    assert not found.assigned
+
+
+def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):
+    train(store, plan_of())
+    store.publish(2, 1)
+    assert store.rewind(0)
+    assert [(entry.version, entry.lost) for entry in store.versions().history] == [(1, False), (2, True)]
+    assert (store.outcomes(), store.boundary().step) == ({}, 0)
+    train(store, plan_of())
+    assert store.outcomes() == {"trained": 4}
+    assert not store.rewind(7)
+
+
+def test_a_store_of_another_job_is_refused_by_name(store, tmp_path):
+    store.close()
+    with pytest.raises(StoreUnusable, match="belongs to job uid-1, not uid-2: give each job a folder of its own"):
+        Store(tmp_path / "state.db", "uid-2")
+
+
+def test_a_file_that_is_no_store_is_named(tmp_path):
+    (tmp_path / "state.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(StoreUnusable, match=r"state\.db: file is not a database; restore the volume"):
+        Store(tmp_path / "state.db", "uid-1")
+
+
+def test_terms_only_rise(store):
+    assert [store.adopt_term(term) for term in (1, 1, 7, 3)] == [1, 2, 7, 8]
+
+
+@pytest.mark.parametrize(("kind", "journal"), [("ext4", "WAL"), ("nfs4", "TRUNCATE")])
+def test_the_journal_suits_the_file_system(tmp_path, kind, journal):
+    mounts = f"overlay / overlay rw 0 0\nvolume {tmp_path.resolve()} {kind} rw 0 0\n"
+    assert journal_for(tmp_path / "state.db", mounts) == journal

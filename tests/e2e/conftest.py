@@ -1,0 +1,50 @@
+"""End to end: the operator installed by Helm on whatever cluster `kubeconfig` gives, jobs applied with kubectl."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "hack"))
+
+
+@pytest.fixture(scope="module")
+def installed(kubeconfig: Path) -> Iterator[None]:
+    """The operator, installed for a module's tests, and the shell's variables that point to its cluster."""
+    import demo
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(kubeconfig))
+        tools = subprocess.run([*demo.CLUSTER, "tools"], capture_output=True, text=True, check=True).stdout.strip()
+        patch.setenv("PATH", tools, prepend=os.pathsep)
+        demo.install_operator()
+        yield
+        subprocess.run(["helm", "uninstall", "rljob", "-n", SYSTEM_NAMESPACE, "--wait"], check=True)
+
+
+@pytest.fixture
+def kubectl(installed: None) -> Iterator[Kubectl]:
+    """kubectl in a namespace of its own, which goes with the test."""
+    namespace = f"e2e-{uuid.uuid4().hex[:8]}"
+    kube = Kubectl(namespace)
+    kube("create", "namespace", namespace)
+    yield kube
+    kube("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture
+def minimal() -> dict[str, Any]:
+    """The job of examples/minimal.yaml."""
+    documents = yaml.safe_load_all((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = next(d for d in documents if d and d["kind"] == "RLJob")
+    return found

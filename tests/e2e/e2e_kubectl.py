@@ -1,0 +1,85 @@
+"""kubectl as the end-to-end tests use it, and what they read from a job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+SYSTEM_NAMESPACE = "rljob-system"
+
+
+class Kubectl:
+    """kubectl in one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def __call__(self, *args: str, check: bool = True, stdin: str | None = None) -> str:
+        done = subprocess.run(
+            ["kubectl", "-n", self.namespace, *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"kubectl {' '.join(args)}: {done.stderr}")
+        return done.stdout + ("" if check else done.stderr)
+
+    def get(self, *args: str) -> Any:
+        return json.loads(self("get", *args, "-o", "json"))
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        self("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+
+    def job(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("rljob", name)
+        return found
+
+    def pods(self, name: str, role: str | None = None) -> list[dict[str, Any]]:
+        """Pods of the job that are not being deleted."""
+        selector = f"rljob.dev/job={name}" + (f",rljob.dev/role={role}" if role else "")
+        found: list[dict[str, Any]] = self.get("pods", "-l", selector)["items"]
+        return [p for p in found if "deletionTimestamp" not in p["metadata"]]
+
+    def wait(self, what: str, probe: Callable[[], Any], seconds: float = 400.0) -> Any:
+        """The first truthy answer of `probe`, or a failure that shows how things stand."""
+        end = time.monotonic() + seconds
+        trouble = ""
+        while time.monotonic() < end:
+            try:
+                if answer := probe():
+                    return answer
+            except AssertionError as error:  # the object is not there yet, or the API server is busy
+                trouble = str(error)
+            time.sleep(0.5)
+        raise AssertionError(f"not seen in {seconds:.0f} s: {what} ({trouble})\n{self.story()}")
+
+    def story(self) -> str:
+        """What a person would look at."""
+        parts = [
+            self("describe", "rljobs", check=False),
+            self("get", "pods", "-o", "wide", check=False),
+            self("logs", "-l", "rljob.dev/role=coordinator", "--tail=30", check=False),
+            Kubectl(SYSTEM_NAMESPACE)("logs", "-l", "app.kubernetes.io/name=rljob", "--tail=30", check=False),
+        ]
+        return "\n".join(parts)
+
+
+def condition(job: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A condition by type, `{}` when it is not there."""
+    return next((c for c in (job.get("status") or {}).get("conditions", []) if c["type"] == kind), {})
+
+
+def is_true(job: dict[str, Any], kind: str) -> bool:
+    return condition(job, kind).get("status") == "True"
+
+
+def runtime(job: dict[str, Any]) -> dict[str, Any]:
+    return (job.get("status") or {}).get("runtime") or {}

@@ -1,0 +1,208 @@
+"""Outbox, ledger, block pool and sampling on their own, under arbitrary orders of events."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from rljob_runtime.coordinator.protocols import Delta, GenerateRequest
+from rljob_runtime.rollout.engine import EngineRequest, StepOutput, seed_of
+from rljob_runtime.rollout.kv_blocks import BlockPool
+from rljob_runtime.rollout.ledger import Ledger, engine_id
+from rljob_runtime.rollout.outbox import Outbox
+from rljob_runtime.rollout.sampling import sample, uniforms
+from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+
+KEYS = [TrajectoryKey(PromptKey(0, i), 0) for i in range(3)]
+
+
+def delta(key: int, offset: int, attempt: int = 1, end: bool = False) -> Delta:
+    return Delta(KEYS[key], attempt, offset, (offset,), (-float(offset),), 7, FinishReason.STOP if end else None)
+
+
+# --- outbox ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.one_of(st.sampled_from(range(3)), st.sampled_from(["poll", "lost reply"])), max_size=60))
+def test_every_token_arrives_once_and_in_order_whatever_replies_are_lost(events: list[int | str]) -> None:
+    outbox, made = Outbox(), [0, 0, 0]
+    cursor, received = 0, [[], [], []]  # type: ignore[var-annotated]
+    for event in [*events, "poll"]:
+        if isinstance(event, int):
+            outbox.put([delta(event, made[event])])
+            made[event] += 1
+            continue
+        new_cursor, deltas = outbox.take(cursor)
+        if event == "poll":
+            cursor = new_cursor
+            for d in deltas:
+                received[KEYS.index(d.key)] += d.token_ids
+    assert received == [list(range(n)) for n in made]
+    assert outbox.take(cursor)[1] == ()
+
+
+def test_unseen_tokens_of_an_attempt_travel_together() -> None:
+    outbox = Outbox()
+    outbox.put([delta(0, 0), delta(1, 0)])
+    outbox.put([delta(0, 1, end=True)])
+    assert outbox.take(0) == (2, (Delta(KEYS[0], 1, 0, (0, 1), (0.0, -1.0), 7, FinishReason.STOP), delta(1, 0)))
+
+
+def test_attempts_are_never_mixed() -> None:
+    outbox = Outbox()
+    outbox.put([delta(0, 0), delta(0, 0, attempt=2)])
+    assert [d.attempt for d in outbox.take(0)[1]] == [1, 2]
+
+
+def test_a_cursor_of_another_boot_acknowledges_nothing() -> None:
+    outbox = Outbox()
+    outbox.put([delta(0, 0)])
+    outbox.take(0)
+    assert len(outbox.take(99)[1]) == 1
+
+
+def test_ready_means_that_something_new_can_be_taken() -> None:
+    outbox = Outbox()
+    waiting = outbox.ready(0)
+    assert not waiting.done()
+    outbox.put([])
+    assert not waiting.done()
+    outbox.put([delta(0, 0)])
+    assert waiting.done()
+    cursor, _ = outbox.take(0)
+    assert outbox.ready(0).done(), "an unacknowledged delta is there to be taken again"
+    assert not outbox.ready(cursor).done()
+    last = outbox.ready(cursor)
+    outbox.wake()
+    assert last.done()
+
+
+# --- ledger ----------------------------------------------------------------------------------------------------------
+
+
+def request(key: int, attempt: int, prefix: int = 0) -> GenerateRequest:
+    return GenerateRequest(KEYS[key], attempt, (1,), Sampling(8), 7, tuple(range(prefix)))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("submit"), st.integers(0, 2), st.integers(1, 4)),
+            st.tuples(st.just("abort"), st.integers(0, 2), st.just(0)),
+            st.tuples(st.just("finish"), st.integers(0, 2), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_an_attempt_starts_at_most_once_and_only_upwards(events: list[tuple[str, int, int]]) -> None:
+    ledger, started = Ledger(), {key: [0] for key in range(3)}
+    running: set[str] = set()
+    for event, key, attempt in events:
+        if event == "submit":
+            admission = ledger.admit([request(key, attempt)])
+            running -= set(admission.replaced)
+            for r in admission.started:
+                started[key].append(r.attempt)
+                running.add(engine_id(r.key, r.attempt))
+        elif event == "abort":
+            running -= set(ledger.abort([KEYS[key]]))
+        else:
+            name = engine_id(KEYS[key], started[key][-1])
+            ended = ledger.deltas([StepOutput(name, (5,), (0.0,), FinishReason.STOP)], 7)
+            assert [d.attempt for d in ended] == ([started[key][-1]] if name in running else [])
+            running.discard(name)
+        assert len(ledger) == len(running)
+        assert len(running) == len({name.split("#")[0] for name in running}), "two attempts of one trajectory run"
+    assert all(attempts == sorted(set(attempts)) for attempts in started.values())
+
+
+def test_offsets_continue_the_prefix() -> None:
+    ledger = Ledger()
+    ledger.admit([request(0, 1, prefix=5)])
+    outputs = [StepOutput(engine_id(KEYS[0], 1), (8, 9), (0.0, 0.0)), StepOutput(engine_id(KEYS[0], 1), (7,), (0.0,))]
+    assert [d.offset for d in ledger.deltas(outputs, 7)] == [5, 7]
+
+
+def test_outputs_of_what_is_not_held_are_dropped() -> None:
+    ledger = Ledger()
+    ledger.admit([request(0, 1)])
+    ledger.abort([KEYS[0]])
+    assert ledger.deltas([StepOutput(engine_id(KEYS[0], 1), (8,), (0.0,))], 7) == []
+
+
+def test_new_weights_begin_a_new_ledger_but_not_over_held_requests() -> None:
+    ledger = Ledger()
+    ledger.admit([request(0, 1)])
+    with pytest.raises(RuntimeError, match="1 requests are held"):
+        ledger.forget()
+    ledger.abort([KEYS[0]])
+    ledger.forget()
+    assert ledger.admit([request(0, 1)]).started == (request(0, 1),)
+
+
+# --- KV blocks -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.booleans()), max_size=40),
+)
+def test_no_block_has_two_owners_and_none_is_lost(total: int, size: int, events: list[tuple[int, int, bool]]) -> None:
+    pool, tables = BlockPool(total, size), [[], [], [], []]  # type: ignore[var-annotated]
+    for owner, tokens, release in events:
+        if release:
+            pool.release(tables[owner])
+            continue
+        before = [list(t) for t in tables]
+        if pool.grow(tables[owner], tokens):
+            assert len(tables[owner]) * size >= tokens
+        else:
+            assert tables == before
+        taken = [block for table in tables for block in table]
+        assert len(taken) == len(set(taken))
+        assert set(taken) <= set(range(total))
+        assert pool.used_share == pytest.approx(len(taken) / total)
+
+
+@pytest.mark.parametrize(("total", "size"), [(0, 4), (4, 0)])
+def test_an_empty_cache_is_refused(total: int, size: int) -> None:
+    with pytest.raises(ValueError, match="at least one block of one token"):
+        BlockPool(total, size)
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_uniforms_are_uniform_and_independent_of_their_neighbours() -> None:
+    by_seed = uniforms(range(20_000), [0] * 20_000)
+    by_position = uniforms([5] * 20_000, range(20_000))
+    for drawn in (by_seed, by_position):
+        assert 0 <= drawn.min() < drawn.max() < 1
+        assert abs(drawn.mean() - 0.5) < 0.01
+        assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.03
+    assert len(set(by_seed) | set(by_position)) == 40_000 - 1  # (seed 5, position 0) is in both.
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 1000))
+def test_a_draw_depends_on_its_seed_and_position_only(seed: int, position: int) -> None:
+    logits = torch.linspace(-3, 3, 40).repeat(3, 1)
+    tokens, logprobs = sample(logits, [1.0, 0.0, 0.5], [1, 2, seed], [9, 9, position])
+    alone = sample(logits[:1], [0.5], [seed], [position])
+    assert ([tokens[2]], [logprobs[2]]) == alone
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = torch.full((500, 64), -torch.inf)
+    logits[:, 17] = 0.0
+    tokens, logprobs = sample(logits, [1.0] * 500, list(range(500)), [0] * 500)
+    assert set(tokens) == {17}
+    assert set(logprobs) == {0.0}
+
+
+def test_seeds_fit_the_engines_and_their_absence_is_random() -> None:
+    assert seed_of(EngineRequest("a", (1,), 1, seed=2**64 - 1)) == 2**63 - 1
+    assert seed_of(EngineRequest("a", (1,), 1)) != seed_of(EngineRequest("a", (1,), 1))

@@ -1,0 +1,277 @@
+"""The sabotages: each is one line of the real code made wrong, and the tests that must go red over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`line` must stand exactly once in `file`; it is replaced by `sabotage`, and `tests` (for pytest) must fail."""
+
+    name: str
+    file: str
+    line: str
+    sabotage: str
+    tests: tuple[str, ...]
+
+
+API = "crds/rljob_api"
+OPERATOR = "operator/rljob_operator"
+RUNTIME = "runtime/rljob_runtime"
+
+GRADIENT = (
+    "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
+    "[3-no std, tight clip-float64]",
+)
+CHECKPOINTS = (
+    "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
+    "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
+    "tests/training/test_training_checkpoint.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
+)
+SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
+ROUNDS = (
+    "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
+    "tests/coordinator/test_coordinator_rounds.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
+)
+STORE = ("tests/coordinator/test_coordinator_store.py",)
+FENCES = ("tests/relay/test_relay_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
+SEGMENT = (
+    "tests/relay/test_relay_segment.py::test_a_draft_is_not_committed_before_every_chunk_is_verified",
+    "tests/relay/test_relay_segment.py::test_a_chunk_with_another_checksum_is_not_accepted",
+    "tests/relay/test_relay_segment.py::test_versions_only_rise",
+)
+REPLICA = (
+    "tests/rollout/test_rollout_replica.py::test_an_older_term_is_refused_by_every_command",
+    "tests/rollout/test_rollout_replica.py::test_repeated_and_late_attempts_generate_nothing",
+    "tests/rollout/test_rollout_replica.py::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
+)
+VLLM = (
+    "tests/rollout/test_rollout_contract.py::test_loaded_weights_are_the_trainers[VLLM]",
+    "tests/rollout/test_rollout_contract.py::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
+)
+POLICIES = ("tests/operator/test_operator_policies.py",)
+PLAN = (
+    "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
+    "tests/operator/test_operator_plan.py::test_a_lost_pods_name_is_not_used_again",
+    "tests/operator/test_operator_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
+    "tests/operator/test_operator_plan.py::test_what_is_complete_stays_complete",
+)
+DELETIONS = (
+    "tests/operator/test_operator_parts.py::"
+    "test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged",
+)
+CEL = ("tests/api/test_api_cel.py::test_the_server_refuses_what_it_can_see",)
+INVALID = ("tests/api/test_api_invalid.py",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- the update is the one of the papers ---
+    Mutant(
+        "half of the tokens are counted",
+        f"{RUNTIME}/training/contribution.py",
+        "gradient.div_(count)",
+        "gradient.div_(count / 2)",
+        GRADIENT,
+    ),
+    Mutant(
+        "advantages are not centred",
+        f"{RUNTIME}/training/advantages.py",
+        "mean = math.fsum(rewards) / len(rewards)",
+        "mean = 0.0",
+        GRADIENT,
+    ),
+    Mutant(
+        "ratios are not clipped from above",
+        f"{RUNTIME}/training/loss.py",
+        "held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)",
+        "held = ratio.clamp(min=1 - config.clip_low)",
+        GRADIENT,
+    ),
+    Mutant(
+        "a checkpoint counts without its marker",
+        f"{RUNTIME}/training/checkpoint.py",
+        "return (folder / MARKER).is_file()",
+        "return folder.is_dir()",
+        CHECKPOINTS,
+    ),
+    Mutant(
+        "a checkpoint's checksum is not looked at",
+        f"{RUNTIME}/training/checkpoint.py",
+        "if file_sha256(path) != written.sha256:",
+        "if False:",
+        CHECKPOINTS,
+    ),
+    # --- every response is trained on once, and is of one version ---
+    Mutant(
+        "tokens are taken from whoever sends them",
+        f"{RUNTIME}/scheduling/partials.py",
+        "if held is None or held.lease != lease:",
+        "if held is None:",
+        SCHEDULING,
+    ),
+    Mutant(
+        "repeated tokens are appended again",
+        f"{RUNTIME}/scheduling/partials.py",
+        "held.token_ids.extend(token_ids[known:])",
+        "held.token_ids.extend(token_ids)",
+        SCHEDULING,
+    ),
+    Mutant(
+        "a lost weight version's number is used again",
+        f"{RUNTIME}/scheduling/versions.py",
+        "(entry.version for entry in self.history)]) + 1",
+        "(entry.version for entry in self.history if not entry.lost)]) + 1",
+        SCHEDULING,
+    ),
+    Mutant(
+        "a failed reward counts as zero",
+        f"{RUNTIME}/coordinator/generation.py",
+        "reward = None\n",
+        "reward = 0.0\n",
+        ROUNDS,
+    ),
+    Mutant(
+        "responses are not assigned before they are trained on",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "await self._store.do(lambda store: store.assign(step, keys))",
+        "assert keys",
+        ROUNDS,
+    ),
+    Mutant(
+        "the store lets anything be trained on",
+        f"{RUNTIME}/coordinator/store_schema.py",
+        """f"NEW.outcome = 'trained' AND NOT EXISTS (SELECT 1 FROM assigned WHERE {_SAME} AND sample = NEW.sample)",""",
+        '"0",',
+        STORE,
+    ),
+    # --- weights: one order of coordinators and chains, whole versions only ---
+    Mutant(
+        "a relay accepts an older chain",
+        f"{RUNTIME}/relay/fence.py",
+        "if other.chain < self.chain:",
+        "if False:",
+        FENCES,
+    ),
+    Mutant(
+        "readers are given a version before it is whole",
+        f"{RUNTIME}/relay/segment.py",
+        "if not self.owns(draft) or not draft.whole:",
+        "if not self.owns(draft):",
+        SEGMENT,
+    ),
+    Mutant(
+        "a chunk's checksum is not looked at",
+        f"{RUNTIME}/relay/slot.py",
+        "if self.manifest.checksums[index] != checksum:",
+        "if False:",
+        SEGMENT,
+    ),
+    # --- rollout: what was asked for, from the weights that were asked for ---
+    Mutant(
+        "a replica obeys a former coordinator",
+        f"{RUNTIME}/rollout/replica.py",
+        "if term < self._term:",
+        "if False:",
+        REPLICA,
+    ),
+    Mutant(
+        "an attempt that is repeated generates again",
+        f"{RUNTIME}/rollout/ledger.py",
+        "if seen is not None and request.attempt <= seen:",
+        "if False:",
+        REPLICA,
+    ),
+    Mutant(
+        "whatever version the relay holds is loaded",
+        f"{RUNTIME}/rollout/weights.py",
+        "if weights.manifest.version != version:",
+        "if False:",
+        REPLICA,
+    ),
+    Mutant(
+        "the prefix cache outlives its weights",
+        f"{RUNTIME}/rollout/vllm_engine.py",
+        "if not self._engine.reset_prefix_cache():",
+        "if False:",
+        VLLM,
+    ),
+    Mutant(
+        "a tied head keeps its old weights",
+        f"{RUNTIME}/rollout/vllm_worker.py",
+        "repair_tied_head(self.model_runner.model)",
+        "pass",
+        VLLM,
+    ),
+    Mutant(
+        "log-probabilities ignore the temperature",
+        f"{RUNTIME}/rollout/vllm_engine.py",
+        '"processed_logprobs"',
+        '"raw_logprobs"',
+        VLLM,
+    ),
+    # --- the operator ---
+    Mutant(
+        "an incarnation is used again",
+        f"{OPERATOR}/policies/placement.py",
+        "number = max(seen.highest_incarnation(machine), incarnations.get(machine, 0)) + 1",
+        "number = seen.highest_incarnation(machine) + 1",
+        PLAN,
+    ),
+    Mutant(
+        "the back-off is not written down",
+        f"{OPERATOR}/policies/plan.py",
+        '"replacements": replacements,',
+        '"replacements": before.replacements,',
+        PLAN,
+    ),
+    Mutant(
+        "an equal status is written again",
+        f"{OPERATOR}/policies/plan.py",
+        'return None if mine == job.status.model_copy(update={"runtime": None}) else mine',
+        "return mine",
+        PLAN,
+    ),
+    Mutant(
+        "Complete is taken back",
+        f"{OPERATOR}/policies/plan.py",
+        "if job.status.ended:",
+        "if False:",
+        PLAN,
+    ),
+    Mutant(
+        "a new chain keeps the old epoch",
+        f"{OPERATOR}/policies/relay.py",
+        "epoch=floor + 1,",
+        "epoch=floor,",
+        POLICIES,
+    ),
+    Mutant(
+        "a machine leaves before it is drained",
+        f"{OPERATOR}/policies/drain.py",
+        "return frozenset(machine for machine in leaving if machine in drained or machine not in working)",
+        "return frozenset(leaving)",
+        POLICIES,
+    ),
+    Mutant(
+        "whatever pod has the name is deleted",
+        f"{OPERATOR}/act.py",
+        "pod.name, uid=pod.uid)",
+        "pod.name)",
+        DELETIONS,
+    ),
+    # --- the API ---
+    Mutant(
+        "a rule is lost on its way to the server",
+        f"{API}/cel.py",
+        '"self.promptsPerRound % self.minibatches == 0"',
+        '"true"',
+        CEL,
+    ),
+    Mutant(
+        "unknown fields are accepted",
+        f"{API}/fields.py",
+        'extra="forbid"',
+        'extra="ignore"',
+        INVALID,
+    ),
+)

@@ -1,0 +1,87 @@
+"""Breaks the code one line at a time and demands that the tests notice.
+
+Each mutant is applied to a copy of the tree, and only the tests named with it run there. A mutant that survives, a line
+that is no longer there, and a test that fails without the mutant are all failures of this run.
+
+    python tests/sabotage/run.py [NAME ...]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
+TESTS_FAILED = 1
+"""pytest's exit status when tests ran and some failed; anything else means that the mutant broke the run itself."""
+
+
+def main(names: list[str]) -> int:
+    if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
+        print(f"sabotage: there is no mutant named {', '.join(sorted(unknown))}")
+        return 2
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
+        tree = Path(folder)
+        for part in COPIED:
+            source = ROOT / part
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, tree / part)
+        status, output = _pytest(tree, tuple(sorted({test for mutant in chosen for test in mutant.tests})))
+        if status != 0:
+            print(output[-4000:])
+            print("sabotage: these tests must pass without any mutant")
+            return 1
+        print("the tests pass without any mutant", flush=True)
+        survived = [mutant.name for mutant in chosen if not _caught(tree, mutant)]
+    print(f"sabotages: {len(chosen) - len(survived)} caught, {len(survived)} survived")
+    for name in survived:
+        print(f"  survived: {name}")
+    return 1 if survived else 0
+
+
+def _caught(tree: Path, mutant: Mutant) -> bool:
+    path = tree / mutant.file
+    original = path.read_text(encoding="utf-8")
+    if original.count(mutant.line) != 1:
+        print(f"{mutant.name}: the line is there {original.count(mutant.line)} times, wanted once: {mutant.line!r}")
+        return False
+    started = time.monotonic()
+    path.write_text(original.replace(mutant.line, mutant.sabotage), encoding="utf-8")
+    try:
+        status, output = _pytest(tree, mutant.tests)
+    finally:
+        path.write_text(original, encoding="utf-8")
+    seconds = f"{time.monotonic() - started:.0f} s"
+    if status != TESTS_FAILED:
+        print(f"SURVIVED {mutant.name} ({seconds})\n{output[-2000:]}", flush=True)
+        return False
+    failed = next((line for line in output.splitlines() if line.startswith("FAILED ")), "")
+    print(f"caught   {mutant.name} ({seconds}): {failed.partition('::')[2]}", flush=True)
+    return True
+
+
+def _pytest(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    # The copy's packages come before the editable install. No bytecode: a mutant can keep a file's size and second.
+    path = os.pathsep.join(str(tree / part) for part in ("crds", "operator", "runtime"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""Fixtures of the training tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from training_toys import save_tiny_model, save_tokenizer
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny matrices: a second thread on a busy machine costs more than all of the work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def norms_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' norms compute in fp32 whatever the weights are in: with them no two programs agree to 1e-12."""
+
+    def forward(self: LlamaRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return self.weight * (hidden * torch.rsqrt(variance + self.variance_epsilon))
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)

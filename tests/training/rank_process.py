@@ -1,0 +1,69 @@
+"""A trainer rank in a process of its own, behind a pipe: what the Ray binding is in production.
+
+Processes are forked from a server that has imported torch once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from training_toys import FakePublisher
+
+from rljob_runtime.coordinator.protocols import PeerError, PeerGone
+from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+
+PATIENCE = 120
+
+
+def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size)
+    while (command := pipe.recv()) is not None:
+        method, arguments = command
+        try:
+            pipe.send(getattr(trainer, method)(*arguments))
+        except PeerError as error:
+            pipe.send(error)
+    trainer.close()
+
+
+class ProcessRank:
+    host = "127.0.0.1"
+
+    def __init__(self, settings: TrainerSettings, rank: int, size: int):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["rljob_runtime.training.trainer", "transformers.models.llama.modeling_llama"])
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, settings, rank, size), daemon=True)
+        self.process.start()
+        theirs.close()
+        # One thread: a call that nobody waits for any more still takes its own answer from the pipe before the next one.
+        self._calls = ThreadPoolExecutor(1)
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        answer = await asyncio.get_running_loop().run_in_executor(self._calls, self._ask, method, arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _ask(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        try:
+            self.pipe.send((method, arguments))
+            return self.pipe.recv() if self.pipe.poll(PATIENCE) else PeerGone("no answer")
+        except (EOFError, BrokenPipeError):
+            return PeerGone("the rank's process ended")
+
+    def end(self) -> None:
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        if self.process.is_alive():
+            self.pipe.send(None)
+            self.process.join(20)
+        self.process.kill()
+        self.process.join()

@@ -1,0 +1,58 @@
+"""Rewards of every kind of temper, loaded by the workers of the pool under test."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def length(prompt, response):
+    print("rules may print", flush=True)
+    return len(response)
+
+
+def scaled(prompt, response, *, factor):
+    return factor * len(response)
+
+
+async def slow_agreement(prompt, response):
+    await asyncio.sleep(0.01)
+    return 1
+
+
+def by_order(prompt, response):
+    """Does what the response says."""
+    if response == "raise":
+        raise LookupError("no such thing")
+    if response == "hang":
+        time.sleep(3600)
+    if response == "hang without the interpreter":
+        ctypes.PyDLL(None).pause()
+    if response == "crash":
+        ctypes.string_at(0)
+    if response == "exit":
+        os._exit(3)
+    if response == "leave a child":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        Path(prompt.answer).write_text(str(child.pid))
+        time.sleep(3600)
+    if response == "write on the wire":
+        for descriptor in range(3, 20):
+            try:
+                os.write(descriptor, b"garbage\n")
+            except OSError:
+                continue
+    values = {"nan": float("nan"), "infinite": float("inf"), "text": "1.0", "none": None, "list": [1]}
+    return values.get(response, 1.0)
+
+
+number = 5
+
+
+def needs_three(prompt, response, extra):
+    return 0

@@ -1,0 +1,120 @@
+"""The gradient of a step is a sum: whoever computes which part in whatever order, one division at the end gives the
+gradient of a straightforward implementation that takes one sequence at a time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from training_toys import make_groups, make_learner
+from transformers import AutoModelForCausalLM
+
+from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.contribution import Contribution, combine, normalise
+from rljob_runtime.training.learner import Learner
+
+pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+
+
+def naive_gradient(folder: Path, groups: list[Group], config: TrainingConfig) -> tuple[dict[str, Tensor], float]:
+    """GRPO as the papers write it: one sequence a forward pass, full logits, stock attention, one mean."""
+    dtype = getattr(torch, config.dtype)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    start = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+
+    def logprobs_of(of, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
+        logits = of(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0] / config.temperature
+        every = torch.log_softmax(logits, dim=-1)
+        return torch.stack([every[len(prompt) - 1 + i, token] for i, token in enumerate(tokens)])
+
+    per_sequence = []
+    for group in groups:
+        rewards = torch.tensor([scored.reward for scored in group.responses], dtype=dtype)
+        advantages = rewards - rewards.mean()
+        if config.advantages_by_std:
+            advantages = advantages / (rewards.std(correction=0) + 1e-6)
+        for scored, advantage in zip(group.responses, advantages, strict=True):
+            tokens = scored.response.token_ids
+            new = logprobs_of(model, group.prompt_token_ids, tokens)
+            with torch.no_grad():
+                frozen = logprobs_of(start, group.prompt_token_ids, tokens)
+            ratio = (new - torch.tensor(scored.response.logprobs, dtype=dtype)).exp()
+            held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+            kl = (frozen - new).exp() - 1 - (frozen - new)
+            per_sequence.append(config.kl_coefficient * kl - torch.minimum(ratio * advantage, held * advantage))
+    if config.aggregation is Aggregation.TOKEN_MEAN:
+        loss = torch.cat(per_sequence).mean()
+    else:
+        loss = torch.stack([losses.mean() for losses in per_sequence]).mean()
+    loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}, loss.item()
+
+
+def largest_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    assert found.keys() == wanted.keys()
+    return max(float((found[n] - wanted[n]).abs().max() / wanted[n].abs().max()) for n in wanted)
+
+
+def contributions(learner: Learner, groups: list[Group], parts: int, seed: int = 0) -> list[Contribution]:
+    """Contributions of a random split of the groups, in a random order."""
+    rng = random.Random(seed)
+    blocks = list(learner.prepare(groups).items())
+    rng.shuffle(blocks)
+    cuts = sorted(rng.sample(range(1, len(blocks)), parts - 1))
+    shares = [blocks[a:b] for a, b in zip([0, *cuts], [*cuts, len(blocks)], strict=True)]
+    return [learner.contribute(1, dict(share)) for share in shares]
+
+
+CASES = {
+    "token mean": {},
+    "sequence mean": {"aggregation": Aggregation.SEQUENCE_MEAN},
+    "hot, with KL": {"temperature": 1.7, "kl_coefficient": 0.05},
+    "no std, tight clip": {"advantages_by_std": False, "clip_low": 0.01, "clip_high": 0.02},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("parts", [1, 3, 5])
+def test_any_split_gives_the_gradient_of_the_naive_implementation(model_folder, dtype, settings, parts) -> None:
+    config = TrainingConfig(dtype=dtype, max_tokens_per_microbatch=40, **settings)
+    groups = make_groups(seed=1, count=6)
+    wanted, loss = naive_gradient(model_folder, groups, config)
+    learner = make_learner(model_folder, config)
+    total = combine(contributions(learner, groups, parts))
+    found = normalise(total, config.aggregation)
+    assert largest_error(dict(found), wanted) <= TOLERANCE[dtype]
+    assert total.sums.loss / total.sums.normaliser(config.aggregation) == pytest.approx(loss, rel=TOLERANCE[dtype] * 10)
+
+
+def test_a_halved_normaliser_is_seen(model_folder) -> None:
+    config = TrainingConfig(dtype="float64")
+    groups = make_groups(seed=2, count=4)
+    wanted, _ = naive_gradient(model_folder, groups, config)
+    total = combine(contributions(make_learner(model_folder, config), groups, 2))
+    halved = {name: 2 * gradient for name, gradient in normalise(total, config.aggregation).items()}
+    assert largest_error(halved, wanted) > 0.9
+
+
+def test_normalising_by_the_other_count_is_seen(model_folder) -> None:
+    config = TrainingConfig(dtype="float64")
+    groups = make_groups(seed=2, count=4)
+    wanted, _ = naive_gradient(model_folder, groups, config)
+    total = combine(contributions(make_learner(model_folder, config), groups, 2))
+    found = normalise(total, Aggregation.SEQUENCE_MEAN)
+    assert largest_error(dict(found), wanted) > 0.9
+
+
+@pytest.mark.parametrize("budget", [1, 17, 40, 10_000])
+def test_the_token_budget_changes_no_result(model_folder, budget) -> None:
+    groups = make_groups(seed=3, count=5)
+    wanted, _ = naive_gradient(model_folder, groups, TrainingConfig(dtype="float64"))
+    config = TrainingConfig(dtype="float64", max_tokens_per_microbatch=budget)
+    total = combine(contributions(make_learner(model_folder, config), groups, 1))
+    assert largest_error(dict(normalise(total, config.aggregation)), wanted) <= TOLERANCE["float64"]

@@ -1,0 +1,106 @@
+"""Two ranks over gloo give what one rank gives: the same report, weights, and checkpoints that either can read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from rank_process import ProcessRank
+from safetensors.torch import load_file
+from training_toys import FakePublisher, make_groups
+
+from rljob_runtime.coordinator.protocols import Chain, Refused, TrainReport
+from rljob_runtime.training.checkpoint import TENSORS
+from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.group import TrainerGroup
+from rljob_runtime.training.local_rank import LocalRank
+from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+
+pytestmark = pytest.mark.engine
+
+CHAIN = Chain(epoch=1, revision=0, members=())
+
+
+def settings_of(model: Path, volume: Path, **config: object) -> TrainerSettings:
+    return TrainerSettings(
+        training=TrainingConfig(**{"dtype": "float64", "learning_rate": 1e-2, **config}),
+        model_source=str(model),
+        cache_folder=volume / "cache",
+        checkpoint_folder=volume / "checkpoints",
+        export_folder=volume / "model",
+    )
+
+
+@asynccontextmanager
+async def trainer(settings: TrainerSettings, size: int) -> AsyncIterator[TrainerGroup]:
+    if size == 1:
+        rank = LocalRank(TrainerRank(settings, FakePublisher))
+        yield TrainerGroup([rank])
+        await rank.close()
+        return
+    ranks = [ProcessRank(settings, number, size) for number in range(size)]
+    try:
+        yield TrainerGroup(ranks)
+    finally:
+        for process in ranks:
+            process.end()
+
+
+async def run(settings: TrainerSettings, size: int, steps: list[int]) -> list[TrainReport]:
+    """Start or resume, train, publish, checkpoint, export."""
+    async with trainer(settings, size) as group:
+        assert (await group.start(1)).step == steps[0] - 1
+        reports = [await group.train(1, step, make_groups(step, 3)) for step in steps]
+        for _ in range(2):  # the second is shipped from the buffer: no rank may gather for it
+            assert (await group.publish(1, steps[-1], CHAIN)).version == steps[-1]
+        assert await group.checkpoint(1, steps[-1]) == f"step-{steps[-1]:08d}"
+        assert await group.export(1) == str(settings.export_folder)
+    return reports
+
+
+def stored(settings: TrainerSettings, step: int) -> dict[str, torch.Tensor]:
+    return load_file(settings.checkpoint_folder / f"step-{step:08d}" / TENSORS)
+
+
+def exported(settings: TrainerSettings) -> dict[str, torch.Tensor]:
+    return load_file(settings.export_folder / "model.safetensors")
+
+
+def largest_error(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+    assert found.keys() == wanted.keys()
+    return max(float((found[n] - wanted[n]).abs().max() / wanted[n].abs().max().clamp(min=1e-30)) for n in wanted)
+
+
+async def test_two_ranks_are_one(model_folder, tmp_path) -> None:
+    # The moments in a checkpoint show a wrong scale of the gradient, which AdamW's update hides.
+    config = {
+        "aggregation": Aggregation.TOKEN_MEAN,
+        "kl_coefficient": 0.02,
+        "max_tokens_per_microbatch": 60,
+    }
+    one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
+    alone, together = await run(one, 1, [1]), await run(two, 2, [1])
+    for mine, theirs in zip(alone, together, strict=True):
+        wanted = dataclasses.asdict(mine) | {"seconds": theirs.seconds}
+        assert dataclasses.asdict(theirs) == pytest.approx(wanted, rel=1e-6)
+    assert largest_error(stored(two, 1), stored(one, 1)) < 1e-5
+    assert largest_error(exported(two), exported(one)) < 1e-5
+    # Each goes on from the checkpoint of the other kind of group.
+    await run(one, 2, [2])
+    await run(two, 1, [2])
+    assert largest_error(stored(two, 2), stored(one, 2)) < 1e-5
+
+
+async def test_a_refusal_on_all_ranks_leaves_them_working(model_folder, tmp_path) -> None:
+    settings = settings_of(model_folder, tmp_path, aggregation=Aggregation.SEQUENCE_MEAN)
+    async with trainer(settings, 2) as group:
+        await group.start(1)
+        with pytest.raises(Refused, match="no groups"):
+            await group.train(1, 1, [])
+        # One group of one response: a rank of the two has nothing to do, and still takes part.
+        lonely = dataclasses.replace(make_groups(1, 1)[0], responses=make_groups(1, 1)[0].responses[:1])
+        assert (await group.train(1, 1, [lonely])).step == 1

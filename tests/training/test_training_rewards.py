@@ -1,0 +1,183 @@
+"""Rewards: sums of rules, and every way in which a rule can fail without hurting anything but its own sample."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rljob_api.learning import Reward, RewardKind
+from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards import InvalidReward, RewardPool, Rule, rules_of, scorers
+
+PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
+
+
+@pytest.fixture(autouse=True)
+def rules_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def rule(function: str, name: str = "rule", **settings: object) -> Rule:
+    return Rule(name, f"reward_functions:{function}", **settings)
+
+
+async def test_the_reward_is_the_weighted_sum_of_all_rules() -> None:
+    rules = [
+        rule("length", "a"),
+        rule("scaled", "b", weight=0.5, config={"factor": 3}),
+        rule("slow_agreement", "c", weight=-2.0),
+    ]
+    async with RewardPool(rules, workers=2) as pool:
+        values = await asyncio.gather(*(pool.score(PROMPT, "x" * n) for n in range(5)))
+    assert values == [n + 0.5 * 3 * n - 2 for n in range(5)]
+    assert pool.counters.scored == 5
+    assert not pool.counters.failed
+    assert pool.counters.workers_started <= 2
+
+
+FAILURES = {
+    "raise": ("Raised", "LookupError: no such thing", False),
+    "hang": ("TimedOut", "no value within 1 s", True),
+    "hang without the interpreter": ("TimedOut", "no value within 1 s", True),
+    "crash": ("Crashed", "ended with code -11", True),
+    "exit": ("Crashed", "ended with code 3", True),
+    "nan": ("NotFinite", "it returned nan", False),
+    "infinite": ("NotFinite", "it returned inf", False),
+    "text": ("Raised", "it returned str; a number would be right", False),
+    "none": ("Raised", "it returned NoneType", False),
+    "list": ("Raised", "it returned list", False),
+}
+
+
+async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> None:
+    async with RewardPool([rule("by_order", timeout_seconds=1)], workers=1) as pool:
+        starts = 1
+        for number, (order, (reason, message, lost)) in enumerate(FAILURES.items(), start=1):
+            with pytest.raises(RewardFailed, match=f"reward rule \\({reason}\\): .*{message}"):
+                await pool.score(PROMPT, order)
+            assert await pool.score(PROMPT, "fine") == 1.0
+            starts += lost
+            assert pool.counters.workers_started == starts, order
+            assert pool.counters.failed.total() == number
+        assert pool.counters.failed_by_rule["rule"] == len(FAILURES)
+        assert pool.counters.scored == len(FAILURES)
+
+
+def wait_ended(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while (state := Path(f"/proc/{pid}/stat")).exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.05)
+
+
+async def test_what_a_rule_started_ends_with_it(tmp_path) -> None:
+    note = tmp_path / "pid"
+    async with RewardPool([rule("by_order", timeout_seconds=2)], workers=1) as pool:
+        with pytest.raises(RewardFailed, match="TimedOut"):
+            await pool.score(Prompt(0, "", (1,), str(note)), "leave a child")
+        await asyncio.to_thread(wait_ended, int(note.read_text()))
+
+
+async def test_a_cancelled_call_does_not_mix_up_the_next_answers() -> None:
+    async with RewardPool([rule("by_order")], workers=1) as pool:
+        call = asyncio.create_task(pool.score(PROMPT, "hang"))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await pool.score(PROMPT, "fine") == 1.0
+
+
+async def test_leaving_the_pool_ends_its_processes() -> None:
+    async with RewardPool([rule("length")], workers=2) as pool:
+        await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
+        processes = [worker._process for worker in pool._all]
+    assert processes
+    for process in processes:
+        assert process.returncode is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Rule("r", "no_such_module:f"), "module 'no_such_module' cannot be imported"),
+        (rule("absent"), "has no function 'absent'"),
+        (rule("number"), "has no function 'number'"),
+        (rule("needs_three"), "missing a required argument: 'extra'"),
+        (rule("length", config={"colour": "red"}), "unexpected keyword argument 'colour'"),
+    ],
+)
+async def test_a_rule_that_cannot_be_loaded_is_named_at_the_start(bad: Rule, message: str) -> None:
+    with pytest.raises(InvalidReward, match=message):
+        async with RewardPool([bad]):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "response", "value"),
+    [
+        ("4", "2 + 2 = 4", 1.0),
+        ("4", "The answer is \\boxed{4}.", 1.0),
+        ("4", "I believe it is 5.", 0.0),
+        ("4", "", 0.0),
+        ("1/2", "So it is 0.5", 1.0),
+        ("\\frac{3}{4}", "$\\frac{6}{8}$", 1.0),
+        (7, "It is 7", 1.0),
+    ],
+)
+def test_math_compares_final_answers(answer: object, response: str, value: float) -> None:
+    assert scorers.math(Prompt(0, "?", (1,), answer), response) == value
+
+
+def test_math_without_a_usable_reference_is_our_failure() -> None:
+    with pytest.raises(ValueError, match="no mathematical expression"):
+        scorers.math(Prompt(0, "?", (1,), ""), "4")
+
+
+@pytest.mark.parametrize(
+    ("extract", "response", "value"),
+    [
+        ("Auto", "<answer>-4</answer>", 1.0),
+        ("Auto", "-4", 1.0),
+        ("Tag", "-4", 0.0),
+        ("LastNumber", "5 - 3 - 6 makes -4", 1.0),
+        ("LastNumber", "nothing", 0.0),
+        ("Whole", "5", 0.0),
+    ],
+)
+def test_reasoning_gym_asks_the_tasks_own_scorer(extract: str, response: str, value: float) -> None:
+    metadata = {"source_dataset": "basic_arithmetic", "source_index": 0, "expression": "5 - 3 - 6"}
+    prompt = Prompt(0, "Calculate 5 - 3 - 6.", (1,), "-4", metadata)
+    assert scorers.reasoning_gym(prompt, response, extract=extract) == pytest.approx(value, abs=0.05)
+
+
+def test_reasoning_gym_needs_a_task() -> None:
+    with pytest.raises(ValueError, match=r"config\.task"):
+        scorers.reasoning_gym(PROMPT, "4")
+    assert scorers.reasoning_gym(PROMPT, "4", task="basic_arithmetic") == 1.0
+    with pytest.raises(ValueError, match="extract is 'Nothing'"):
+        scorers.reasoning_gym(PROMPT, "4", task="basic_arithmetic", extract="Nothing")
+
+
+def test_number_rewards() -> None:
+    assert [scorers.has_number(PROMPT, text) for text in ("4", "four")] == [1.0, 0.0]
+    assert [scorers.last_number(PROMPT, text) for text in ("2 and 4", "4 or 5", "none")] == [1.0, 0.0, 0.0]
+
+
+def test_rules_of_a_spec() -> None:
+    rewards = [
+        Reward(name="answer", kind=RewardKind.MATH, timeout={"max_seconds": 7}),
+        Reward(name="style", kind=RewardKind.PYTHON, weight=0.1, function="mine:style", config={"a": 1}),
+    ]
+    answer, style = rules_of(rewards)
+    assert (answer.function, answer.weight, answer.timeout_seconds) == ("rljob_runtime.rewards.scorers:math", 1.0, 7)
+    assert (style.function, style.weight, style.config) == ("mine:style", 0.1, {"a": 1})
+    with pytest.raises(InvalidReward, match=r"spec.rewards\[0\] j: kind Judge"):
+        rules_of([Reward.model_construct(**dict(rewards[0]) | {"name": "j", "kind": RewardKind.JUDGE})])
