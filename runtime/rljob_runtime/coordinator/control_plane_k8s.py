@@ -12,6 +12,7 @@ from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, GROUP, K
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.api_client import APPLY, ApiClient
 from rljob_runtime.coordinator.protocols import Job, PeerError, PeerTimeout
+from rljob_runtime.coordinator.waiting import news
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +56,10 @@ class KubernetesControlPlane:
 
     async def wait_changed(self, seconds: float) -> None:
         """See `protocols.ControlPlane`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await news(self._changed, seconds):
             # Whatever the watch says: a look of our own now and then.
             await self._read()
-        self._changed.clear()
+            self._changed.clear()
 
     async def report(self, status: RuntimeStatus) -> None:
         """See `protocols.ControlPlane`. Forced: nobody else may own `status.runtime`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.protocols import ControlPlane, PeerError
+from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.scheduling.reporting import Reported, due
 from rljob_runtime.scheduling.retry import BackOff
 
@@ -52,7 +53,7 @@ class Reporter:
             wait = due(self._reported, self._draft, clock())
             if wait is None or wait > 0:
                 self._changed.clear()
-                await _wait(self._changed, wait)
+                await news(self._changed, wait)
                 continue
             status = self._draft
             try:
@@ -77,11 +78,3 @@ class Reporter:
         except TimeoutError:
             return False
         return True
-
-
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -12,6 +12,7 @@ from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Observed, Pod
 from rljob_operator.policies.plan import Creation, plan
 from rljob_runtime.coordinator.protocols import Job
+from rljob_runtime.coordinator.waiting import news
 
 # A plan changes the world, which changes the plan; it settles in a few steps, and a policy that does not is a bug.
 MAX_STEPS = 50
@@ -91,12 +92,7 @@ class LocalControlPlane:
         return Job(self._job, str(self._version))
 
     async def wait_changed(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
+        await news(self._changed, seconds)
 
     async def report(self, status: RuntimeStatus) -> None:
         self._set(self._job.status.model_copy(update={"runtime": status}))

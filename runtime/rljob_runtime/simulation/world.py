@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.protocols import (
     Trainer,
 )
 from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.simulation.stand_ins import (
     Network,
     SimulatedRelay,
@@ -236,12 +237,7 @@ class SimulatedControlPlane:
         return Job(self._job, str(self._target.revision))
 
     async def wait_changed(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
+        await news(self._changed, seconds)
 
     async def report(self, status: RuntimeStatus) -> None:
         if self.unreachable:

@@ -1,0 +1,34 @@
+"""Waiting for news: what came is told once, what does not come ends the wait in time."""
+
+import asyncio
+
+import pytest
+
+from rljob_runtime.coordinator.waiting import news
+from rljob_runtime.simulation import clock
+
+
+@pytest.mark.parametrize(
+    ("comes_after", "bound", "told", "waited"),
+    [(None, 30.0, False, 30.0), (5.0, 30.0, True, 5.0), (5.0, None, True, 5.0), (0.0, 30.0, True, 0.0)],
+)
+def test_news_or_the_end_of_patience(comes_after, bound, told, waited):
+    async def program():
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        if comes_after == 0:
+            event.set()
+        elif comes_after is not None:
+            loop.call_later(comes_after, event.set)
+        answer = await news(event, bound)
+        return answer, event.is_set(), loop.time()
+
+    assert clock.run(program()) == (told, False, waited)
+
+
+def test_news_that_came_before_the_wait_is_told_once():
+    async def program():
+        event = asyncio.Event()
+        event.set()
+        return [await news(event, 1.0) for _ in range(2)]
+
+    assert clock.run(program()) == [True, False]
