@@ -1,0 +1,107 @@
+"""A measured profile of an engine: seconds of decode steps and prefill passes over batch × context × TP, and the size
+of the KV cache at each TP (PAT §4.2, offline profiler).
+
+It knows what it was measured on and is refused for anything else. It goes in and out as text; files are the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rljob_runtime.enginemodel.model_shape import ModelShape
+
+Size = Annotated[int, Field(ge=1)]
+
+
+class ProfileError(ValueError):
+    """The profile cannot be used; the message names the field, the value and what would be right."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Sample(_Data):
+    """One measurement on one layout."""
+
+    tensor_parallel: Size
+    batch: Size
+    """Sequences at a time."""
+    context: Size
+    """Decode: tokens of a sequence in the KV cache, the mean over the steps measured. Prefill: tokens of a prompt."""
+    seconds: Annotated[float, Field(gt=0)]
+    """Decode: of one step. Prefill: of the whole pass over `batch` prompts."""
+
+
+class Subject(_Data):
+    """What was measured."""
+
+    model: ModelShape
+    engine: str
+    engine_version: str
+    hardware: str
+    """The accelerators of a machine, or its processor."""
+
+
+class Profile(_Data):
+    """Measurements of one model by one engine on one kind of machine."""
+
+    format: Literal[1] = 1
+    """Raised when the meaning of the data changes."""
+    subject: Subject
+    kv_tokens: dict[Size, Size]
+    """Capacity of the KV cache, by TP."""
+    decode: tuple[Sample, ...]
+    prefill: tuple[Sample, ...]
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Profile:
+        """What `to_json` gave. Raises `ProfileError` with the path of the first thing wrong."""
+        try:
+            return cls.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            raise ProfileError(_explain(error)) from None
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        return self.model_dump_json(indent=1)
+
+    @property
+    def tensor_parallel_sizes(self) -> tuple[int, ...]:
+        """The layouts that were measured."""
+        return tuple(sorted(self.kv_tokens))
+
+    def check(self, wanted: Subject) -> None:
+        """Raise `ProfileError` where this is a profile of something else. A model is known by its shape, not its name:
+        a checkpoint is as fast as the model it was trained from."""
+        for one in fields(ModelShape):
+            if one.name != "name":
+                measured, asked = getattr(self.subject.model, one.name), getattr(wanted.model, one.name)
+                _expect(
+                    f"model.{one.name}",
+                    f"{measured} ({self.subject.model.name})",
+                    f"{asked} ({wanted.model.name})",
+                    measured == asked,
+                )
+        for name in ("engine", "engine_version", "hardware"):
+            measured, asked = getattr(self.subject, name), getattr(wanted, name)
+            _expect(name, measured, asked, measured == asked)
+
+
+def _expect(path: str, measured: str, asked: str, same: bool) -> None:
+    if not same:
+        raise ProfileError(
+            f"profile.subject.{path}: measured with {measured}, wanted for {asked}; "
+            "a profile of this model, engine and hardware would be right (`rljob profile` makes one)"
+        )
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    given = "" if first["type"] in ("missing", "json_invalid") else f"{first['input']!r}: "
+    return f"profile{path}: {given}{first['msg']}{more}"
