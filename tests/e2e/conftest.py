@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "hack"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def installed(kubeconfig: Path) -> Iterator[None]:
-    """The operator, installed for a module's tests, and the shell's variables that point to its cluster."""
+    """The operator, installed once for these tests, and the shell's variables that point to its cluster."""
     import demo
 
     with pytest.MonkeyPatch.context() as patch:

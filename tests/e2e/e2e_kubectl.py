@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import time
@@ -61,6 +62,14 @@ class Kubectl:
             time.sleep(0.5)
         raise AssertionError(f"not seen in {seconds:.0f} s: {what} ({trouble})\n{self.story()}")
 
+    def rounds(self, name: str) -> int:
+        """Rounds that the job has finished, as its coordinator reports."""
+        return int(runtime(self.job(name)).get("round") or 0)
+
+    def actors(self, pod: str) -> frozenset[tuple[int, int]]:
+        """Process id and start time of every Ray actor in a pod: the same pair is the same process."""
+        return frozenset((pid, start) for pid, start in json.loads(self("exec", pod, "--", "python", "-c", _ACTORS)))
+
     def story(self) -> str:
         """What a person would look at."""
         parts = [
@@ -70,6 +79,39 @@ class Kubectl:
             Kubectl(SYSTEM_NAMESPACE)("logs", "-l", "app.kubernetes.io/name=rljob", "--tail=30", check=False),
         ]
         return "\n".join(parts)
+
+
+# Ray titles the process of an actor `ray::<class>`; field 22 of /proc/<pid>/stat is its start in ticks since boot.
+_ACTORS = """
+import json, pathlib
+found = []
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        title, stat = (process / "cmdline").read_text(), (process / "stat").read_text()
+    except OSError:
+        continue
+    if title.startswith("ray::Host"):
+        found.append((int(process.name), int(stat.rpartition(")")[2].split()[19])))
+print(json.dumps(found))
+"""
+
+
+def variant(job: dict[str, Any], name: str, **spec: Any) -> dict[str, Any]:
+    """The job under another name, with top-level fields of its spec replaced."""
+    made = copy.deepcopy(job)
+    made["metadata"] = {"name": name}
+    made["spec"] |= spec
+    return made
+
+
+def claim(name: str) -> dict[str, Any]:
+    """A claim that every pod may mount, by the cluster's default class."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
 
 
 def condition(job: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -6,29 +6,11 @@ import copy
 from typing import Any
 
 import pytest
-from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl, condition, is_true, runtime
+from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl, claim, condition, is_true, runtime, variant
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
 JOB = "life"
-CLAIM = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": JOB},
-    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-}
-
-
-def job(minimal: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """The minimal example under another name, with top-level fields of its spec replaced."""
-    made = copy.deepcopy(minimal)
-    made["metadata"] = {"name": JOB}
-    made["spec"] |= spec
-    return made
-
-
-def rounds_done(kubectl: Kubectl) -> int:
-    return int(runtime(kubectl.job(JOB)).get("round") or 0)
 
 
 def names(pods: list[dict[str, Any]]) -> set[str]:
@@ -40,10 +22,10 @@ def incarnation(pod: dict[str, Any]) -> int:
 
 
 def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
-    manifest = job(minimal, rounds=5000, checkpoint={"volumeClaimName": JOB, "everyRounds": 20})
+    manifest = variant(minimal, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB, "everyRounds": 20})
     manifest["spec"]["rollout"] |= {"machines": 1, "minMachines": 1, "maxMachines": 2}
-    kubectl.apply(CLAIM, manifest)
-    kubectl.wait("rounds go on", lambda: rounds_done(kubectl) >= 2, 300)
+    kubectl.apply(claim(JOB), manifest)
+    kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)
     assert is_true(kubectl.job(JOB), "Ready")
     assert kubectl.job(JOB)["status"]["relay"]["chain"] == ["rollout-0"]
 
@@ -53,7 +35,7 @@ def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal:
     _goes_on_while_the_operator_is_killed(kubectl)
     _suspends_and_resumes_where_it_was(kubectl)
 
-    kubectl("patch", "rljob", JOB, "--type=merge", "-p", f'{{"spec":{{"rounds":{rounds_done(kubectl) + 3}}}}}')
+    kubectl("patch", "rljob", JOB, "--type=merge", "-p", f'{{"spec":{{"rounds":{kubectl.rounds(JOB) + 3}}}}}')
     kubectl.wait("the job completes", lambda: is_true(kubectl.job(JOB), "Complete"))
     story = kubectl("describe", "rljob", JOB)
     for told in ("RolloutScaledUp", "Suspended", "Resumed", "Complete"):
@@ -76,8 +58,8 @@ def _reapplying_the_manifest_changes_no_pod(kubectl: Kubectl, manifest: dict[str
     again = copy.deepcopy(manifest)
     again["spec"]["rollout"]["machines"] = 2
     kubectl.apply(again)
-    done = rounds_done(kubectl)
-    kubectl.wait("another round", lambda: rounds_done(kubectl) > done)
+    done = kubectl.rounds(JOB)
+    kubectl.wait("another round", lambda: kubectl.rounds(JOB) > done)
     assert names(kubectl.pods(JOB)) == before
 
 
@@ -94,15 +76,15 @@ def _replaces_a_killed_rollout_pod(kubectl: Kubectl) -> None:
         )
 
     kubectl.wait("a pod with a higher incarnation", replaced)
-    done = rounds_done(kubectl)
-    kubectl.wait("rounds go on", lambda: rounds_done(kubectl) > done)
+    done = kubectl.rounds(JOB)
+    kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) > done)
 
 
 def _goes_on_while_the_operator_is_killed(kubectl: Kubectl) -> None:
-    before, done = names(kubectl.pods(JOB)), rounds_done(kubectl)
+    before, done = names(kubectl.pods(JOB)), kubectl.rounds(JOB)
     system = Kubectl(SYSTEM_NAMESPACE)
     system("delete", "pods", "-l", "app.kubernetes.io/name=rljob", "--grace-period=0", "--force", "--wait=false")
-    kubectl.wait("rounds go on", lambda: rounds_done(kubectl) >= done + 2)
+    kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= done + 2)
     system("rollout", "status", "deployment/rljob", "--timeout=120s")
     assert names(kubectl.pods(JOB)) == before
 
@@ -111,14 +93,14 @@ def _suspends_and_resumes_where_it_was(kubectl: Kubectl) -> None:
     kubectl("patch", "rljob", JOB, "--type=merge", "-p", '{"spec":{"suspend":true}}')
     kubectl.wait("Suspended", lambda: is_true(kubectl.job(JOB), "Suspended"))
     assert kubectl.pods(JOB) == []
-    reached = rounds_done(kubectl)
+    reached = kubectl.rounds(JOB)
     kubectl("patch", "rljob", JOB, "--type=merge", "-p", '{"spec":{"suspend":false}}')
-    kubectl.wait("the round after", lambda: rounds_done(kubectl) > reached)
+    kubectl.wait("the round after", lambda: kubectl.rounds(JOB) > reached)
     assert condition(kubectl.job(JOB), "Suspended").get("status") != "True"
 
 
 def test_a_namespace_goes_while_the_operator_is_away(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
-    kubectl.apply(job(minimal))
+    kubectl.apply(variant(minimal, JOB))
     kubectl.wait("pods", lambda: kubectl.pods(JOB))
     system = Kubectl(SYSTEM_NAMESPACE)
     system("scale", "deployment/rljob", "--replicas=0")
