@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.constructor import ConstructorError
+from yaml.error import MarkedYAMLError
+from yaml.reader import ReaderError
 
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, FieldError, InvalidSpec
@@ -20,7 +24,20 @@ from rljob_api.status import RLJobStatus
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads `2e-5` as a number, as kubectl does; YAML 1.1 wants `2.0e-5`."""
+    """Reads `2e-5` as a number, as kubectl does; YAML 1.1 wants `2.0e-5`. Every refusal has a line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # a date with a 13th month, a number of 5,000 digits
+            raise ConstructorError(None, None, str(error), node.start_mark) from None
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping = super().construct_mapping(node, deep)
+        for key_node, _ in node.value:
+            if isinstance(self.construct_object(key_node), date | bytes):
+                raise ConstructorError(None, None, f"the key {key_node.value} needs quotes", key_node.start_mark)
+        return mapping
 
 
 _Loader.add_implicit_resolver(
@@ -52,13 +69,29 @@ def _parse(text: str) -> dict[str, Any]:
     try:
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except yaml.YAMLError as error:
-        raise InvalidSpec([FieldError("(file)", ABSENT, f"must be YAML or JSON: {error}")]) from None
+        raise InvalidSpec([yaml_mistake(error, text)]) from None
+    except RecursionError:
+        raise InvalidSpec([FieldError("(file)", ABSENT, "must be YAML or JSON that is nested less deeply")]) from None
+    if not documents:
+        raise InvalidSpec([FieldError("(file)", ABSENT, "is empty; must hold exactly one RLJob")])
     jobs = [document for document in documents if isinstance(document, dict) and document.get("kind") == KIND]
     if len(jobs) == 1:
         return jobs[0]
     if len(documents) == 1 and isinstance(documents[0], dict):
         return documents[0]  # its kind is refused by name
     raise InvalidSpec([FieldError("(file)", len(jobs), "RLJobs found; must hold exactly one, besides other objects")])
+
+
+def yaml_mistake(error: yaml.YAMLError, text: str) -> FieldError:
+    """Where `text` is no YAML: the line, what stands there, and what was expected."""
+    problem, line = str(error), 1
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        problem, line = error.problem or problem, error.problem_mark.line + 1
+    elif isinstance(error, ReaderError):
+        problem, line = error.reason, text.count("\n", 0, error.position) + 1
+    # A text that ends too soon is at fault in the line after its last.
+    content = "\n".join(text.split("\n")[line - 1 : line]).strip()
+    return FieldError(f"line {line}", content or ABSENT, f"must be YAML or JSON: {problem}")
 
 
 def _expect_kind(document: Mapping[str, Any]) -> None:
@@ -79,7 +112,13 @@ def _to_json(document: Mapping[str, Any]) -> str:
         message = "must be a plain JSON value; put a date or other YAML special in quotes"
         raise InvalidSpec([FieldError(_find(document, value), value, message)])
 
-    return json.dumps(document, default=refuse)
+    try:
+        return json.dumps(document, default=refuse)
+    except InvalidSpec:
+        raise
+    except ValueError:
+        message = "must not contain itself: an alias (*NAME) stands below its own anchor (&NAME)"
+        raise InvalidSpec([FieldError("(file)", ABSENT, message)]) from None
 
 
 def _find(node: object, wanted: object, path: str = "") -> str:
@@ -95,6 +134,16 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, object]]:
     elif isinstance(node, Sequence) and not isinstance(node, str):
         for index, value in enumerate(node):
             yield from _walk(value, f"{path}[{index}]")
+
+
+def load_status(status: Mapping[str, Any]) -> RLJobStatus:
+    """A status as a server holds it, whatever its spec is worth; fields that this version does not know are left out.
+    Raises `InvalidSpec`."""
+    try:
+        known = json.dumps(_known_status(status))
+        return RLJobStatus.model_validate_json(known, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidSpec([_explain(details, ("status",)) for details in _causes(error.errors())]) from None
 
 
 def _known_status(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,10 +202,10 @@ def _causes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
             yield details
 
 
-def _explain(details: ErrorDetails) -> FieldError:
-    location = details["loc"]
+def _explain(details: ErrorDetails, above: tuple[str, ...] = ()) -> FieldError:
+    location = (*above, *details["loc"])
     kind = details["type"]
-    path = _path(location)
+    path = _path(location) or "(file)"
     if kind == "extra_forbidden":
         return FieldError(path, details["input"], _unknown_field(location))
     if kind == "missing":

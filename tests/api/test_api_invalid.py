@@ -50,7 +50,13 @@ def test_the_minimal_job_is_valid() -> None:
 @pytest.mark.parametrize(
     ("source", "path", "advice"),
     [
-        ("kind: [", "(file)", "must be YAML or JSON"),
+        ("kind: [", "line 1", "must be YAML or JSON"),
+        ("a: 1\nb: }\n", "line 2", "must be YAML or JSON"),
+        ("a: 1\n\x07", "line 2", "must be YAML or JSON"),
+        ("a: 1\n2026-01-01: 2\n", "line 2", "the key 2026-01-01 needs quotes"),
+        ("a: 1\nb: 2026-13-01\n", "line 2", "month must be in 1..12"),
+        ("a: " + "[" * 5000, "(file)", "nested less deeply"),
+        ("apiVersion: rljob.dev/v1alpha1\nkind: RLJob\nspec: &a {b: *a}\n", "(file)", "must not contain itself"),
         ("", "(file)", "must hold exactly one"),
         ("a: 1\n---\nb: 2\n", "(file)", "must hold exactly one"),
         ("- a\n", "(file)", "must hold exactly one"),
