@@ -1,4 +1,4 @@
-"""`rljob bench NAME`: one command a claim, with its baseline and its limit measured in the same run."""
+"""`rljob bench [NAME]`: one command a claim, with its baseline and its limit measured in the same run."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rljob_runtime.cli.files import fail
+
 ENTRY_POINTS = "rljob.benchmarks"
 """Every room registers its benchmarks here (pyproject), so that the operator's are found without an import of it.
 A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes."""
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which; `list` names them.")],
+    name: Annotated[str | None, typer.Argument(help="Which; without it, their names.", show_default=False)] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result there.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: a look, not a figure to quote.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
     """Run a benchmark and print its figures."""
-    console = Console()
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name is None:
+        print(*sorted(found), sep="\n")
+        return
     if name not in found:
-        console.print(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
-        raise typer.Exit(0 if name == "list" else 2)
+        raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
     function: Callable[..., dict[str, Any]] = found[name].load()
     result = function(quick=quick, seed=seed)
-    console.print(_table(result))
+    Console().print(_table(result))
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

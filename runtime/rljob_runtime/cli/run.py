@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rljob_api import InvalidSpec, load
 from rljob_api.status import RuntimeStatus
+from rljob_runtime.cli.files import Unusable, fail, read_job
 from rljob_runtime.cli.view import runtime_view
 
 
 def run(
-    file: Annotated[Path, typer.Option("--file", "-f", help="An RLJob manifest.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Option("--file", "-f", help="An RLJob manifest.")],
     workdir: Annotated[
         Path | None, typer.Option(help="Store, checkpoints, logs; a second run with it goes on. Default: runs/NAME.")
     ] = None,
@@ -23,11 +23,9 @@ def run(
     """Run an RLJob to its end on this machine."""
     console = Console()
     try:
-        job = load(file.read_text(encoding="utf-8"))
-    except InvalidSpec as error:
-        for field in error.errors:
-            console.print(f"[red]{file}[/red]: {field}", soft_wrap=True)
-        raise typer.Exit(2) from None
+        job = read_job(file)
+    except Unusable as error:
+        raise fail(str(error)) from None
     name = job.metadata.name
     place = workdir or Path("runs") / name
     place.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rljob_api import constants
-from rljob_api.status import RLJobStatus
+from rljob_api import InvalidSpec
+from rljob_api.loading import load_status
+from rljob_runtime.cli.cluster import Cluster, NoAnswer
+from rljob_runtime.cli.files import Unusable, fail
 from rljob_runtime.cli.view import job_view
 
 _POLL_SECONDS = 2.0
@@ -22,42 +24,30 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and redraw until the job ends.")] = False,
 ) -> None:
     """Show an RLJob that runs in a cluster."""
-    from kubernetes import client, config  # half a second to import, needed here only
-
-    console = Console()
     try:
-        config.load_kube_config()
-    except config.ConfigException as error:
-        console.print(f"[red]no cluster[/red]: {error}")
-        raise typer.Exit(2) from None
-    if namespace is None:
-        namespace = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
-    api = client.CustomObjectsApi()
+        cluster = Cluster()
+        _show(cluster, namespace or cluster.namespace, name, watch)
+    except Unusable as error:
+        raise fail(str(error)) from None
+    except (NoAnswer, InvalidSpec) as error:
+        raise fail(str(error), code=1) from None
 
-    def read() -> dict[str, Any]:
-        try:
-            found: Any = api.get_namespaced_custom_object(
-                constants.GROUP, constants.VERSION, namespace, constants.PLURAL, name, _request_timeout=10
-            )
-        except client.ApiException as error:
-            hint = "is the CRD installed, and the name right?" if error.status == 404 else str(error.reason)
-            console.print(f"[red]rljob/{name} in {namespace}[/red]: {error.status}: {hint}")
-            raise typer.Exit(1) from None
-        return found
 
-    found = read()
+def _show(cluster: Cluster, namespace: str, name: str, watch: bool) -> None:
+    console = Console()
+    found = cluster.rljob(namespace, name)
     if not watch:
         console.print(_draw(name, found))
         return
     with Live(_draw(name, found), console=console, auto_refresh=False) as live:
         while not _ended(found):
             time.sleep(_POLL_SECONDS)
-            found = read()
+            found = cluster.rljob(namespace, name)
             live.update(_draw(name, found), refresh=True)
 
 
 def _draw(name: str, found: dict[str, Any]) -> Any:
-    return job_view(name, RLJobStatus.model_validate(found.get("status") or {}), int(found["spec"]["rounds"]))
+    return job_view(name, load_status(found.get("status") or {}), int(found["spec"]["rounds"]))
 
 
 def _ended(found: dict[str, Any]) -> bool:

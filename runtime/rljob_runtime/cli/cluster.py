@@ -1,0 +1,69 @@
+"""The cluster that the user's kubeconfig names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rljob_api import constants
+from rljob_api.loading import yaml_mistake
+from rljob_runtime.cli.files import Unusable, read_text
+
+if TYPE_CHECKING:
+    from kubernetes.client import CustomObjectsApi
+
+_REQUEST_SECONDS = 10
+
+
+class NoAnswer(Exception):
+    """The API server cannot be asked, or says no; the message says why."""
+
+
+class Cluster:
+    """The current context of the kubeconfig. Raises `Unusable` when there is none to use."""
+
+    def __init__(self) -> None:
+        from kubernetes import client, config  # half a second to import: not before it is needed
+
+        _check_kubeconfigs()
+        try:
+            config.load_kube_config()
+            context: dict[str, Any] = config.list_kube_config_contexts()[1]["context"]
+        except config.ConfigException as error:
+            raise Unusable(f"no cluster: {error}") from None
+        self.namespace: str = context.get("namespace") or "default"
+        self._api: CustomObjectsApi = client.CustomObjectsApi()
+
+    def rljob(self, namespace: str, name: str) -> dict[str, Any]:
+        """The RLJob as the server holds it. Raises `NoAnswer`."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            found: Any = self._api.get_namespaced_custom_object(
+                constants.GROUP, constants.VERSION, namespace, constants.PLURAL, name, _request_timeout=_REQUEST_SECONDS
+            )
+        except ApiException as error:
+            hint = "is the CRD installed, and the name right?" if error.status == 404 else str(error.reason)
+            raise NoAnswer(f"rljob/{name} in {namespace}: {error.status}: {hint}") from None
+        except HTTPError as error:
+            raise NoAnswer(f"the cluster at {self._api.api_client.configuration.host}: {error}") from None
+        return dict(found)
+
+
+def _check_kubeconfigs() -> None:
+    """What the client meets with a traceback: files that are no YAML object. Those that are missing are its to tell."""
+    for name in os.environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
+        file = Path(name).expanduser()
+        if not name or not file.exists():
+            continue
+        text = read_text(file)
+        try:
+            content = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise Unusable(f"{file}: {yaml_mistake(error, text)}") from None
+        if not isinstance(content, dict | None):
+            raise Unusable(f"{file}: holds {content!r:.40}; must be a kubeconfig")

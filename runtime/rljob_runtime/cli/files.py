@@ -1,0 +1,41 @@
+"""Files that the user named: read, or told in one line why they cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from rljob_api import InvalidSpec, RLJob, load
+
+
+class Unusable(Exception):
+    """A file that cannot be used; the message names it, and the line where there is one."""
+
+
+def fail(message: str, code: int = 2) -> typer.Exit:
+    """Say it where errors go; raise what this returns."""
+    print(message, file=sys.stderr)
+    return typer.Exit(code)
+
+
+def read_text(file: Path) -> str:
+    """The text of a file in UTF-8. Raises `Unusable`."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Unusable(f"{file}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; must be a text") from None
+
+
+def read_job(file: Path) -> RLJob:
+    """The RLJob in a file. Raises `Unusable` with a line for each mistake."""
+    try:
+        return load(read_text(file))
+    except InvalidSpec as error:
+        raise Unusable("\n".join(f"{file}: {mistake}" for mistake in error.errors)) from None
