@@ -8,9 +8,13 @@ import asyncio
 import os
 import random
 import signal
+from pathlib import Path
 
 import pytest
+import yaml
 
+from rljob_api import load
+from rljob_api.status import Member, Role
 from rljob_runtime.coordinator.hosted import Bounds, HostedReplica
 from rljob_runtime.coordinator.protocols import GenerateRequest, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
 from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
@@ -18,6 +22,7 @@ from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.stand_ins import SimulatedReplica
 from rljob_runtime.simulation.world import Process, SimulatedWire
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 BOUNDS = Bounds(command=20.0)
 KEY = TrajectoryKey(PromptKey(0, 3), 1)
 
@@ -112,6 +117,7 @@ def ray_cluster():
         include_dashboard=False,
         log_to_driver=False,
         namespace="contract",
+        resources={"rollout-0.1": 1},
         runtime_env={"env_vars": {"PYTHONPATH": here}},
     )
     yield OverRay()
@@ -249,3 +255,39 @@ def test_death_ends_a_call_that_waits_and_every_later_one(binding):
             await replica.submit(1, [request()])
 
     binding.run(test)
+
+
+@pytest.mark.engine
+def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
+    """Of one incarnation; the next incarnation of the machine has actors of its own."""
+    import ray
+
+    from rljob_runtime.coordinator.actors import Places
+    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+
+    job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
+    member = Member(machine="rollout-0", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
+    places = Places(*[tmp_path] * 5)
+    peer = "test_coordinator_contract:make_peer"
+
+    def found(term, member):
+        """Process ids of what a coordinator, which has nothing but the job, finds or makes."""
+        binding = RayBinding(
+            job,
+            places,
+            resource_of=lambda _: "rollout-0.1",
+            bounds=BOUNDS,
+            factories=Factories(relay=peer, replica=peer),
+        )
+        asyncio.run(binding.rollout_machine(term, member, {}))
+        machine = f"{job.name}/rollout-0.{member.incarnation}"
+        actors = [ray.get_actor(f"{machine}/{part}", job.name) for part in ("relay", "replica-0")]
+        return [ray.get(actor.call.remote("pid")).value for actor in actors], binding
+
+    first, _ = found(1, member)
+    again, binding = found(2, member)
+    replaced, successor = found(2, member.model_copy(update={"incarnation": 2}))
+    assert again == first
+    assert not set(replaced) & set(first)
+    asyncio.run(binding.release(member))
+    asyncio.run(successor.release(member.model_copy(update={"incarnation": 2})))
