@@ -66,6 +66,8 @@ RAY_PORT: Final = 6379
 # characters; incarnations get five digits.
 MAX_JOB_NAME_LENGTH: Final = 63 - len("-coordinator-0-99999")
 JOB_NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+# The status keeps a copy of the accepted spec, and etcd takes objects of 1.5 MB.
+MAX_SPEC_LENGTH: Final = 1 << 18
 
 
 def machine_name(role: str, index: int) -> str:

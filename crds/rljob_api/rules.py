@@ -28,7 +28,7 @@ def check(job: RLJob) -> Errors:
     """Every mistake that the types alone cannot show."""
     yield from _name(job)
     spec = job.spec
-    for rule in (_not_there_yet, _prompts, _rewards, _algorithm, _techniques, _rollout, _volumes, _times):
+    for rule in (_size, _not_there_yet, _prompts, _rewards, _algorithm, _techniques, _rollout, _volumes, _times):
         yield from rule(spec)
     for role, template, accelerators in (
         ("trainer", spec.trainer.template, spec.trainer.accelerators_per_replica),
@@ -52,6 +52,13 @@ def _name(job: RLJob) -> Errors:
             name,
             "must be lower-case letters, digits and '-', begin with a letter and not end with '-': it names a Service",
         )
+
+
+def _size(spec: RLJobSpec) -> Errors:
+    length = len(spec.to_json())
+    if length > c.MAX_SPEC_LENGTH:
+        advice = f"must have at most {c.MAX_SPEC_LENGTH} characters as JSON: mount large texts from a ConfigMap"
+        yield FieldError("spec", f"{length} characters", advice)
 
 
 TECHNIQUES = {

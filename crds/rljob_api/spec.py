@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -133,6 +134,10 @@ class RLJobSpec(Model):
         prompts = self.data.prompts
         paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
+
+    def to_json(self) -> str:
+        """The whole spec, defaults included, as one text: equal specs have equal texts."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class Metadata(Model):

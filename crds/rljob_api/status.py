@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
 from rljob_api.report import (
     CheckpointStatus,
@@ -26,6 +27,7 @@ from rljob_api.report import (
 )
 
 __all__ = [
+    "Accepted",
     "AvoidedNode",
     "BackOff",
     "CheckpointStatus",
@@ -106,6 +108,17 @@ class Condition(StatusModel):
     """One word for programs."""
     message: Sentence = ""
     """A sentence for people."""
+
+
+class Accepted(StatusModel):
+    """The spec that the job runs on: the last one that the operator accepted."""
+
+    uid: Annotated[str, Field(max_length=63)] = ""
+    """The RLJob for which it was accepted: a status that was copied from another cluster's job does not count."""
+    # A text and not an object: its schema would be the spec's once more, and servers of 1.20 write an object that an
+    # apply leaves out as null, which they then refuse.
+    spec: Annotated[str, Field(max_length=MAX_SPEC_LENGTH)] = ""
+    """The whole spec as JSON."""
 
 
 class Member(StatusModel):
@@ -227,6 +240,8 @@ class RLJobStatus(StatusModel):
     """The state in one word, for humans."""
     conditions: tuple[Condition, ...] = Field(default=(), max_length=16, json_schema_extra=map_by("type"))
     """Ready, Reconciling, Stalled, RelayReady, Degraded, Suspended, Complete, Failed."""
+    accepted: Accepted | None = None
+    """The spec that the job runs on. It stays behind `spec` while an edit of that is refused (Stalled=InvalidSpec)."""
     coordinator: CoordinatorStatus | None = None
     """The coordinator's pod."""
     trainer: MachineGroup | None = None

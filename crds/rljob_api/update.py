@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_api.errors import ABSENT, FieldError, InvalidSpec
+from rljob_api.errors import ABSENT, FieldError, InvalidSpec, show
 from rljob_api.spec import RLJob
 
 NEVER = (
@@ -46,7 +46,7 @@ WHILE_SUSPENDED = (
 
 
 def validate_update(old: RLJob, new: RLJob) -> None:
-    """Raises `InvalidSpec` with every change that is not allowed."""
+    """Raises `InvalidSpec` with every change that is not allowed: the innermost field, what it is and what it was."""
     errors = list(_changes(old, new))
     if errors:
         raise InvalidSpec(errors)
@@ -55,21 +55,28 @@ def validate_update(old: RLJob, new: RLJob) -> None:
 def _changes(old: RLJob, new: RLJob) -> Iterator[FieldError]:
     before, after = old.spec.to_dict(), new.spec.to_dict()
     for path in NEVER:
-        if _at(before, path) != _at(after, path):
-            was = _at(before, path)
-            advice = (
-                f"is immutable (it was {was!r}); make a new RLJob" if was is not ABSENT else "cannot be added later"
-            )
-            yield FieldError(f"spec.{path}", _at(after, path), advice)
+        for field, was, now in _differences(f"spec.{path}", _at(before, path), _at(after, path)):
+            yield FieldError(field, now, f"is immutable, it was {show(was)}; set it back, or make a new RLJob")
     if old.spec.suspend or new.spec.suspend:
         return
     for path in WHILE_SUSPENDED:
-        if _at(before, path) != _at(after, path):
-            yield FieldError(
-                f"spec.{path}",
-                _at(after, path),
-                "can change only while the job is suspended; set spec.suspend: true first",
-            )
+        for field, was, now in _differences(f"spec.{path}", _at(before, path), _at(after, path)):
+            advice = f"can change only while the job is suspended, it was {show(was)}; set it back, or set spec.suspend"
+            yield FieldError(field, now, f"{advice}: true")
+
+
+def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(path, old value, new value) of the innermost fields that differ."""
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from _differences(f"{path}.{key}", before.get(key, ABSENT), after.get(key, ABSENT))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (was, now) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(f"{path}[{index}]", was, now)
+    else:
+        yield path, before, after
 
 
 def _at(spec: dict[str, Any], path: str) -> Any:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from rljob_api import InvalidSpec, load
-from rljob_api.constants import MANAGED_BY_OPERATOR
+from rljob_api import InvalidSpec
 from rljob_operator.act import Actor, Postponed
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
@@ -18,6 +17,7 @@ from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import RLJOB, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.observe import Key, Observer
+from rljob_operator.policies.admission import admit, is_ours
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.invalid import plan_invalid
 from rljob_operator.policies.plan import plan
@@ -76,16 +76,17 @@ class Reconciler:
         document = await self._fetch(key)
         if document is None or document["metadata"].get("deletionTimestamp"):
             return None
-        if (document.get("spec") or {}).get("managedBy", MANAGED_BY_OPERATOR) != MANAGED_BY_OPERATOR:
+        if not is_ours(document):
             return None
         try:
-            job = load(document)
+            admitted = admit(document)
         except InvalidSpec as invalid:
             await self._tell_invalid(document, invalid)
             return None
+        job = admitted.job
         seen = await self._observer.observe(job)
         now = self._clock()
-        decided = plan(job, seen, now, self._config)
+        decided = plan(job, seen, now, self._config, admitted.refused)
         if decided.empty:
             return decided.again_seconds
         done = await self._actor.carry_out(job, decided, now)

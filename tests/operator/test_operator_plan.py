@@ -15,7 +15,7 @@ from operator_kit import NOW, make_job
 
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
-from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
+from rljob_api.status import Phase, RLJobStatus, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod
 from rljob_operator.policies.plan import Plan, plan, refused
@@ -33,6 +33,7 @@ class Cluster:
         self.pods: dict[str, Pod] = {}
         self.silence: Silence | None = None
         self.children = False
+        self.refused_edit: Trouble | None = None
         self.serial = 0
 
     @property
@@ -43,7 +44,7 @@ class Cluster:
         return Observed(tuple(self.pods.values()), (), self.silence, self.children)
 
     def decide(self) -> Plan:
-        return plan(self.job, self.observed(), self.now, CONFIG)
+        return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)
 
     def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
         """Do at most `steps` of the plan's writes in its order: then the operator dies."""
@@ -161,6 +162,12 @@ class Machine(RuleBasedStateMachine):
     @rule(suspend=st.booleans())
     def suspend(self, suspend: bool) -> None:
         self._edit(suspend=suspend)
+
+    @rule(field=st.sampled_from(["", "spec.model.source", "spec.data.seed"]))
+    def refused_edit(self, field: str) -> None:
+        """The spec is edited into one that is refused, or back."""
+        self.cluster.refused_edit = Trouble("InvalidSpec", f"{field}: is immutable") if field else None
+        self._edit()
 
     def _edit(self, **update: Any) -> None:
         job = self.cluster.job
@@ -342,6 +349,46 @@ def test_a_fresh_operator_keeps_the_pause_after_failures() -> None:
     cluster.now += timedelta(seconds=10)
     cluster.settle()
     assert "demo-rollout-0-3" in cluster.pods
+
+
+def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
+    cluster = running()
+    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    decided = cluster.decide()
+    assert (decided.creations, decided.removals) == ((), ())
+    assert [event.reason for event in decided.events] == ["InvalidSpec"]
+    cluster.settle()
+    assert cluster.decide().empty
+    found = {c.type: f"{c.status.value}/{c.reason}" for c in cluster.status.conditions}
+    assert (found["Stalled"], found["Ready"]) == ("True/InvalidSpec", "False/InvalidSpec")
+    assert cluster.status.phase is Phase.RUNNING
+    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 3 is immutable")
+    assert [event.reason for event in cluster.decide().events] == ["InvalidSpec"]  # another mistake
+    cluster.refused_edit = None
+    assert [event.reason for event in cluster.decide().events] == ["SpecAccepted"]
+    cluster.settle()
+    assert cluster.status.is_true("Ready")
+    assert not cluster.status.is_true("Stalled")
+
+
+def test_a_pod_lost_during_a_refused_edit_is_replaced() -> None:
+    cluster = running()
+    accepted = cluster.status.accepted
+    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    cluster.pods["demo-rollout-0-1"] = replace(cluster.pods["demo-rollout-0-1"], phase="Failed", ready=False)
+    cluster.settle()
+    assert cluster.pods["demo-rollout-0-2"].live
+    assert cluster.status.accepted == accepted
+
+
+def test_a_job_that_ends_during_a_refused_edit_has_ended() -> None:
+    cluster = running()
+    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    cluster.settle()
+    cluster.report(finished={"outcome": "Complete", "reason": "RoundsFinished"})
+    cluster.settle()
+    assert cluster.status.is_true("Ready")
+    assert not cluster.status.is_true("Stalled")
 
 
 def test_what_is_complete_stays_complete() -> None:

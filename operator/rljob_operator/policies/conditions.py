@@ -43,6 +43,8 @@ class Facts:
     """All pods of this run have been ready once."""
     durable: bool = True
     trouble: Trouble | None = None
+    refused: Trouble | None = None
+    """Why the newest spec is refused; everything else here speaks of the accepted one."""
     problems: tuple[Trouble, ...] = ()
     verdict: Verdict | None = None
 
@@ -69,7 +71,8 @@ class Facts:
 
 def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition, ...]:
     """All conditions; a transition time changes only with its status."""
-    found = [_condition(READY, facts.is_ready, facts.ready)]
+    # Ready at this generation would tell tools that the newest spec is in force.
+    found = [_condition(READY, facts.is_ready and facts.refused is None, facts.refused or facts.ready)]
     stalled = _stalled(facts)
     if stalled is not None:
         found.append(_condition(STALLED, True, stalled))
@@ -128,7 +131,7 @@ def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
 def _stalled(facts: Facts) -> Trouble | None:
     if facts.verdict is not None:
         return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
-    return None if facts.suspending else facts.trouble
+    return facts.refused or (None if facts.suspending else facts.trouble)
 
 
 def _reconciling(facts: Facts) -> Trouble | None:

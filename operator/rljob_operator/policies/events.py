@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.status import Phase, RLJobStatus
+from rljob_api.status import Condition, Phase, RLJobStatus
+from rljob_operator.policies.admission import INVALID_SPEC
 from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, STALLED, SUSPENDED
 from rljob_operator.policies.failure import Loss
 
@@ -70,12 +71,19 @@ def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     return [Event(NORMAL, "RelayFormed" if formed else "RelayRebuilt", text)]
 
 
+def _repeats(was: Condition | None, now: Condition) -> bool:
+    """The same trouble as before. Another refused edit is another mistake; of the rest only counts change."""
+    return was is not None and was.reason == now.reason and (now.reason != INVALID_SPEC or was.message == now.message)
+
+
 def _state(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     events = []
     stalled, was = after.condition(STALLED), before.condition(STALLED)
     failed = after.is_true(FAILED)
-    if stalled is not None and not failed and (was is None or was.reason != stalled.reason):
+    if stalled is not None and not failed and not _repeats(was, stalled):
         events.append(Event(WARNING, stalled.reason, stalled.message))
+    if was is not None and was.reason == INVALID_SPEC and (stalled is None or stalled.reason != INVALID_SPEC):
+        events.append(Event(NORMAL, "SpecAccepted", "the spec is good again and in force"))
     if after.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         if before.first_ready_time is None:
             events.append(Event(NORMAL, "Running", "all pods are ready"))

@@ -1,4 +1,4 @@
-"""A spec that cannot be used: say what is wrong, and touch nothing until the spec changes."""
+"""A first spec that cannot be used: say what is wrong, and touch nothing until the spec changes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 from rljob_api.errors import FieldError
 from rljob_api.status import Condition, ConditionStatus, Phase
+from rljob_operator.policies.admission import INVALID_SPEC, told
 from rljob_operator.policies.conditions import READY, RECONCILING, STALLED, stamp
 from rljob_operator.policies.events import WARNING, Event
 
 Json = dict[str, Any]
-
-REASON = "InvalidSpec"
 
 
 def plan_invalid(
@@ -23,13 +22,13 @@ def plan_invalid(
     else in the status stays: the operator owns those fields, and an apply that left them out would remove them."""
     raw = {key: value for key, value in (document.get("status") or {}).items() if key != "runtime"}
     generation = document["metadata"].get("generation", 1)
-    message = "; ".join(str(error) for error in errors)[:2000]
+    message = told(errors)
     known = [_readable(condition) for condition in raw.get("conditions") or []]
     kept = [c for c in known if c.type not in (READY, STALLED, RECONCILING)]
     found = stamp(
         [
-            Condition(type=READY, status=ConditionStatus.FALSE, reason=REASON, message=message),
-            Condition(type=STALLED, status=ConditionStatus.TRUE, reason=REASON, message=message),
+            Condition(type=READY, status=ConditionStatus.FALSE, reason=INVALID_SPEC, message=message),
+            Condition(type=STALLED, status=ConditionStatus.TRUE, reason=INVALID_SPEC, message=message),
         ],
         known,
         generation,
@@ -41,8 +40,8 @@ def plan_invalid(
         "phase": raw.get("phase") or Phase.PENDING.value,
         "conditions": [condition.to_dict() for condition in (*found, *kept)],
     }
-    told = any(c.type == STALLED and c.reason == REASON and c.message == message for c in known)
-    events = [] if told else [Event(WARNING, REASON, message[:1000])]
+    known_already = any(c.type == STALLED and c.reason == INVALID_SPEC and c.message == message for c in known)
+    events = [] if known_already else [Event(WARNING, INVALID_SPEC, message[:1000])]
     return (None if after == raw else after), events
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from rljob_api.accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus, Role, Target, TargetPhase
 from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, placement, pods, scale
@@ -57,8 +58,9 @@ class Plan:
         )
 
 
-def plan(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
-    """What to do about this job now."""
+def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None = None) -> Plan:
+    """What to do about this job now. `job` carries the accepted spec, `refused_edit` says why a newer one does not
+    hold."""
     if job.metadata.deletion_timestamp is not None:
         return Plan()
     seen = seen.judged_by(job.status)
@@ -70,8 +72,8 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
     if said is not None:
         return _end(job, seen, said, None, (), now)
     if job.spec.suspend:
-        return _suspend(job, seen, now)
-    return _run(job, seen, now, config)
+        return _suspend(job, seen, now, refused_edit)
+    return _run(job, seen, now, config, refused_edit)
 
 
 def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: datetime) -> Plan:
@@ -103,7 +105,7 @@ def stalled(before: Plan, job: RLJob, status: RLJobStatus, trouble: Trouble, now
 # --- a job that runs --------------------------------------------------------------------------------------------------
 
 
-def _run(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
+def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None) -> Plan:
     spec, before = job.spec, job.status
     told = before.target.machines if before.target is not None else ()
     working = {pod.machine for pod in seen.pods if pod.available}
@@ -115,7 +117,7 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config) -> Plan:
     verdict = lifecycle.operators_word(spec, before, replacements, blocked, len(machines), now)
     if verdict is not None:
         return _end(job, seen, verdict, replacements, losses, now)
-    return _go_on(job, seen, machines, losses, replacements, blocked, now, config)
+    return _go_on(job, seen, machines, losses, replacements, blocked, now, config, refused_edit)
 
 
 def _go_on(
@@ -127,6 +129,7 @@ def _go_on(
     blocked: frozenset[str],
     now: datetime,
     config: Config,
+    refused_edit: Trouble | None,
 ) -> Plan:
     """The plan of a job that has not ended: these rollout `machines` are wanted, `blocked` ones of them given up."""
     spec, before = job.spec, job.status
@@ -154,8 +157,10 @@ def _go_on(
     )
     too_few = len(machines) - len(blocked) < spec.rollout.smallest
     facts = report.facts(find_trouble(seen, blocked, too_few, config, now), given_up=len(blocked))
+    facts = replace(facts, refused=refused_edit)
     status = report.status(facts, now).model_copy(
         update={
+            "accepted": accept(job),
             "incarnations": _numbers(before, seen, created),
             "target": target,
             "relay": relay,
@@ -221,7 +226,7 @@ def _children(job: RLJob, seen: Observed, created: Sequence[NewPod], config: Con
 # --- a job that is suspended ------------------------------------------------------------------------------------------
 
 
-def _suspend(job: RLJob, seen: Observed, now: datetime) -> Plan:
+def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | None) -> Plan:
     spec, before = job.spec, job.status
     present = [pod for pod in seen.pods if not pod.deleting]
     told = before.target.machines if before.target is not None else ()
@@ -233,10 +238,11 @@ def _suspend(job: RLJob, seen: Observed, now: datetime) -> Plan:
     if target is not None or present:
         target = drain.next_target(target, spec, rollout, TargetPhase.SUSPEND, "Suspended")
     report = Report(job=job, seen=seen, machines=rollout, members=members, chain_length=0, pods=len(seen.pods))
-    facts = replace(report.facts(None), suspending=True)
+    facts = replace(report.facts(None), suspending=True, refused=refused_edit)
     waiting = bool(present) and not stop
     status = report.status(facts, now).model_copy(
         update={
+            "accepted": accept(job),
             "incarnations": _numbers(before, seen, ()),
             "target": target,
             "start_time": before.start_time or (now if present else None),

@@ -1,0 +1,41 @@
+"""The accepted spec: what a job runs on while its present spec is refused.
+
+The operator keeps the last good spec in `status.accepted`. Whoever acts on a job takes it from there, so that an edit
+which is refused reaches neither the pods nor the training, whichever part is started anew meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rljob_api.loading import load
+from rljob_api.spec import RLJob
+from rljob_api.status import Accepted
+
+
+def accept(job: RLJob) -> Accepted:
+    """The memory of this job's spec."""
+    return Accepted(uid=job.metadata.uid, spec=job.spec.to_json())
+
+
+def was_accepted(document: Mapping[str, Any]) -> bool:
+    """Whether the operator has ever accepted a spec of this very object."""
+    memory = _memory(document)
+    return bool(memory.get("spec")) and memory.get("uid") == (document.get("metadata") or {}).get("uid")
+
+
+def accepted_job(document: Mapping[str, Any]) -> RLJob | None:
+    """The object with the spec that was accepted last. None when none was, or when this version would not accept it any
+    more: then the present spec has to stand for itself."""
+    if not was_accepted(document):
+        return None
+    try:
+        return load({**document, "spec": json.loads(_memory(document)["spec"])})
+    except ValueError:  # no JSON, or InvalidSpec
+        return None
+
+
+def _memory(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (document.get("status") or {}).get("accepted") or {}
