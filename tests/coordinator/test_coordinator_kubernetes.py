@@ -11,6 +11,8 @@ from aiohttp import ClientSession, web
 from coordinator_kit import job, until
 from prometheus_client import CollectorRegistry, Counter
 
+from rljob_api import load
+from rljob_api.accepted import accept
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.api_client import ApiClient, Conflict, NotFound, Server
 from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
@@ -156,6 +158,19 @@ async def test_a_watch_that_is_cut_begins_with_a_fresh_read():
         await control.wait_changed(10)
         assert (await control.observe()).job.status.target.revision == 3
         watching.cancel()
+
+
+@pytest.mark.parametrize("edit", [{"rounds": 99}, {"rounds": 0}])
+async def test_a_spec_is_followed_once_the_operator_has_accepted_it(edit):
+    server = FakeServer()
+    first = load(server.job)
+    server.touch(accepted=accept(first).to_dict())
+    server.job["spec"] = {**server.job["spec"], **edit}
+    async with client_of(server) as client:
+        assert (await KubernetesControlPlane(client, "ns", "demo").observe()).job.spec == first.spec
+        if edit["rounds"]:
+            server.touch(accepted=accept(load(server.job)).to_dict())
+            assert (await KubernetesControlPlane(client, "ns", "demo").observe()).job.spec.rounds == 99
 
 
 def lease_of(client, holder):

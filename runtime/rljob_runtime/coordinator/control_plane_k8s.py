@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from rljob_api import RLJob, load
+from rljob_api.accepted import accepted_job
 from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, GROUP, KIND, PLURAL, VERSION
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.api_client import APPLY, ApiClient
@@ -50,9 +51,10 @@ class KubernetesControlPlane:
                 await asyncio.sleep(FAILURE_SECONDS)
 
     async def observe(self) -> Job:
-        """See `protocols.ControlPlane`: what the watch brought last, or a read before its first word."""
+        """See `protocols.ControlPlane`: what the watch brought last, or a read before its first word. The spec is the
+        one that the operator accepted: an edit that it refuses is not followed here either."""
         newest = self._newest or await self._read()
-        return Job(load(newest), newest["metadata"]["resourceVersion"])
+        return Job(accepted_job(newest) or load(newest), newest["metadata"]["resourceVersion"])
 
     async def wait_changed(self, seconds: float) -> None:
         """See `protocols.ControlPlane`."""
