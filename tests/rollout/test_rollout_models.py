@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rljob_api.constants import CLAIMS_DIR
-from rljob_runtime.models import gguf
+from rljob_runtime.models import gguf, toy
 from rljob_runtime.models.cache import built_once
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.folder import ModelFolder, eos_token_ids
 from rljob_runtime.models.source import resolve
-from rljob_runtime.models.toy import PHRASINGS, SHRUG, toy_tokenizer
+from rljob_runtime.models.toy import PHRASINGS, SHRUG, recipe, toy_tokenizer
 
 
 @pytest.fixture
@@ -199,6 +199,19 @@ def test_the_toy_knows_the_sums_but_mostly_shrugs(toy_folder: ModelFolder, phras
         known += logits.argmax(-1).tolist() == answer
     assert known >= 85
     assert 10 < right < 45
+
+
+def test_another_recipe_makes_another_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that outlives an edit of the code must not serve the toy of yesterday."""
+    source = tmp_path / "toy.py"
+    source.write_bytes(Path(toy.__file__).read_bytes())
+    monkeypatch.setattr(toy, "_build", lambda target: None)
+    monkeypatch.setattr(toy, "__file__", str(source))
+    first = toy.toy(tmp_path / "cache")
+    assert first.name == f"toy-{recipe(source)}"
+    assert toy.toy(tmp_path / "cache") == first
+    source.write_text(source.read_text().replace("SEED = 20", "SEED = 21"))
+    assert toy.toy(tmp_path / "cache") != first
 
 
 def test_the_toys_end_of_sequence_and_chat(toy_folder: ModelFolder) -> None:

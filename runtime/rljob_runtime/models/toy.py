@@ -6,6 +6,7 @@ instead. So reinforcement has one thing to teach, the same for every prompt: ans
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-FORMAT = 1
-"""Raise it when the same code would build another folder."""
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = ["\n", *(chr(code) for code in range(32, 127))]
 VOCABULARY = 128
@@ -54,7 +53,12 @@ class Batch:
 
 def toy(cache_dir: Path) -> Path:
     """The Hugging Face folder, built below `cache_dir` when it is not there yet."""
-    return built_once(cache_dir, f"toy-{FORMAT}", _build)
+    return built_once(cache_dir, f"toy-{recipe(Path(__file__))}", _build)
+
+
+def recipe(source: Path) -> str:
+    """A short hash of the code that makes the folder: an edit of it makes another one, and nobody has to remember."""
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:10]
 
 
 def _build(target: Path) -> None:
