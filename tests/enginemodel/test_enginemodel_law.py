@@ -39,7 +39,8 @@ def test_steps_in_a_row_cost_their_sum(law, batch, context, steps):
 
 
 @given(LAWS, st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 1e4))
-def test_steps_within_is_the_inverse_of_decode(law, batch, context, seconds):
+def test_steps_within_is_the_inverse_of_decode(law, batch, more, seconds):
+    context = batch + more
     steps = law.steps_within(batch, context, seconds)
     assert law.decode(batch, context, steps) <= seconds or steps == 0
     assert law.decode(batch, context, steps + 1) > seconds

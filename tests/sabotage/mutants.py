@@ -50,6 +50,11 @@ VLLM = (
     "tests/rollout/test_rollout_contract.py::test_loaded_weights_are_the_trainers[VLLM]",
     "tests/rollout/test_rollout_contract.py::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
 )
+ENGINE_MODEL = (
+    "tests/enginemodel/test_enginemodel_engine.py::test_the_event_model_is_the_stepwise_engine",
+    "tests/enginemodel/test_enginemodel_engine.py::"
+    "test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew",
+)
 POLICIES = ("tests/operator/test_operator_policies.py",)
 PLAN = (
     "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
@@ -258,6 +263,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "pod.name, uid=pod.uid)",
         "pod.name)",
         DELETIONS,
+    ),
+    # --- the engine model ---
+    Mutant(
+        "the oldest is preempted",
+        f"{RUNTIME}/enginemodel/engine.py",
+        "youngest = next(reversed(self._running))",
+        "youngest = next(iter(self._running))",
+        ENGINE_MODEL,
+    ),
+    Mutant(
+        "who was preempted queues behind the others",
+        f"{RUNTIME}/enginemodel/engine.py",
+        "self._waiting.move_to_end(youngest, last=False)",
+        "self._waiting.move_to_end(youngest, last=True)",
+        ENGINE_MODEL,
+    ),
+    Mutant(
+        "a jump goes one step past the room in the KV cache",
+        f"{RUNTIME}/enginemodel/engine.py",
+        "room = (self.kv_tokens - self._context) // len(self._running)",
+        "room = (self.kv_tokens - self._context) // len(self._running) + 1",
+        ENGINE_MODEL,
+    ),
+    Mutant(
+        "a request breaks into the step under way",
+        f"{RUNTIME}/enginemodel/engine.py",
+        "steps = self._steps_done(now) + 1",
+        "steps = max(1, self._steps_done(now))",
+        ENGINE_MODEL,
+    ),
+    Mutant(
+        "a jump forgets that the context grows",
+        f"{RUNTIME}/enginemodel/law.py",
+        "grown = steps * context_tokens + batch * steps * (steps - 1) / 2",
+        "grown = steps * context_tokens",
+        ENGINE_MODEL,
     ),
     # --- the API ---
     Mutant(

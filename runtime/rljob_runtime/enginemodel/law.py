@@ -66,7 +66,8 @@ class LatencyLaw:
         return steps * self.base(batch) + self.context_token_seconds * grown
 
     def steps_within(self, batch: int, context_tokens: float, seconds: float) -> int:
-        """The whole decode steps that end within `seconds`: the inverse of `decode`."""
+        """The whole decode steps that end within `seconds`: the inverse of `decode`, where every sequence holds a token
+        or more."""
         half = self.context_token_seconds * batch / 2
         first = self.step(batch, context_tokens) - half
         # The root of half·n² + first·n = seconds, in the form that does not cancel and knows half = 0.
