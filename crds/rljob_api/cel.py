@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api import constants as c
+from rljob_api.placement import NodeFailure
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
     MAX_TOKENS_PER_SEQUENCE,
     MIN_HEARTBEAT_SECONDS,
+    NODE_FAILURE,
     TECHNIQUES,
+    TENSOR_PARALLEL_CHOICE,
     not_available,
 )
 from rljob_api.update import NEVER, WHILE_SUSPENDED
@@ -107,17 +110,13 @@ RULES: dict[str, list[Rule]] = {
             f"all machines together may have at most {MAX_ACCELERATORS} accelerators",
         ),
         Rule(
-            "!has(self.allowedTensorParallelSizes) || self.tensorParallelSize in self.allowedTensorParallelSizes",
-            "tensorParallelSize must be one of allowedTensorParallelSizes",
+            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes == [self.tensorParallelSize]",
+            f"allowedTensorParallelSizes: {not_available(TENSOR_PARALLEL_CHOICE, '[tensorParallelSize]')}",
         ),
         Rule(
             f"{_SLOTS} % self.tensorParallelSize == 0",
             "tensorParallelSize must divide acceleratorsPerMachine: tensor parallelism stays inside a machine, and a "
             "machine without accelerators is one replica",
-        ),
-        Rule(
-            f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(s, {_SLOTS} % s == 0)",
-            "each of allowedTensorParallelSizes must divide acceleratorsPerMachine",
         ),
     ],
     "spec.checkpoint": [
@@ -132,6 +131,10 @@ RULES: dict[str, list[Rule]] = {
     ],
     "spec.failurePolicy.backoff": [
         Rule("self.initialSeconds <= self.maxSeconds", "initialSeconds must be at most maxSeconds"),
+    ],
+    "spec.failurePolicy.nodeFailure": [
+        Rule(f"self.{field} == {default!r}", f"{field} {not_available(NODE_FAILURE, default)}")
+        for field, default in NodeFailure().to_dict().items()
     ],
     "spec.relay": [
         Rule(

@@ -126,20 +126,20 @@ class Rollout(Model):
     replicas (one replica on CPUs)."""
 
     machines: int = Field(ge=1, le=1024)
-    """How many machines; what `kubectl scale` writes. With minMachines < maxMachines: how many to begin with."""
+    """How many machines; what `kubectl scale` writes."""
     min_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Fewest machines the operator may choose. Absent: `machines`."""
+    """Fewest machines with which the job counts as Ready and goes on when others fail too often. Absent: `machines`."""
     max_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Most machines the operator may choose. Absent: `machines`."""
+    """Most that `machines` may be set to, by `kubectl scale` too. Absent: no bound of its own."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """Accelerators of one replica, to begin with."""
+    """Accelerators of one replica."""
     allowed_tensor_parallel_sizes: Annotated[
         tuple[Annotated[int, Field(ge=1, le=64)], ...] | None,
         Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = None
-    """Sizes the operator and the coordinator may choose from. Absent: tensorParallelSize only."""
+    """Sizes to choose from. A choice is not available in this version: absent, or tensorParallelSize alone."""
     engine: Engine = Field(default=Engine.VLLM)
     """VLLM, or Reference: a small engine in plain PyTorch for tests and for machines without vLLM."""
     engine_options: EngineOptions = EngineOptions()
@@ -156,11 +156,6 @@ class Rollout(Model):
     def largest(self) -> int:
         """Most machines allowed."""
         return self.machines if self.max_machines is None else self.max_machines
-
-    @property
-    def tensor_parallel_choices(self) -> tuple[int, ...]:
-        """Allowed tensor parallel sizes, ascending."""
-        return tuple(sorted(self.allowed_tensor_parallel_sizes or (self.tensor_parallel_size,)))
 
     @property
     def slots(self) -> int:
@@ -232,7 +227,8 @@ class ForceDelete(StrEnum):
 
 
 class NodeFailure(Model):
-    """What to do about machines on a node that is gone."""
+    """What to do about a node that is gone. Not available in this version: only the defaults are taken. The machines
+    of such a node are replaced when two witnesses report them, or when Kubernetes has deleted their pods."""
 
     grace_seconds: float = Field(default=15.0, ge=0, le=3600)
     """How long a node may be NotReady before its machines are replaced without other witnesses."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_api import constants as c
-from rljob_api.errors import ABSENT, FieldError
+from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.learning import Mode, RewardKind
-from rljob_api.placement import Gang
+from rljob_api.placement import Gang, NodeFailure
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template
 
@@ -69,9 +69,13 @@ TECHNIQUES = {
 }
 
 
-def not_available(what: str) -> str:
-    """The end of the message about a technique that is switched on before it exists."""
-    return f"is not available in this version ({what}); leave it out or set it to false"
+NODE_FAILURE = "judging and avoiding lost nodes"
+TENSOR_PARALLEL_CHOICE = "a choice of tensor parallel sizes"
+
+
+def not_available(what: str, instead: object = False) -> str:
+    """The end of the message about something that is asked for before it exists; `instead` is what there is."""
+    return f"is not available in this version ({what}); leave it out or set it to {show(instead)}"
 
 
 def _not_there_yet(spec: RLJobSpec) -> Errors:
@@ -90,6 +94,15 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         }[field]
         if technique.enabled is not False:
             yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
+    nodes = spec.failure_policy.node_failure.to_dict()
+    for field, default in NodeFailure().to_dict().items():
+        if nodes[field] != default:
+            where = f"spec.failurePolicy.nodeFailure.{field}"
+            yield FieldError(where, nodes[field], not_available(NODE_FAILURE, default))
+    sizes, only = spec.rollout.allowed_tensor_parallel_sizes, (spec.rollout.tensor_parallel_size,)
+    if sizes is not None and sizes != only:
+        advice = not_available(TENSOR_PARALLEL_CHOICE, list(only))
+        yield FieldError("spec.rollout.allowedTensorParallelSizes", list(sizes), advice)
     for index, reward in enumerate(spec.rewards):
         if reward.kind in (RewardKind.CODE, RewardKind.JUDGE):
             yield FieldError(
@@ -210,34 +223,13 @@ def _rollout(spec: RLJobSpec) -> Errors:
             f"must be at most {MAX_ACCELERATORS // rollout.largest}: {rollout.largest} machines may have at most "
             f"{MAX_ACCELERATORS} accelerators together",
         )
-    allowed = rollout.allowed_tensor_parallel_sizes
-    if allowed is not None and len(set(allowed)) != len(allowed):
-        yield FieldError("spec.rollout.allowedTensorParallelSizes", list(allowed), "must not name a size twice")
-    if rollout.tensor_parallel_size not in rollout.tensor_parallel_choices:
+    if rollout.slots % rollout.tensor_parallel_size:
         yield FieldError(
             "spec.rollout.tensorParallelSize",
             rollout.tensor_parallel_size,
-            f"must be one of allowedTensorParallelSizes ({', '.join(map(str, rollout.tensor_parallel_choices))})",
+            f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
+            "inside a machine, and a machine without accelerators is one replica",
         )
-    yield from _layouts(spec)
-
-
-def _layouts(spec: RLJobSpec) -> Errors:
-    """A machine is cut into whole replicas; a CPU machine is one."""
-    rollout = spec.rollout
-    sizes = [("tensorParallelSize", rollout.tensor_parallel_size)]
-    sizes += [
-        (f"allowedTensorParallelSizes[{index}]", size)
-        for index, size in enumerate(rollout.allowed_tensor_parallel_sizes or ())
-    ]
-    for field, size in sizes:
-        if rollout.slots % size:
-            yield FieldError(
-                f"spec.rollout.{field}",
-                size,
-                f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
-                "inside a machine, and a machine without accelerators is one replica",
-            )
 
 
 def _volumes(spec: RLJobSpec) -> Errors:

@@ -42,7 +42,7 @@ GOOD: list[dict[str, Any]] = [
     {
         "spec.rollout.acceleratorsPerMachine": 8,
         "spec.rollout.tensorParallelSize": 4,
-        "spec.rollout.allowedTensorParallelSizes": [2, 4, 8],
+        "spec.rollout.allowedTensorParallelSizes": [4],
     },
     {"spec.rollout.machines": 1024, "spec.rollout.acceleratorsPerMachine": 16},
     {"spec.algorithm.promptsPerRound": 1, "spec.algorithm.minibatches": 1},
@@ -55,6 +55,7 @@ GOOD: list[dict[str, Any]] = [
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
     {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
     {"spec.relay.chunkBytes": "1048576"},
+    {"spec.failurePolicy.nodeFailure": {"graceSeconds": 15, "forceDelete": "WhenFenced"}},
     {"spec.runPolicy": {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 0}},
     {
         "spec.tailBatching": {"enabled": False, "promptFactor": 1},
@@ -106,6 +107,7 @@ EDITS = st.fixed_dictionaries(
         "spec.checkpoint.emptyDir": maybe({}),
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
+        "spec.failurePolicy.nodeFailure.graceSeconds": maybe(15, 16),
     }
 )
 

@@ -152,9 +152,9 @@ def test_numbers_as_kubectl_reads_them(text: str) -> None:
 
 
 def test_what_a_spec_answers() -> None:
-    spec = load(job({"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.allowedTensorParallelSizes": [4, 1]})).spec
+    spec = load(job({"spec.rollout.acceleratorsPerMachine": 8})).spec
     assert (spec.rollout.smallest, spec.rollout.largest) == (2, 2)
-    assert spec.rollout.tensor_parallel_choices == (1, 4)
+    assert spec.rollout.slots == 8
     assert spec.trainer.ranks == 1
     assert not spec.checkpoint.survives_pods
     assert spec.claims() == ()
@@ -171,7 +171,7 @@ def test_what_a_spec_answers() -> None:
     spec = load(job(edits)).spec
     assert spec.claims() == ("data", "models")
     assert (spec.rollout.smallest, spec.rollout.largest) == (1, 5)
-    assert spec.rollout.tensor_parallel_choices == (1,)
+    assert spec.rollout.slots == 1
     assert spec.trainer.ranks == 16
     assert spec.checkpoint.survives_pods
     assert spec.rollout.template.container()["image"] == "r:1"
