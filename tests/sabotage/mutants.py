@@ -171,6 +171,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         SEGMENT,
     ),
+    # --- the Ray head dies and the engines live ---
+    Mutant(
+        "the head's tables die with it",
+        f"{RUNTIME}/pod/ray_node.py",
+        'settings["RAY_gcs_storage"] = "rocksdb"',
+        'settings["RAY_gcs_storage"] = "memory"',
+        (
+            "tests/coordinator/test_coordinator_kubernetes.py::"
+            "test_the_token_is_named_by_its_file_and_only_the_head_has_tables",
+        ),
+    ),
+    Mutant(
+        "the next coordinator makes its own actors",
+        f"{RUNTIME}/coordinator/ray_binding.py",
+        "get_if_exists=True,",
+        "get_if_exists=False,",
+        ("tests/coordinator/test_coordinator_contract.py::test_the_next_coordinator_finds_the_same_processes",),
+    ),
     # --- rollout: what was asked for, from the weights that were asked for ---
     Mutant(
         "a replica obeys a former coordinator",
