@@ -1,0 +1,33 @@
+"""Workloads: PolyTrace's traces, read and replayed, and generators fitted to them."""
+
+from rljob_runtime.workloads.catalog import names, open_workload, parameters
+from rljob_runtime.workloads.errors import BadRow, Findings, TraceError
+from rljob_runtime.workloads.generator import Generator
+from rljob_runtime.workloads.parameters import WorkloadParameters
+from rljob_runtime.workloads.replay import RecordedToolLatencies, Replay
+from rljob_runtime.workloads.trace import Step, Trace, read_steps, read_trace
+from rljob_runtime.workloads.workload import Batch, Prompt, Response, ToolCall, Turn, Workload, batch
+
+__all__ = [
+    "BadRow",
+    "Batch",
+    "Findings",
+    "Generator",
+    "Prompt",
+    "RecordedToolLatencies",
+    "Replay",
+    "Response",
+    "Step",
+    "ToolCall",
+    "Trace",
+    "TraceError",
+    "Turn",
+    "Workload",
+    "WorkloadParameters",
+    "batch",
+    "names",
+    "open_workload",
+    "parameters",
+    "read_steps",
+    "read_trace",
+]

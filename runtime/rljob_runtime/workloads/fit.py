@@ -1,0 +1,131 @@
+"""Fits a generator's parameters to a trace: laws by quantiles, correlations by matching the trace's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from rljob_runtime.workloads.generator import Generator
+from rljob_runtime.workloads.law import Floats, Law, TurnCounts, fit_law
+from rljob_runtime.workloads.parameters import ToolUse, WorkloadParameters
+from rljob_runtime.workloads.summary import intraclass_correlation
+from rljob_runtime.workloads.trace import Trace
+from rljob_runtime.workloads.workload import Prompt, Response, batch
+
+_PROMPTS, _RESPONSES, _HALVINGS = 800, 8, 9
+"""Of the samples by which a correlation is found: it is right to about 0.02, less than a trace of this size tells."""
+_SHORTEST_SECONDS = 1e-4
+"""A law is of positive numbers, and a call that was refused at once took no time."""
+
+Measure = Callable[[Sequence[Prompt]], float | None]
+
+
+def fit(trace: Trace, source: str) -> WorkloadParameters:
+    """The parameters of all steps of a trace together. `source` says where the trace is from.
+
+    Raises ValueError when the trace has fewer than two prompts or no prompt with two responses.
+    """
+    prompts = trace.pooled().steps[0].prompts
+    rewards = [response.reward_seconds for response in trace.responses() if response.reward_seconds is not None]
+    kept = [prompt.kept for prompt in prompts if prompt.kept is not None]
+    parameters = WorkloadParameters(
+        task=trace.task,
+        source=source,
+        input_tokens=fit_law(np.array([prompt.input_tokens for prompt in prompts])),
+        output_tokens=fit_law(np.array([response.turns[-1].tokens for response in trace.responses()])),
+        correlation=0,
+        reward_seconds=_seconds_law(rewards) if rewards else None,
+        kept_share=sum(kept) / len(kept) if kept else None,
+        tool_use=_tool_use(trace),
+    )
+    parameters = _correlate(parameters, prompts)
+    return parameters.model_copy(update={"input_correlation": _input_correlation(prompts, parameters.correlation)})
+
+
+def _tool_use(trace: Trace) -> ToolUse | None:
+    calls = list(trace.tool_calls())
+    if not calls:
+        return None
+    counts = np.bincount([len(response.turns) for response in trace.responses()])[1:]
+    return ToolUse(
+        turns=TurnCounts(weights=tuple((counts / counts.sum()).round(5).tolist())),
+        turns_correlation=0,
+        call_tokens=fit_law(np.array([turn.tokens for turns in trace.responses() for turn in turns.turns[:-1]])),
+        answer_tokens=fit_law(np.maximum(1, [call.tokens for call in calls])),
+        seconds=_seconds_law([call.seconds for call in calls]),
+    )
+
+
+def _seconds_law(seconds: Sequence[float]) -> Law:
+    return fit_law(np.maximum(_SHORTEST_SECONDS, seconds))
+
+
+def _correlate(parameters: WorkloadParameters, prompts: Sequence[Prompt]) -> WorkloadParameters:
+    """Turns first: how alike total lengths are depends on them."""
+    tool_use = parameters.tool_use
+    if tool_use is not None:
+
+        def with_turns(correlation: float) -> WorkloadParameters:
+            changed = tool_use.model_copy(update={"turns_correlation": correlation})
+            return parameters.model_copy(update={"tool_use": changed})
+
+        parameters = _matching(with_turns, _likeness(lambda response: len(response.turns)), prompts)
+    base = parameters
+    return _matching(
+        lambda correlation: base.model_copy(update={"correlation": correlation}),
+        _likeness(lambda response: np.log(response.output_tokens)),
+        prompts,
+    )
+
+
+def _likeness(of: Callable[[Response], float]) -> Measure:
+    def measure(prompts: Sequence[Prompt]) -> float | None:
+        return intraclass_correlation([np.array([of(response) for response in prompt.responses]) for prompt in prompts])
+
+    return measure
+
+
+def _matching(
+    make: Callable[[float], WorkloadParameters], measure: Measure, prompts: Sequence[Prompt]
+) -> WorkloadParameters:
+    """The parameters whose generated prompts measure as the recorded ones, by halving: the measure rises with the
+    correlation, and all tries share their random numbers."""
+    target = measure(prompts)
+    if target is None:
+        raise ValueError("no two responses of one prompt: how alike they are cannot be fitted")
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        measured = measure(batch(Generator(make(middle)), 0, _PROMPTS, _RESPONSES).prompts)
+        low, high = (low, middle) if measured is None or measured > target else (middle, high)
+    return make(round((low + high) / 2, 3) if high > 2**-_HALVINGS else 0.0)
+
+
+def _input_correlation(prompts: Sequence[Prompt], correlation: float) -> float:
+    """Of the scores of a prompt's length and its hardness.
+
+    Seen is the correlation with the mean of its responses' scores, which their noise dilutes; where the prompt decides
+    next to nothing, dividing by that dilution would only blow up noise.
+    """
+    size = float(np.mean([len(prompt.responses) for prompt in prompts]))
+    visible = float(np.sqrt(correlation / (correlation + (1 - correlation) / size))) if correlation else 0.0
+    if visible < 0.5:
+        return 0.0
+    lengths = _normal_scores(np.array([prompt.input_tokens for prompt in prompts], dtype=np.float64))
+    hardness = _normal_scores(
+        np.array([np.mean(np.log([response.output_tokens for response in prompt.responses])) for prompt in prompts])
+    )
+    if lengths.std() == 0 or hardness.std() == 0:
+        return 0.0
+    seen = float(np.corrcoef(lengths, hardness)[0, 1])
+    return round(float(np.clip(seen / visible, -1, 1)), 3)
+
+
+def _normal_scores(values: Floats) -> Floats:
+    """Normal scores of the ranks; equal values share their mean rank."""
+    unique, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - counts / 2
+    scores = np.array([NormalDist().inv_cdf(float(rank) / len(values)) for rank in ranks])
+    return scores[inverse] if len(unique) > 1 else np.zeros(len(values))

@@ -1,0 +1,77 @@
+"""What a generator is made from: the laws of a workload and how alike the responses of a prompt are. JSON, no rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rljob_runtime.workloads.errors import TraceError
+from rljob_runtime.workloads.law import Law, TurnCounts
+from rljob_runtime.workloads.rows import explain
+
+Correlation = Annotated[float, Field(ge=0, le=1)]
+
+
+class ToolUse(BaseModel):
+    """Multi-turn responses: every turn but the last ends in one tool call."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    turns: TurnCounts
+    turns_correlation: Correlation
+    """Between the responses of a prompt, of the normal scores behind the number of turns."""
+    call_tokens: Law
+    """Generated in a turn that ends in a call."""
+    answer_tokens: Law
+    """By which a tool's answer lengthens the context."""
+    seconds: Law
+    """Of one tool call."""
+
+
+class WorkloadParameters(BaseModel):
+    """All laws of a workload; tokens and seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: Annotated[str, Field(min_length=1)]
+    source: str
+    """Where the figures come from, for whoever quotes a result."""
+    input_tokens: Law
+    output_tokens: Law
+    """Generated in the last (or only) turn."""
+    correlation: Correlation
+    """Between the responses of a prompt, of the normal scores behind the lengths: 0 where they are independent, 1 where
+    the prompt decides."""
+    input_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    """Between the scores of a prompt's own length and of its hardness."""
+    reward_seconds: Law | None = None
+    kept_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of prompts that dynamic sampling keeps, whatever their lengths."""
+    tool_use: ToolUse | None = None
+
+    @model_validator(mode="after")
+    def _tokens(self) -> Self:
+        laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        if self.tool_use is not None:
+            laws["tool_use.call_tokens"] = self.tool_use.call_tokens
+        for name, law in laws.items():
+            if law.values[-1] < 1:
+                raise ValueError(f"{name} ends at {law.values[-1]}: 1 token or more would be right")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> WorkloadParameters:
+        """From a JSON file. Raises `TraceError` with file and field."""
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise TraceError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise TraceError(f"{path}: {explain(error)}") from error
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
