@@ -1,4 +1,4 @@
-"""The `rljob` command: `run`, `status`, `bench`."""
+"""The `rljob` command: `run`, `status`, `bench`, `trace`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import typer
 from rljob_runtime.cli.bench import bench
 from rljob_runtime.cli.run import run
 from rljob_runtime.cli.status import status
+from rljob_runtime.cli.trace import trace
 
 app = typer.Typer(
     name="rljob",
-    help="Elastic RL post-training: run a job on this machine, look at one in a cluster, measure.",
+    help="Elastic RL post-training: run a job on this machine, look at one in a cluster, measure, inspect traces.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.command()(run)
 app.command()(status)
 app.command()(bench)
+app.add_typer(trace)
 
 __all__ = ["app"]
