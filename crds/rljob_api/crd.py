@@ -9,6 +9,7 @@ from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.cel import RULES, Rule, transition_rules
+from rljob_api.fields import format_bytes
 from rljob_api.spec import RLJob
 
 Schema = dict[str, Any]
@@ -172,6 +173,8 @@ def _default(value: Any, schema: Schema) -> Any:
     """What the server fills in. An object is filled from its own fields' defaults; null and empty ones stay absent."""
     if isinstance(value, dict):
         return {} if any("default" in child for child in schema.get("properties", {}).values()) else None
+    if isinstance(value, int) and schema.get("type") == "string":
+        return format_bytes(value)
     return None if value in (None, []) else copy.deepcopy(value)
 
 

@@ -173,7 +173,7 @@ class Coordinator(Model):
 class Relay(Model):
     """The chain of relays over which new weights reach the rollout machines."""
 
-    chunk_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30, json_schema_extra={"default": "32Mi"})] = 32 << 20
+    chunk_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 32 << 20
     """Size of the pieces in which weights travel: a relay passes a piece on as soon as it has it."""
     heartbeat_seconds: float = Field(default=0.5, gt=0, le=60)
     """How often neighbours tell each other that they live; two beats missed close the chain over a gap."""
