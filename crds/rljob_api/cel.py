@@ -81,8 +81,13 @@ RULES: dict[str, list[Rule]] = {
     ],
     "spec.rewards[]": [
         Rule(
-            "self.kind != 'Code' && self.kind != 'Judge'",
-            "kind Code and kind Judge are not available in this version; use Math, ReasoningGym or Python",
+            "(self.kind == 'Judge') == has(self.judge)",
+            "judge is required for kind Judge, with its url and model, and for no other kind",
+        ),
+        Rule("!has(self.code) || self.kind == 'Code'", "code is for kind Code only"),
+        Rule(
+            "!has(self.judge) || !has(self.judge.prompt) || self.judge.prompt.contains('{response}')",
+            "judge.prompt must have {response} in it",
         ),
         Rule(
             "(self.kind == 'Python') == has(self.__function__)",

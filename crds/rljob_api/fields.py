@@ -163,6 +163,12 @@ ModelSource = text_type(
     "must be an absolute path, pvc://CLAIM/PATH, hf://ORG/NAME or package://PACKAGE[/MODEL]",
     1024,
 )
+HttpUrl = text_type(
+    r"https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[^\s?#]*)?",
+    "must be http:// or https://, a host, and perhaps a port and a path, without user, query or fragment",
+    1024,
+)
+VariableName = text_type(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, e.g. JUDGE_KEY", 128)
 FieldName = text_type(r"[A-Za-z_][\w.-]*", "must be the name of a field of the records, e.g. question", 128)
 Name = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=2048)]

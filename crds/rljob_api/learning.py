@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from rljob_api.fields import DnsLabel, FieldName, FolderOrFile, FunctionPath, Model, ModelSource
+from rljob_api.fields import (
+    Bytes,
+    DnsLabel,
+    FieldName,
+    FolderOrFile,
+    FunctionPath,
+    HttpUrl,
+    Model,
+    ModelSource,
+    VariableName,
+)
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Task = Annotated[str, Field(max_length=128, min_length=1)]
@@ -136,14 +146,59 @@ class RewardKind(StrEnum):
 
 
 class RewardTimeout(Model):
-    """How long a reward may run. A response that runs out of time scores 0; a failure of ours aborts the sample."""
+    """How long a reward may run. For Code the bound adapts to each test, in processor seconds, and a program that runs
+    out of time scores 0. For the other kinds `maxSeconds` bounds a call, and running out of time is a failure of ours:
+    the sample is aborted."""
 
     min_seconds: float = Field(default=2.0, gt=0, le=3600)
-    """Never less than this."""
+    """Code: never less than this."""
     factor: float = Field(default=1.5, ge=1, le=100)
-    """Times the longest run of a correct response to the same test so far."""
+    """Code: times the longest run of a correct response to the same test so far."""
     max_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """Never more than this; the bound of every reward that has no anchor yet."""
+    """Never more than this; for Code the bound of every test that has no correct response yet."""
+
+
+class CodeScore(StrEnum):
+    """What the tests of a program are worth together."""
+
+    ALL_TESTS = "AllTests"
+    SHARE_OF_TESTS = "ShareOfTests"
+
+
+class CodeReward(Model):
+    """For kind Code: the last fenced block of a response is run in a sandbox against the tests of its prompt."""
+
+    tests_field: FieldName = "tests"
+    """The field of the prompt's record that holds its tests."""
+    score: CodeScore = Field(default=CodeScore.ALL_TESTS)
+    """AllTests: 1 if every test passes, else 0. ShareOfTests: the share that passes."""
+    memory_bytes: Bytes = Field(default=1 << 30, ge=1 << 27, le=1 << 40)
+    """Address space of a program."""
+    parallelism: int = Field(default=4, ge=1, le=1024)
+    """Programs that run at a time."""
+
+
+class JudgeReward(Model):
+    """For kind Judge: a model behind an OpenAI-compatible API scores the response."""
+
+    url: HttpUrl
+    """The API's base, as https://judge.example/v1; /chat/completions is appended."""
+    model: Annotated[str, Field(max_length=256, min_length=1)]
+    """The model's name there."""
+    api_key_variable: VariableName | None = None
+    """Environment variable of the coordinator's container that holds the key. Set it from a Secret in
+    `coordinator.template`."""
+    prompt: Annotated[str | None, Field(max_length=16_384)] = None
+    """What the judge is asked. {question}, {answer} and {response} are filled in; the reply's last line must be
+    "Score: N" with N from 0 to `scale`. Left out: a prompt of ours."""
+    scale: float = Field(default=10.0, gt=0, le=1000)
+    """The best score; the reward is the judge's score divided by it."""
+    max_tokens: int = Field(default=512, ge=1, le=65_536)
+    """Longest reply, in tokens."""
+    attempts: int = Field(default=3, ge=1, le=20)
+    """Requests for one response before the sample is aborted, with growing pauses between them."""
+    parallelism: int = Field(default=8, ge=1, le=1024)
+    """Requests at a time."""
 
 
 class Reward(Model):
@@ -152,12 +207,16 @@ class Reward(Model):
     name: DnsLabel
     """Its name in metrics and logs; unique in the list."""
     kind: RewardKind
-    """Math compares final answers by math-verify; ReasoningGym asks the task's own scorer; Python calls `function`.
-    Code and Judge are not available in this version."""
+    """Math compares final answers by math-verify; ReasoningGym asks the task's own scorer; Python calls `function`;
+    Code runs the response's program against tests; Judge asks a model."""
     weight: float = Field(default=1.0, ge=-1000, le=1000)
     """Factor in the sum."""
     function: FunctionPath | None = None
     """For Python: module:function in the runtime image; called with (prompt, response), returns a finite number."""
+    code: CodeReward | None = None
+    """For Code."""
+    judge: JudgeReward | None = None
+    """For Judge."""
     config: FreeForm = Field(default_factory=dict)
     """Settings of the rule, passed on as they stand."""
     timeout: RewardTimeout = RewardTimeout()

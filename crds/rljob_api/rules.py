@@ -103,13 +103,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
     if sizes is not None and sizes != only:
         advice = not_available(TENSOR_PARALLEL_CHOICE, list(only))
         yield FieldError("spec.rollout.allowedTensorParallelSizes", list(sizes), advice)
-    for index, reward in enumerate(spec.rewards):
-        if reward.kind in (RewardKind.CODE, RewardKind.JUDGE):
-            yield FieldError(
-                f"spec.rewards[{index}].kind",
-                reward.kind.value,
-                "is not available in this version; use Math, ReasoningGym or Python",
-            )
     if spec.scheduling.gang is Gang.POD_GROUP:
         yield FieldError(
             "spec.scheduling.gang",
@@ -150,6 +143,14 @@ def _rewards(spec: RLJobSpec) -> Errors:
             yield FieldError(f"{path}.function", ABSENT, "is required for kind Python: module:function")
         if reward.kind is not RewardKind.PYTHON and reward.function is not None:
             yield FieldError(f"{path}.function", reward.function, "is for kind Python only; leave it out")
+        if reward.kind is RewardKind.JUDGE and reward.judge is None:
+            yield FieldError(f"{path}.judge", ABSENT, "is required for kind Judge: its url and model")
+        if reward.kind is not RewardKind.JUDGE and reward.judge is not None:
+            yield FieldError(f"{path}.judge", reward.judge.to_dict(), "is for kind Judge only; leave it out")
+        if reward.kind is not RewardKind.CODE and reward.code is not None:
+            yield FieldError(f"{path}.code", reward.code.to_dict(), "is for kind Code only; leave it out")
+        if reward.judge is not None and reward.judge.prompt is not None and "{response}" not in reward.judge.prompt:
+            yield FieldError(f"{path}.judge.prompt", reward.judge.prompt, "must have {response} in it")
         if (
             reward.kind is RewardKind.REASONING_GYM
             and prompts.reasoning_gym is None

@@ -8,8 +8,10 @@ from typing import Any
 from api_kit import REMOVE
 
 from rljob_api.errors import ABSENT
+from rljob_api.learning import CodeReward, JudgeReward
 
 EDITED = object()
+JUDGE = {"url": "http://judge:8000/v1", "model": "j"}
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,27 @@ CROSS_FIELD = [
         value="ReasoningGym",
     ),
     inside("spec.rewards[0].weight", 0, "spec.rewards", 0, "must hold at least one weight other than 0"),
+    inside("spec.rewards[0].kind", "Judge", "spec.rewards[0].judge", ABSENT, "is required for kind Judge"),
+    inside(
+        "spec.rewards[0].judge", JUDGE, "spec.rewards[0].judge", JudgeReward(**JUDGE).to_dict(), "is for kind Judge"
+    ),
+    inside("spec.rewards[0].code", {}, "spec.rewards[0].code", CodeReward().to_dict(), "is for kind Code only"),
+    Case(
+        {"spec.rewards[0]": {"name": "j", "kind": "Judge", "judge": JUDGE | {"prompt": "How good is {answer}?"}}},
+        "spec.rewards[0].judge.prompt",
+        "must have {response} in it",
+        value="How good is {answer}?",
+    ),
+    *(
+        inside(
+            "spec.rewards[0]",
+            {"name": "j", "kind": "Judge", "judge": {"model": "j", "url": url}},
+            "spec.rewards[0].judge.url",
+            url,
+            "must be http:// or https://, a host",
+        )
+        for url in ("judge.example/v1", "https://user:key@judge/v1", "https://judge/v1?key=1", "file:///etc/passwd")
+    ),
     one("spec.rewards[0].timeout.minSeconds", 60, "must be at most maxSeconds (30)"),
     one("spec.streamTraining.minCompleted", 0.8, "must be at most maxCompleted (0.5)"),
     Case(
@@ -267,8 +290,6 @@ NOT_THERE_YET = [
     one("spec.streamTraining.enabled", True, "is not available in this version (RollPacker's stream trainer)"),
     one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
-    one("spec.rewards[0].kind", "Code", "is not available in this version; use Math, ReasoningGym or Python"),
-    one("spec.rewards[0].kind", "Judge", "is not available in this version"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),
     one(
         "spec.failurePolicy.nodeFailure.graceSeconds",

@@ -51,6 +51,28 @@ GOOD: list[dict[str, Any]] = [
     {"spec.data.prompts": {"dataset": {"path": "/d"}}, "spec.rewards": [{"name": "m", "kind": "Math", "weight": -1}]},
     {"spec.rewards[1]": {"name": "own", "kind": "Python", "function": "my.rewards:length", "weight": 0}},
     {"spec.rewards[0].timeout": {"minSeconds": 3, "maxSeconds": 3}},
+    {"spec.rewards[1]": {"name": "c", "kind": "Code"}},
+    {"spec.rewards[1]": {"name": "c", "kind": "Code", "code": {"score": "ShareOfTests", "memoryBytes": "512Mi"}}},
+    {
+        "spec.rewards[1]": {
+            "name": "j",
+            "kind": "Judge",
+            "judge": {"url": "https://judge:8000/v1", "model": "org/judge"},
+        }
+    },
+    {
+        "spec.rewards[1]": {
+            "name": "j",
+            "kind": "Judge",
+            "judge": {
+                "url": "http://j",
+                "model": "m",
+                "apiKeyVariable": "KEY",
+                "prompt": "Rate {response}",
+                "scale": 1,
+            },
+        }
+    },
     {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
     {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
@@ -99,7 +121,11 @@ EDITS = st.fixed_dictionaries(
         "spec.data.systemPrompt": maybe("Think."),
         "spec.data.chatTemplate": maybe(True, False),
         "spec.rewards[0].weight": maybe(0, 0.5),
-        "spec.rewards[0].kind": st.sampled_from(["ReasoningGym", "Math", "Python", "Code"]),
+        "spec.rewards[0].kind": st.sampled_from(["ReasoningGym", "Math", "Python", "Code", "Judge"]),
+        "spec.rewards[0].code": maybe({}),
+        "spec.rewards[0].judge": maybe(
+            {"url": "http://j", "model": "m"}, {"url": "http://j", "model": "m", "prompt": "?"}
+        ),
         "spec.rewards[0].function": maybe("m:f"),
         "spec.rewards[0].timeout.minSeconds": maybe(30, 31),
         "spec.data.prompts.file": maybe({"path": "/p"}),
