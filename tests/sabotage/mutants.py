@@ -29,6 +29,7 @@ CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
     "tests/training/test_training_checkpoint.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
 )
+WORKLOADS = "tests/workloads/test_workloads_generators.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
@@ -317,6 +318,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "grown = steps * context_tokens + batch * steps * (steps - 1) / 2",
         "grown = steps * context_tokens",
         ENGINE_MODEL,
+    ),
+    # --- workloads ---
+    Mutant(
+        "more responses change the first ones",
+        f"{RUNTIME}/workloads/generator.py",
+        "noise = of_responses.standard_normal((responses, self._scores))",
+        "noise = of_responses.standard_normal((self._scores, responses)).T",
+        (f"{WORKLOADS}::test_more_responses_keep_the_first",),
+    ),
+    Mutant(
+        "a prompt launched again repeats its responses",
+        f"{RUNTIME}/workloads/generator.py",
+        "of_responses = random_stream(self.seed, self.task, step, index, 1 + attempt)",
+        "of_responses = random_stream(self.seed, self.task, step, index, 1)",
+        (f"{WORKLOADS}::test_another_attempt_is_the_same_prompt_with_new_responses",),
+    ),
+    Mutant(
+        "a replay draws a response twice before all were drawn",
+        f"{RUNTIME}/workloads/replay.py",
+        "for place in random.permutation(len(prompt.responses))",
+        "for place in random.integers(len(prompt.responses), size=len(prompt.responses))",
+        (f"{WORKLOADS}::test_replay_of_the_recorded_size_is_the_recorded_step",),
+    ),
+    Mutant(
+        "bad rows are always skipped",
+        f"{RUNTIME}/workloads/errors.py",
+        "if not self.skip_bad:",
+        "if self.skip_bad is None:",
+        ("tests/workloads/test_workloads_readers.py::test_bad_lengths",),
     ),
     # --- the API ---
     Mutant(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from workloads_kit import distribution_file, lengths, multi_turn_folder, single_turn_folder, write
 
@@ -116,6 +116,7 @@ def test_the_same_arguments_give_the_same_prompt(tmp_path: Path) -> None:
         assert batch(first_run, 2, 3, 4) == batch(second_run, 2, 3, 4)
 
 
+@settings(max_examples=30)
 @given(step=PLACE, index=PLACE, few=st.integers(1, 5), more=st.integers(0, 20), attempt=st.integers(0, 3))
 def test_more_responses_keep_the_first(
     tmp_path_factory: pytest.TempPathFactory, step: int, index: int, few: int, more: int, attempt: int

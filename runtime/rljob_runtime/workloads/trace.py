@@ -2,7 +2,7 @@
 
 Files are known by name: `packed_lengths_step_N.jsonl` (with `reward_timings_step_N.jsonl` and
 `dapo_filter_indices.jsonl` beside it, where recorded) or `multiturn_workload_step_N.jsonl`. Validation rows are left
-out and counted: they are not training.
+out: they are not training.
 """
 
 from __future__ import annotations
