@@ -1,0 +1,236 @@
+"""The operator as a process, on a cluster whose scheduler, controllers and kubelet-like nodes are real and whose pods
+are processes: `stand_in_runtime.py` in the runtime's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hack.cluster import process
+from hack.cluster.process_pod import POD_VARIABLE
+from operator_kit import condition, manifest
+
+from rljob_api.crd import strip_cel
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/cluster"))
+
+from cluster_kit import Kubectl  # noqa: E402
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+JOB = "demo"
+RUNNING = "True/RoundsProgressing"
+KINDS = "pods,services,serviceaccounts,roles,rolebindings,leases,networkpolicies,secrets"
+
+
+class OperatorProcess:
+    """`python -m rljob_operator`, started and killed at will."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, log: Path) -> None:
+        self._log = log
+        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": namespace, "POD_NAME": "operator-0"}
+        self._env.pop("KUBERNETES_SERVICE_HOST", None)
+        self._flags = ["-n", namespace, "--health-port", str(process.free_ports(1)[0]), "--no-leader-elect"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "rljob_operator", *self._flags]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """SIGKILL: it says goodbye to nobody."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(60)
+
+    def said(self) -> str:
+        return self._log.read_text()[-3000:] if self._log.exists() else ""
+
+
+class Life:
+    """One namespace, its operator, and what a person does there."""
+
+    def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
+        self.kubectl = kubectl
+        self.operator = operator
+
+    def apply(self, **changes: Any) -> None:
+        """The job, with the stand-in for the runtime in its templates."""
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(self.manifest(**changes)))
+
+    def manifest(self, **changes: Any) -> dict[str, Any]:
+        found = manifest(JOB, self.kubectl.namespace, **changes)
+        for role in ("coordinator", "trainer", "rollout"):
+            script = ["python", str(Path(__file__).with_name("stand_in_runtime.py"))]
+            env = {"PYTHONPATH": str(ROOT), "STAND_IN_KUBECONFIG": str(self.kubectl.kubeconfig)}
+            container = {
+                "name": "main",
+                "command": [*script, "coordinator" if role == "coordinator" else "worker"],
+                "env": [{"name": name, "value": value} for name, value in env.items()],
+            }
+            template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+            found["spec"].setdefault(role, {})["template"] = template
+        return found
+
+    def job(self) -> dict[str, Any]:
+        return self.kubectl.get("rljob", JOB)
+
+    def pods(self) -> dict[str, str]:
+        """uid of each pod that lives, by name."""
+        found = json.loads(self.kubectl("get", "pods", "-l", f"rljob.dev/job={JOB}", "-o", "json"))["items"]
+        live = [p for p in found if "deletionTimestamp" not in p["metadata"] and p["status"].get("phase") != "Failed"]
+        return {p["metadata"]["name"]: p["metadata"]["uid"] for p in live}
+
+    def until(self, what: str, check: Callable[[], Any], seconds: float = 180.0) -> None:
+        end = time.monotonic() + seconds
+        while not check():
+            if time.monotonic() > end:
+                story = self.kubectl("describe", "rljob,pods", check=False)
+                raise AssertionError(f"not in {seconds:.0f} s: {what}\n{story[-6000:]}\n{self.operator.said()}")
+            time.sleep(0.3)
+
+    def until_ready(self, machines: int) -> None:
+        def ready() -> bool:
+            job = self.job()
+            rollout = (job.get("status") or {}).get("rollout") or {}
+            return condition(job, "Ready") == RUNNING and rollout.get("ready") == machines == rollout["desired"]
+
+        self.until(f"ready with {machines} rollout machines", ready)
+
+    def until_machines(self, *incarnations: str) -> None:
+        """Exactly these pods, named as `rollout-0-1`."""
+        names = {f"{JOB}-{incarnation}" for incarnation in incarnations}
+        self.until(f"pods {sorted(names)}", lambda: set(self.pods()) == names)
+
+    def kill_process_of(self, pod: str) -> None:
+        """What runs in the pod dies, as a segmentation fault or the kernel's want of memory would have it."""
+        victims = process.carrying(POD_VARIABLE, self.pods()[pod])
+        assert victims
+        for victim in victims:
+            victim.signal(signal.SIGKILL)
+
+    def events(self) -> set[str]:
+        lines = self.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.involvedObject.kind} {.reason}\n{end}")
+        return {line.split()[1] for line in lines.splitlines() if line.startswith("RLJob ")}
+
+
+@pytest.fixture(scope="module")
+def with_crd(process_cluster: Any) -> Any:
+    kubectl = Kubectl(process_cluster.kubeconfig, "default")
+    crd = strip_cel(yaml.safe_load((ROOT / "crds/rljob.yaml").read_text(encoding="utf-8")))
+    kubectl("create", "-f", "-", stdin=json.dumps(crd))
+    kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}", "--timeout=60s")
+    return process_cluster
+
+
+@pytest.fixture
+def life(with_crd: Any, tmp_path: Path) -> Iterator[Life]:
+    kubectl = Kubectl(with_crd.kubeconfig, f"t-{uuid.uuid4().hex[:8]}")
+    kubectl("create", "namespace", kubectl.namespace)
+    operator = OperatorProcess(with_crd.kubeconfig, kubectl.namespace, tmp_path / "operator.log")
+    operator.start()
+    yield Life(kubectl, operator)
+    operator.stop()
+    kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")
+
+
+def test_apply_describe_scale_and_delete(life: Life) -> None:
+    life.apply()
+    life.until_ready(2)
+    told = life.kubectl("describe", "rljob", JOB)
+    for words in ("RoundsProgressing", "ChainFormed", "all pods are ready", "rollout-1"):
+        assert words in told
+    life.kubectl("scale", "rljob", JOB, "--replicas=3")
+    life.until_ready(3)
+    life.kubectl("scale", "rljob", JOB, "--replicas=1")
+    life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1")
+    life.until_ready(1)
+    assert {"RolloutScaledUp", "RolloutScaledDown", "RelayRebuilt"} <= life.events()
+    assert life.job()["status"]["replacements"]["total"] == 0
+    life.kubectl("delete", "rljob", JOB, "--timeout=60s")
+    life.until("everything of the job is gone", lambda: JOB not in life.kubectl("get", KINDS, "-o", "name"))
+
+
+def test_pods_die_with_and_without_an_operator(life: Life) -> None:
+    life.apply()
+    life.until_ready(2)
+    life.kill_process_of(f"{JOB}-rollout-1-1")
+    life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1", "rollout-1-2")
+    life.kubectl("delete", "pod", f"{JOB}-coordinator-0-1", "--grace-period=0", "--force", "--wait=false")
+    life.until_machines("coordinator-0-2", "trainer-0-1", "rollout-0-1", "rollout-1-2")
+    life.until_ready(2)
+
+    life.operator.kill()
+    life.kill_process_of(f"{JOB}-trainer-0-1")
+    life.kubectl("delete", "pod", f"{JOB}-rollout-0-1", "--now", "--wait=true")
+    before, reached = life.pods(), life.job()["status"]["runtime"]["round"]
+    life.until("the coordinator goes on alone", lambda: life.job()["status"]["runtime"]["round"] > reached)
+    life.operator.start()
+    life.until_machines("coordinator-0-2", "trainer-0-2", "rollout-0-2", "rollout-1-2")
+    life.until_ready(2)
+    after = life.pods()
+    assert {name: uid for name, uid in after.items() if name in before} == before
+    status = life.job()["status"]
+    assert status["replacements"]["total"] == 4
+    assert status["replacements"]["byMachine"] == {"rollout-1": 1, "trainer-0": 1}  # deletions cost no budget
+    assert len(status["relay"]["chain"]) == 2
+    assert {"MachineLost", "MachineReplaced"} <= life.events()
+
+
+def test_suspend_resume_and_edits(life: Life) -> None:
+    life.apply()
+    life.until_ready(2)
+    pods = life.pods()
+
+    life.apply(data={"seed": 7})
+    life.until("the edit is refused", lambda: condition(life.job(), "Stalled") == "True/InvalidSpec")
+    told = life.kubectl("describe", "rljob", JOB)
+    assert "spec.data.seed: 7 is immutable, it was 0; set it back, or make a new RLJob" in told
+    life.operator.kill()
+    life.operator.start()
+    life.kill_process_of(f"{JOB}-rollout-0-1")
+    life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-2", "rollout-1-1")
+    assert condition(life.job(), "Stalled") == "True/InvalidSpec"
+    life.apply()
+    life.until_ready(2)
+    kept = {name: uid for name, uid in life.pods().items() if "rollout-0" not in name}
+    assert kept.items() <= pods.items()
+
+    life.apply(suspend=True)
+    life.until("suspended", lambda: condition(life.job(), "Suspended") == "True/SuspendedByUser")
+    assert life.pods() == {}
+    assert not process.carrying(POD_VARIABLE, pods[f"{JOB}-trainer-0-1"])
+    reached = life.job()["status"]["runtime"]["round"]
+    life.apply(algorithm={"learningRate": 2e-5})
+    life.until_machines("coordinator-0-2", "trainer-0-2", "rollout-0-3", "rollout-1-2")
+    life.until_ready(2)
+    life.until("it goes on where it was", lambda: life.job()["status"]["runtime"]["round"] > reached)
+    assert '"learningRate":2e-05' in life.job()["status"]["accepted"]["spec"]
+    assert {"InvalidSpec", "SpecAccepted", "Suspended", "Resumed"} <= life.events()
+
+
+def test_a_namespace_goes_while_no_operator_runs(life: Life) -> None:
+    life.apply()
+    life.until_ready(2)
+    pods = life.pods()
+    life.operator.kill()
+    life.kubectl("delete", "namespace", life.kubectl.namespace, "--timeout=120s")
+    assert "NotFound" in life.kubectl("get", "namespace", life.kubectl.namespace, check=False)
+    assert not any(process.carrying(POD_VARIABLE, uid) for uid in pods.values())
