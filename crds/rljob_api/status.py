@@ -85,11 +85,10 @@ class Role(StrEnum):
 
 
 class TargetPhase(StrEnum):
-    """What the operator asks of the coordinator: train; hand over and empty the machines that leave; or checkpoint and
-    stop."""
+    """What the operator asks of the coordinator: train on the target's machines, or checkpoint and stop. To leave needs no
+    phase: in both, a machine that is used and not in the target is emptied and reported in `runtime.drained`."""
 
     RUN = "Run"
-    DRAIN = "Drain"
     SUSPEND = "Suspend"
 
 
@@ -155,7 +154,7 @@ class Target(StatusModel):
     tensor_parallel: TargetTensorParallel = TargetTensorParallel()
     """Accelerators per replica, by kind of round."""
     phase: TargetPhase = TargetPhase.RUN
-    """Run, Drain or Suspend."""
+    """Run or Suspend."""
     reason: Annotated[str, Field(max_length=1024)] = ""
     """Why it is so."""
 

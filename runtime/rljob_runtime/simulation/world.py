@@ -203,7 +203,7 @@ class SimulatedControlPlane:
         self._retarget(machines=names)
 
     def set_phase(self, phase: TargetPhase) -> None:
-        """Run, Drain or Suspend."""
+        """Run or Suspend."""
         self._retarget(phase=phase)
 
     def set_rounds(self, rounds: int) -> None:
