@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from operator_kit import NOW, make_job
 
+from rljob_api.accepted import accept
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus, RuntimeStatus, TargetPhase
@@ -373,12 +374,12 @@ def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
 
 def test_a_pod_lost_during_a_refused_edit_is_replaced() -> None:
     cluster = running()
-    accepted = cluster.status.accepted
+    assert cluster.status.accepted == accept(cluster.job)
     cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
     cluster.pods["demo-rollout-0-1"] = replace(cluster.pods["demo-rollout-0-1"], phase="Failed", ready=False)
     cluster.settle()
     assert cluster.pods["demo-rollout-0-2"].live
-    assert cluster.status.accepted == accepted
+    assert cluster.status.accepted == accept(cluster.job)
 
 
 def test_a_job_that_ends_during_a_refused_edit_has_ended() -> None:

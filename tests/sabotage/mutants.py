@@ -63,6 +63,15 @@ PLAN = (
     "tests/operator/test_operator_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
     "tests/operator/test_operator_plan.py::test_what_is_complete_stays_complete",
 )
+EDITS = (
+    "tests/operator/test_operator_admission.py",
+    "tests/operator/test_operator_plan.py::test_a_refused_edit_is_told_and_nothing_else_changes",
+    "tests/operator/test_operator_plan.py::test_a_pod_lost_during_a_refused_edit_is_replaced",
+    "tests/api/test_api_accepted.py",
+)
+FOLLOWING = (
+    "tests/coordinator/test_coordinator_kubernetes.py::test_a_spec_is_followed_once_the_operator_has_accepted_it",
+)
 DELETIONS = (
     "tests/operator/test_operator_parts.py::"
     "test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged",
@@ -275,6 +284,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "return frozenset(machine for machine in leaving if machine in drained or machine not in working)",
         "return frozenset(leaving)",
         POLICIES,
+    ),
+    Mutant(
+        "changes of a spec are not looked at",
+        f"{OPERATOR}/policies/admission.py",
+        "validate_update(accepted, job)",
+        "pass",
+        EDITS,
+    ),
+    Mutant(
+        "the accepted spec is not written down",
+        f"{OPERATOR}/policies/plan.py",
+        '"accepted": accept(job),\n            "incarnations": _numbers(before, seen, created),',
+        '"incarnations": _numbers(before, seen, created),',
+        EDITS,
+    ),
+    Mutant(
+        "a refused edit counts as Ready",
+        f"{OPERATOR}/policies/conditions.py",
+        "facts.is_ready and facts.refused is None",
+        "facts.is_ready",
+        EDITS,
+    ),
+    Mutant(
+        "what another cluster accepted counts",
+        f"{API}/accepted.py",
+        'memory.get("uid") == (document.get("metadata") or {}).get("uid")',
+        "True",
+        EDITS,
+    ),
+    Mutant(
+        "a restarted coordinator follows a refused edit",
+        f"{RUNTIME}/coordinator/control_plane_k8s.py",
+        "accepted_job(newest) or load(newest)",
+        "load(newest)",
+        FOLLOWING,
     ),
     Mutant(
         "whatever pod has the name is deleted",
