@@ -85,8 +85,8 @@ class Role(StrEnum):
 
 
 class TargetPhase(StrEnum):
-    """What the operator asks of the coordinator: train on the target's machines, or checkpoint and stop. To leave needs no
-    phase: in both, a machine that is used and not in the target is emptied and reported in `runtime.drained`."""
+    """What the operator asks of the coordinator: train on the target's machines, or checkpoint and stop. To leave needs
+    no phase: in both, a machine that is used and not in the target is emptied and reported in `runtime.drained`."""
 
     RUN = "Run"
     SUSPEND = "Suspend"
