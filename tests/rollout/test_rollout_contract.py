@@ -113,7 +113,10 @@ def test_abort_ends_output_and_frees_the_cache(engine: Engine) -> None:
     seen: dict[str, Generated] = {}
     for _ in range(5):
         collect(engine.step(), seen)
+    before = engine.stats().aborted_total
     engine.abort(["x0", "x1", "x2", "x3", "never-seen"])
+    engine.abort(["x0"])
+    assert engine.stats().aborted_total - before == 4
     assert not engine.busy
     assert engine.step() == []
     assert engine.stats().running == engine.stats().waiting == 0

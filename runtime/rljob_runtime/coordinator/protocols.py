@@ -83,6 +83,8 @@ class EngineStats:
     prompt_tokens_total: int
     prefix_resets_total: int
     weight_loads_total: int
+    aborted_total: int = 0
+    """Requests stopped by `abort` before they ended."""
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,7 @@ class Counters:
     prompt_tokens: int = 0
     prefix_resets: int = 0
     weight_loads: int = 0
+    aborted: int = 0
 
     def stats(self, running: int, waiting: int, kv_use: float) -> EngineStats:
         return EngineStats(
@@ -131,6 +132,7 @@ class Counters:
             prompt_tokens_total=self.prompt_tokens,
             prefix_resets_total=self.prefix_resets,
             weight_loads_total=self.weight_loads,
+            aborted_total=self.aborted,
         )
 
 

@@ -95,8 +95,10 @@ class ReferenceEngine:
         for sequence in self._running:
             if sequence.request.id in gone:
                 self._pool.release(sequence.table)
+        before = len(self._running) + len(self._waiting)
         self._running = [s for s in self._running if s.request.id not in gone]
         self._waiting = deque(s for s in self._waiting if s.request.id not in gone)
+        self._counters.aborted += before - len(self._running) - len(self._waiting)
 
     def load(self, version: int) -> None:
         tensors = open_version(self._settings.weights, version)

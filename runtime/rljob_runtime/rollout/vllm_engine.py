@@ -59,7 +59,9 @@ class VllmEngine:
         return outputs
 
     def abort(self, ids: list[str]) -> None:
+        before = self._engine.get_num_unfinished_requests()
         self._engine.abort_request(ids)
+        self._counters.aborted += before - self._engine.get_num_unfinished_requests()
 
     def load(self, version: int) -> None:
         path = self._settings.weights
