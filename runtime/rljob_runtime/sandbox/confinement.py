@@ -1,0 +1,147 @@
+"""From a forked child to a program that can do nothing but compute: limits, layers, then the interpreter.
+
+Runs between fork and exec in the supervisor's child. The order matters: each step may need what a later one takes away.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import site
+import sys
+import sysconfig
+from dataclasses import dataclass
+
+from rljob_runtime.sandbox import landlock, seccomp
+from rljob_runtime.sandbox.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop_capabilities, prctl
+from rljob_runtime.sandbox.program import Program
+
+FILE_NAME, STDIN_NAME = "program.py", "stdin"
+FOLDER_BYTES = 64 << 20
+"""What a program may write in all, to files and to its output."""
+MAX_OPEN_FILES = 64
+STACK_BYTES = 64 << 20
+
+_SYSTEM = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/etc/localtime",
+    "/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom",
+)  # fmt: skip
+_WRITABLE = ("/dev/null",)
+_SCRIPT = f"exec(compile(open({FILE_NAME!r}, encoding='utf-8').read(), {FILE_NAME!r}, 'exec'))"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that runs programs, without the start-up files of this environment but with its packages."""
+
+    executable: str
+    packages: tuple[str, ...]
+    readable: tuple[str, ...]
+    """Folders and files that it needs, none below another."""
+
+    @classmethod
+    def of_this_process(cls) -> Interpreter:
+        """The one under the environment that runs us."""
+        executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+        scheme = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+        packages = tuple(sorted({*scheme, *site.getsitepackages()}))
+        standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+        # A Python that is relocated with its prefix finds its libraries beside itself.
+        beside = os.path.join(os.path.dirname(os.path.dirname(executable)), "lib")
+        return cls(executable, packages, _outermost({executable, *packages, *standard, beside, *_SYSTEM}))
+
+    def command(self) -> list[str]:
+        """Runs the file `FILE_NAME` of the current folder as `__main__`. -S and -s leave out everybody's start-up
+        hooks; -P keeps files that the program writes from shadowing the standard library."""
+        script = f"import sys; sys.path += {list(self.packages)!r}; sys.argv = [{FILE_NAME!r}]; del sys; {_SCRIPT}"
+        return [self.executable, "-s", "-S", "-P", "-B", "-c", script]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program lives: `folder` as it sees it below `root` (None: the root of us all)."""
+
+    root: str | None
+    folder: str
+
+    @property
+    def outside(self) -> str:
+        """The folder as we see it."""
+        return (self.root or "") + self.folder
+
+
+def confine_and_run(program: Program, place: Place, interpreter: Interpreter, use_landlock: bool, parent: int) -> None:
+    """Become the program. Does not return; raises `OSError` or `KeyError` when a step fails."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    _set_limits(program)
+    if place.root is not None:
+        os.chroot(place.root)
+    os.chdir(place.folder)
+    drop_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if use_landlock:
+        landlock.restrict(_allowed(place.folder, interpreter))
+    seccomp.install()
+    os.execve(interpreter.executable, interpreter.command(), _environment(place.folder))
+
+
+def _set_limits(program: Program) -> None:
+    # The supervisor ends it in time; this is for the case that the supervisor is gone.
+    cpu = math.ceil(program.cpu_seconds) + 1
+    limits = {
+        resource.RLIMIT_AS: program.memory_bytes,
+        resource.RLIMIT_FSIZE: FOLDER_BYTES,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+    }
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+
+
+def _allowed(folder: str, interpreter: Interpreter) -> dict[str, landlock.Access]:
+    allowed = dict.fromkeys(interpreter.readable, landlock.READ)
+    for path in _WRITABLE:
+        allowed[path] |= landlock.Access.WRITE_FILE
+    for path in (interpreter.executable, *_loaders()):
+        allowed[path] = landlock.READ | landlock.Access.EXECUTE
+    return {**allowed, folder: landlock.OWN}
+
+
+def _loaders() -> list[str]:
+    """The dynamic loaders that the kernel may start an executable with."""
+    known = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1",
+             "/lib/ld-musl-aarch64.so.1")  # fmt: skip
+    return [path for path in known if os.path.exists(path)]
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Nothing of ours. One thread for linear algebra: its pools would take the address space."""
+    return {
+        "PATH": "/nonexistent",
+        "HOME": folder,
+        "TMPDIR": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _outermost(paths: set[str]) -> tuple[str, ...]:
+    """Without those that lie below others."""
+    kept: list[str] = []
+    for path in sorted(paths):
+        if not any(path.startswith(f"{above}/") for above in kept):
+            kept.append(path)
+    return tuple(kept)

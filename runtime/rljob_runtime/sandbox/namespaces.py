@@ -1,0 +1,87 @@
+"""Namespaces of one's own: no network, no IPC, and a root that holds nothing but what is shared on purpose.
+
+A supervisor moves in once; each program is then put into the new root. Needs user namespaces, which laptops usually
+give and pods usually do not: the layer that stands in where Landlock is missing, and the second one where it is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import traceback
+from collections.abc import Iterable
+
+from rljob_runtime.sandbox.kernel import mount, syscall, unshare
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_BIND, _RECURSIVE, _PRIVATE, _NO_SUID, _NO_DEVICES = 4096, 16384, 1 << 18, 2, 4
+_MOUNT_SETATTR = 442
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_ATTRIBUTE_READ_ONLY, _ATTRIBUTE_NO_SUID = 1, 2
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("users", ctypes.c_uint64),
+    )
+
+
+def enter(root: str, shared: Iterable[str], size: int) -> None:
+    """Move this process into namespaces of its own and build a root at the folder `root`: the `shared` paths,
+    read-only, on a memory file system of `size` bytes that ends with the last process in it. Raises `OSError`.
+
+    The process itself keeps seeing everything; `os.chroot(root)` is left to whom it concerns.
+    """
+    user, group = os.geteuid(), os.getegid()
+    unshare(_NEW_USERS | _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK)
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(content)
+    mount("none", "/", None, _RECURSIVE | _PRIVATE)
+    mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={size},mode=555")
+    # We may write in folders of this mode, having all capabilities here; a program has none, and leaves no message for
+    # the next one.
+    before = os.umask(0o222)
+    try:
+        for path in shared:
+            _share(path, root + path)
+    finally:
+        os.umask(before)
+
+
+def _share(path: str, target: str) -> None:
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    elif os.path.exists(path):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    else:
+        return
+    mount(path, target, None, _BIND | _RECURSIVE)
+    attributes = _MountAttributes(_ATTRIBUTE_READ_ONLY | _ATTRIBUTE_NO_SUID, 0, 0, 0)
+    where = os.fsencode(target)
+    syscall(_MOUNT_SETATTR, _AT_FDCWD, where, _AT_RECURSIVE, ctypes.byref(attributes), ctypes.sizeof(attributes))
+
+
+def unavailable(root: str, shared: Iterable[str], size: int) -> str | None:
+    """Why `enter` would fail here, tried out in a child; None if it would not."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            enter(root, shared, size)
+            os.chroot(root)
+        except OSError as error:
+            os.write(writer, str(error).encode())
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        reason = file.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return reason or None

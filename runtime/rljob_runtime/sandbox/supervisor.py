@@ -1,0 +1,311 @@
+"""A supervisor runs programs that nobody trusts, one after the other: starts, watches, ends and reports them.
+
+`python -m rljob_runtime.sandbox.supervisor FOLDER LAYERS` is started by `Sandbox` with an empty environment and speaks
+over its pipes in frames of JSON. Standard library only, so that it starts at once and stays small. When the other end
+closes, or when it dies itself, the program under it is killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from rljob_runtime.sandbox import landlock, namespaces
+from rljob_runtime.sandbox.confinement import (
+    FILE_NAME,
+    FOLDER_BYTES,
+    STDIN_NAME,
+    Interpreter,
+    Place,
+    confine_and_run,
+)
+from rljob_runtime.sandbox.folders import count_entries, remove
+from rljob_runtime.sandbox.frames import read_frame, write_frame
+from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.usage import bytes_written, cpu_seconds, threads, waited_seconds
+
+POLL_SECONDS = 0.02
+"""How often a running program's use is looked at; between two looks it may overstep by what it can do in that time."""
+MAX_FILES = 1000
+MAX_THREADS = 64
+STDERR_BYTES = 4096
+UNSEEN_SECONDS = 2.0
+"""A program whose use cannot be read for so long is killed."""
+STARVED_FACTOR, STARVED_SECONDS = 4.0, 60.0
+"""A program that is not done after so many times its limit, and so much longer, was never given its processor."""
+
+
+class Abandoned(BaseException):
+    """Whoever asked is gone."""
+
+
+class Supervisor:
+    """Runs programs below a scratch folder with the layers that work here, of those that may be used. Raises
+    `SandboxUnavailable` if none does."""
+
+    def __init__(self, scratch: str, layers: frozenset[Layer]) -> None:
+        self._interpreter = Interpreter.of_this_process()
+        self._scratch = scratch
+        missing = {
+            layer: reason
+            for layer in Layer
+            if (reason := self._why_not(layer) if layer in layers else "switched off") is not None
+        }
+        self.layers = frozenset(Layer) - missing.keys()
+        if not self.layers:
+            tried = "; ".join(f"{layer}: {reason}" for layer, reason in missing.items())
+            raise SandboxUnavailable(
+                f"nothing keeps a program from this machine's files ({tried}). Landlock (Linux 5.13 or later) or user "
+                "namespaces for ordinary users would be right"
+            )
+        self._root: str | None = None
+        if Layer.NAMESPACES in self.layers:
+            self._root = tempfile.mkdtemp(prefix="root-", dir=scratch)
+            namespaces.enter(self._root, self._interpreter.readable, FOLDER_BYTES)
+
+    def _why_not(self, layer: Layer) -> str | None:
+        if layer is Layer.NAMESPACES:
+            root = tempfile.mkdtemp(prefix="probe-", dir=self._scratch)
+            try:
+                return namespaces.unavailable(root, self._interpreter.readable, FOLDER_BYTES)
+            finally:
+                os.rmdir(root)
+        try:
+            landlock.version()
+        except OSError as error:
+            return str(error)
+        return None
+
+    def run(self, program: Program, abandoned: int) -> Run:
+        """Run it to its end. Raises `SandboxFailed`, and `Abandoned` when the file descriptor `abandoned` can be
+        read."""
+        with self._place() as place:
+            for name, text in ((FILE_NAME, program.source), (STDIN_NAME, program.stdin)):
+                with open(os.path.join(place.outside, name), "wb") as file:
+                    file.write(text.encode("utf-8", errors="replace"))
+            child = _Child.start(program, place, self._interpreter, Layer.LANDLOCK in self.layers)
+            try:
+                return _Watch(child, program, place).until_end(abandoned)
+            finally:
+                child.close()
+
+    @contextmanager
+    def _place(self) -> Iterator[Place]:
+        folder = tempfile.mkdtemp(prefix="box-", dir=self._root or self._scratch)
+        try:
+            place = Place(self._root, folder.removeprefix(self._root or ""))
+            if self._root is not None:
+                _point(f"{self._root}/dev/stdin", os.path.join(place.folder, STDIN_NAME))
+            yield place
+        finally:
+            remove(folder)
+
+
+def _point(link: str, target: str) -> None:
+    """/dev/stdin, for programs that open it by its name: the new root has no /proc for the usual link to lead to."""
+    if os.path.lexists(link):
+        os.unlink(link)
+    os.symlink(target, link)
+
+
+class _Child:
+    """The process of one program. It can start no other: the filter refuses."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+        self.pid, self.stdout, self.stderr = pid, stdout, stderr
+        self.pidfd = os.pidfd_open(pid)
+        self._reaped = False
+
+    @classmethod
+    def start(cls, program: Program, place: Place, interpreter: Interpreter, use_landlock: bool) -> _Child:
+        """Fork, confine, exec. Raises `SandboxFailed` when a step fails."""
+        (stdout, out), (stderr, err), (report, tell) = os.pipe(), os.pipe(), os.pipe()
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                stdin = os.open(os.path.join(place.outside, STDIN_NAME), os.O_RDONLY)
+                for target, source in enumerate((stdin, out, err)):
+                    os.dup2(source, target)
+                confine_and_run(program, place, interpreter, use_landlock, supervisor)
+            except BaseException as error:
+                os.write(tell, f"{type(error).__name__}: {error}".encode()[:4000])
+            finally:
+                os._exit(1)
+        for descriptor in (out, err, tell):
+            os.close(descriptor)
+        child = cls(pid, stdout, stderr)
+        with open(report, "rb") as file:
+            reason = file.read().decode(errors="replace")
+        if reason:
+            child.close()
+            raise SandboxFailed(f"the program could not be started: {reason}")
+        for descriptor in (stdout, stderr):
+            os.set_blocking(descriptor, False)
+        return child
+
+    def kill(self) -> None:
+        if not self._reaped:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self) -> tuple[int, float]:
+        """(exit status or minus the signal, processor seconds). Waits."""
+        _, status, used = os.wait4(self.pid, 0)
+        self._reaped = True
+        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+
+    def close(self) -> None:
+        """End it if it is not ended, and forget it."""
+        if not self._reaped:
+            self.kill()
+            self.reap()
+        for descriptor in (self.stdout, self.stderr, self.pidfd):
+            os.close(descriptor)
+
+
+class _Watch:
+    """Looks at a running program until it ends or must be ended."""
+
+    def __init__(self, child: _Child, program: Program, place: Place) -> None:
+        self._child, self._program, self._place = child, program, place
+        self._began = time.monotonic()
+        self._waited = 0.0
+        self._unseen: float | None = None
+        self._stdout, self._stderr = bytearray(), bytearray()
+
+    def until_end(self, abandoned: int) -> Run:
+        """See `Supervisor.run`."""
+        child, why = self._child, None
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (child.stdout, child.stderr, child.pidfd, abandoned):
+                selector.register(descriptor, selectors.EVENT_READ)
+            ended = False
+            while not ended:
+                ready = {key.fd for key, _ in selector.select(POLL_SECONDS)}
+                if abandoned in ready:
+                    raise Abandoned
+                for descriptor in ready & {child.stdout, child.stderr}:
+                    if not self._read(descriptor):
+                        selector.unregister(descriptor)
+                ended = child.pidfd in ready
+                if not ended and why is None and (why := self._overstepped()) is not None:
+                    child.kill()
+        run_seconds = self._run_seconds()
+        code, cpu = child.reap()
+        self._drain()
+        if why is None:
+            why = self._judge(code, cpu)
+        return Run(why, code, _text(self._stdout), _text(self._stderr), cpu, run_seconds)
+
+    def _judge(self, code: int, cpu: float) -> End:
+        """Of a program that we did not kill."""
+        if cpu > self._program.cpu_seconds:
+            return End.TIMED_OUT
+        if code == -signal.SIGKILL:
+            raise SandboxFailed("the program was killed by another: the machine or the pod is short of memory")
+        if len(self._stdout) > self._program.output_bytes:
+            return End.TOO_MUCH_OUTPUT
+        return End.EXITED if code >= 0 else End.SIGNALLED
+
+    def _overstepped(self) -> End | None:
+        """The limit that it is past. Raises `SandboxFailed` for a program that is starved."""
+        pid = self._child.pid
+        if len(self._stdout) > self._program.output_bytes:
+            return End.TOO_MUCH_OUTPUT
+        try:
+            self._waited = waited_seconds(pid)
+            if cpu_seconds(pid) > self._program.cpu_seconds:
+                return End.TIMED_OUT
+            if threads(pid) > MAX_THREADS:
+                return End.TOO_MANY_THREADS
+            if bytes_written(pid) > FOLDER_BYTES:
+                return End.TOO_MUCH_WRITTEN
+        except OSError as error:
+            # A process that is just ending has nothing to read any more; one that goes on must not go on unseen.
+            self._unseen = self._unseen or time.monotonic()
+            if time.monotonic() - self._unseen > UNSEEN_SECONDS:
+                raise SandboxFailed(f"the program cannot be watched: {error}") from error
+            return None
+        self._unseen = None
+        if count_entries(self._place.outside, MAX_FILES) > MAX_FILES:
+            return End.TOO_MANY_FILES
+        if self._run_seconds() > self._program.run_seconds:
+            return End.TIMED_OUT
+        if time.monotonic() - self._began > STARVED_FACTOR * self._program.run_seconds + STARVED_SECONDS:
+            raise SandboxFailed(f"the program waited {self._waited:.0f} s for a processor: the machine is overloaded")
+        return None
+
+    def _run_seconds(self) -> float:
+        return max(0.0, time.monotonic() - self._began - self._waited)
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what there is; False at the end."""
+        try:
+            chunk = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        if descriptor == self._child.stderr:
+            self._stderr = (self._stderr + chunk)[-STDERR_BYTES:]
+        elif len(self._stdout) <= self._program.output_bytes:
+            self._stdout += chunk
+        return bool(chunk)
+
+    def _drain(self) -> None:
+        """What is left in the pipes: no one writes any more."""
+        for descriptor in (self._child.stdout, self._child.stderr):
+            while self._read(descriptor):
+                pass
+
+
+def _text(raw: bytearray) -> str:
+    return raw.decode("utf-8", errors="replace")
+
+
+def serve(requests: BinaryIO, replies: BinaryIO, supervisor: Supervisor) -> None:
+    """Answer until the other end closes."""
+    while (request := read_frame(requests)) is not None:
+        try:
+            run = supervisor.run(Program(**request), requests.fileno())
+        except (SandboxFailed, OSError) as error:
+            reply: dict[str, Any] = {"failed": str(error)}
+        else:
+            reply = dataclasses.asdict(run)
+        write_frame(replies, reply)
+
+
+def main() -> None:
+    """Take over the pipes, say which layers work, then serve."""
+    scratch, layers = sys.argv[1], frozenset(map(Layer, json.loads(sys.argv[2])))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the coordinator to handle
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    requests = os.fdopen(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), "rb", buffering=0)
+    replies = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3), "wb")
+    os.dup2(2, 1)
+    # Programs are the first to go when memory runs out: they inherit this.
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+    try:
+        supervisor = Supervisor(scratch, layers)
+    except SandboxUnavailable as error:
+        write_frame(replies, {"unavailable": str(error)})
+        return
+    write_frame(replies, {"layers": sorted(supervisor.layers)})
+    try:
+        serve(requests, replies, supervisor)
+    except Abandoned:
+        return
+
+
+if __name__ == "__main__":
+    main()
