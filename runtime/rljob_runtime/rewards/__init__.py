@@ -1,6 +1,15 @@
 """Rewards: what a response is worth, computed in processes of their own while rollouts go on."""
 
 from rljob_runtime.rewards.pool import RewardCounters, RewardPool
-from rljob_runtime.rewards.rules import InvalidReward, Rule, rules_of
+from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, InvalidReward, JudgeRule, Rule, rules_of
 
-__all__ = ["InvalidReward", "RewardCounters", "RewardPool", "Rule", "rules_of"]
+__all__ = [
+    "CannotSandbox",
+    "CodeRule",
+    "InvalidReward",
+    "JudgeRule",
+    "RewardCounters",
+    "RewardPool",
+    "Rule",
+    "rules_of",
+]

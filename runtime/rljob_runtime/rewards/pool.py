@@ -1,43 +1,26 @@
-"""The reward pool: a few worker processes, each call bounded in time, every failure ours and never a score.
+"""The rewards of a job: functions in worker processes, programs in a sandbox, judges behind a URL, and their sum.
 
-A rule that hangs is killed with its worker, one that crashes takes only its worker with it; the next call gets a
-fresh one.
+Each call is bounded in time; every failure of ours aborts the sample and is never a score.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import math
-import os
-import signal
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rljob_runtime.coordinator.protocols import RewardFailed
-from rljob_runtime.rewards.rules import InvalidReward, Rule
-from rljob_runtime.rewards.worker import frame
-
-START_SECONDS = 120.0
-"""Bound of a worker's start: importing a large library on a busy machine."""
-REPLY_BYTES = 1 << 20
-"""Longest reply: an exception's text at worst."""
-
-
-class Failure(StrEnum):
-    """Why a response has no score."""
-
-    RAISED = "Raised"
-    TIMED_OUT = "TimedOut"
-    CRASHED = "Crashed"
-    NOT_FINITE = "NotFinite"
-    NOT_STARTED = "NotStarted"
+from rljob_runtime.rewards.code import CodeScorer
+from rljob_runtime.rewards.failure import Failure, ScoreFailed
+from rljob_runtime.rewards.functions import FunctionScorer
+from rljob_runtime.rewards.judge import JudgeScorer
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
+from rljob_runtime.scheduling.reward_timeout import TimeoutFigures
 
 
 @dataclass
@@ -47,173 +30,102 @@ class RewardCounters:
     scored: int = 0
     failed: Counter[Failure] = field(default_factory=Counter)
     failed_by_rule: Counter[str] = field(default_factory=Counter)
-    workers_started: int = 0
     seconds: float = 0.0
-    """Spent in calls, over all workers."""
+    """Spent in calls, waiting for a turn included, over all samples."""
 
 
-class _Failed(Exception):
-    def __init__(self, failure: Failure, rule: str, detail: str):
-        super().__init__(detail)
-        self.failure = failure
-        self.rule = rule
+class Scorer(Protocol):
+    """A part of the sum. Entering its context raises `InvalidReward`."""
 
+    async def __aenter__(self) -> Any: ...
 
-class _Worker:
-    """One process, used by one call at a time."""
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
-    def __init__(self, process: asyncio.subprocess.Process):
-        self._process = process
-
-    @classmethod
-    async def start(cls, rules: Sequence[Rule], seconds: float) -> _Worker:
-        """A worker that has loaded the rules. Raises `InvalidReward`, or `_Failed` when it does not come up."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "ignore", "-m", "rljob_runtime.rewards.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            limit=REPLY_BYTES, env=environment, start_new_session=True,
-        )  # fmt: skip
-        worker = cls(process)
-        try:
-            answer = await worker._ask(tuple(rules), seconds)
-        except TimeoutError:
-            await worker.kill()
-            raise _Failed(Failure.NOT_STARTED, "*", f"a worker did not start within {seconds:g} s") from None
-        except BaseException:
-            await worker.kill()
-            raise
-        if answer is None:
-            await worker.kill()
-            raise _Failed(Failure.NOT_STARTED, "*", f"a worker ended at start with code {process.returncode}")
-        if "invalid" in answer:
-            await worker.kill()
-            raise InvalidReward(answer["invalid"])
-        return worker
-
-    async def score(self, rule: Rule, prompt: object, response: str) -> float:
-        """The rule's value, unweighted. After `TimeoutError`, a cancellation or a crash the worker is of no more
-        use."""
-        answer = await self._ask((rule.name, prompt, response), rule.timeout_seconds)
-        if answer is None:
-            code = await self._process.wait()
-            raise _Failed(Failure.CRASHED, rule.name, f"the worker ended with code {code}")
-        if "raised" in answer:
-            raise _Failed(Failure.RAISED, rule.name, answer["raised"])
-        value = float(answer["value"])
-        if not math.isfinite(value):
-            raise _Failed(Failure.NOT_FINITE, rule.name, f"it returned {value}; a finite number would be right")
-        return value
-
-    async def _ask(self, message: object, seconds: float) -> dict[str, Any] | None:
-        """The reply, or None when the process has ended. Raises `TimeoutError`."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        async with asyncio.timeout(seconds):
-            try:
-                stdin.write(frame(message))
-                await stdin.drain()
-                line = await stdout.readline()
-            except (ConnectionError, ValueError):  # its end is closed, or it wrote a line without end
-                return None
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except ValueError:
-            return None
-        return answer
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.returncode is None
-
-    async def kill(self) -> None:
-        """End it and what it started, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
+    async def score(self, prompt: Any, response: str) -> float:
+        """Weighted. Raises `ScoreFailed`."""
+        ...
 
 
 class RewardPool:
     """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
 
-    Starting raises `InvalidReward` when a rule cannot be loaded. `workers` calls run at a time, the rest waits its
-    turn.
+    Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
+    in. `workers` functions run at a time; programs and judges have bounds of their own.
     """
 
-    def __init__(self, rules: Sequence[Rule], *, workers: int = 2, start_seconds: float = START_SECONDS):
+    def __init__(self, rules: Sequence[AnyRule], *, workers: int = 2):
         if not rules or workers < 1:
             raise ValueError("a reward pool needs at least one rule and one worker")
         self.rules = tuple(rules)
         self.counters = RewardCounters()
-        self._start_seconds = start_seconds
-        self._seats: asyncio.Queue[_Worker | None] = asyncio.Queue()
-        self._size = workers
-        self._all: set[_Worker] = set()
+        functions = [rule for rule in rules if isinstance(rule, Rule)]
+        self._functions = FunctionScorer(functions, workers=workers) if functions else None
+        self._codes = {rule.name: CodeScorer(rule) for rule in rules if isinstance(rule, CodeRule)}
+        judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
+        # Cheap ones first: what fails early spares the rest.
+        self._scorers: tuple[Scorer, ...] = (
+            *([self._functions] if self._functions else []),
+            *self._codes.values(),
+            *judges,
+        )
+        self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start the first worker, which shows whether the rules can be loaded; the others start when they are
-        needed."""
-        try:
-            self._seats.put_nowait(await self._start())
-        except _Failed as failed:
-            raise InvalidReward(str(failed)) from failed
-        for _ in range(self._size - 1):
-            self._seats.put_nowait(None)
+        """Start what the rules need."""
+        async with AsyncExitStack() as opened:
+            for scorer in self._scorers:
+                await opened.enter_async_context(scorer)
+            self._closing = opened.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all workers."""
-        for worker in list(self._all):
-            await self._dismiss(worker)
+        """End everything that was started."""
+        await self._closing.aclose()
 
-    async def score(self, prompt: object, response_text: str) -> float:
+    async def score(self, prompt: Any, response_text: str) -> float:
         """The weighted sum over all rules: a finite number. Raises `RewardFailed` naming the rule and the reason."""
-        seat = await self._seats.get()
         began = asyncio.get_running_loop().time()
         try:
-            if seat is None:
-                seat = await self._start()
-            total = await self._sum(seat, prompt, response_text)
-        except _Failed as failed:
+            total = await self._sum(prompt, response_text)
+        except ScoreFailed as failed:
             self.counters.failed[failed.failure] += 1
             self.counters.failed_by_rule[failed.rule] += 1
             raise RewardFailed(f"reward {failed.rule} ({failed.failure}): {failed}") from failed
-        except asyncio.CancelledError:  # the worker still works on it
-            if seat is not None:
-                await self._dismiss(seat)
-            raise
         finally:
-            if seat is not None and not (seat.alive and seat in self._all):
-                await self._dismiss(seat)
-                seat = None
-            self._seats.put_nowait(seat)
             self.counters.seconds += asyncio.get_running_loop().time() - began
         self.counters.scored += 1
         return total
 
-    async def _sum(self, worker: _Worker, prompt: object, response: str) -> float:
+    async def _sum(self, prompt: Any, response: str) -> float:
         total = 0.0
-        for rule in self.rules:
-            try:
-                total += rule.weight * await worker.score(rule, prompt, response)
-            except TimeoutError:
-                await self._dismiss(worker)
-                detail = f"no value within {rule.timeout_seconds:g} s"
-                raise _Failed(Failure.TIMED_OUT, rule.name, detail) from None
+        for scorer in self._scorers:
+            total += await scorer.score(prompt, response)
         if not math.isfinite(total):
-            raise _Failed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
+            raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
         return total
 
-    async def _start(self) -> _Worker:
-        worker = await _Worker.start(self.rules, self._start_seconds)
-        self._all.add(worker)
-        self.counters.workers_started += 1
-        return worker
+    @property
+    def workers_started(self) -> int:
+        """Worker processes since the start."""
+        return self._functions.workers_started if self._functions else 0
 
-    async def _dismiss(self, worker: _Worker) -> None:
-        self._all.discard(worker)
-        await worker.kill()
+    @property
+    def timeouts(self) -> dict[str, TimeoutFigures]:
+        """What became of adaptive timeouts, by the name of the Code rule."""
+        return {name: scorer.timeout.figures for name, scorer in self._codes.items()}
+
+    def anchors(self) -> dict[str, dict[str, int]]:
+        """The anchors of the adaptive timeouts as JSON can hold them: by rule and test, in milliseconds. They belong
+        into the round's row of the store."""
+        return {name: scorer.timeout.to_plain() for name, scorer in self._codes.items()}
+
+    def restore_anchors(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up what `anchors` gave; a rule that is not there any more is passed over. Raises ValueError for what it
+        cannot have given."""
+        for name, anchors in plain.items():
+            if name in self._codes:
+                self._codes[name].timeout.restore(anchors)

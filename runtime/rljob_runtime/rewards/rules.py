@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_api.learning import Reward, RewardKind
+from rljob_api.learning import CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
 
 BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.scorers:math",
@@ -17,6 +17,12 @@ BUILT_IN = {
 
 class InvalidReward(ValueError):
     """A rule that cannot be used; the message says which and why."""
+
+
+class CannotSandbox(InvalidReward):
+    """A rule that needs a sandbox on a machine that has none. `reason` is the word for programs."""
+
+    reason = "SandboxUnavailable"
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,43 @@ class Rule:
     """Bound of one call. What takes longer is our failure: the worker is killed and the sample aborted."""
 
 
-def rules_of(rewards: Sequence[Reward]) -> tuple[Rule, ...]:
-    """The rules of `spec.rewards`. Raises `InvalidReward` for a kind that is not there yet."""
-    rules = []
-    for position, reward in enumerate(rewards):
-        function = reward.function if reward.kind is RewardKind.PYTHON else BUILT_IN.get(reward.kind)
-        if function is None:
-            raise InvalidReward(
-                f"spec.rewards[{position}] {reward.name}: kind {reward.kind.value} without a function cannot be used; "
-                "Math, ReasoningGym, or Python with function: module:function would be right"
-            )
-        rules.append(Rule(reward.name, function, reward.weight, dict(reward.config), reward.timeout.max_seconds))
-    return tuple(rules)
+@dataclass(frozen=True)
+class CodeRule:
+    """The response's program against its prompt's tests."""
+
+    name: str
+    weight: float = 1.0
+    settings: CodeReward = field(default_factory=CodeReward)
+    timeout: RewardTimeout = field(default_factory=RewardTimeout)
+
+
+@dataclass(frozen=True)
+class JudgeRule:
+    """A model's opinion of the response."""
+
+    name: str
+    settings: JudgeReward
+    weight: float = 1.0
+    timeout_seconds: float = 30.0
+    """Bound of one request."""
+
+
+AnyRule = Rule | CodeRule | JudgeRule
+
+
+def rules_of(rewards: Sequence[Reward]) -> tuple[AnyRule, ...]:
+    """The rules of `spec.rewards`. Raises `InvalidReward` for one that lacks what its kind needs."""
+    return tuple(_rule(f"spec.rewards[{position}] {reward.name}", reward) for position, reward in enumerate(rewards))
+
+
+def _rule(where: str, reward: Reward) -> AnyRule:
+    if reward.kind is RewardKind.CODE:
+        return CodeRule(reward.name, reward.weight, reward.code or CodeReward(), reward.timeout)
+    if reward.kind is RewardKind.JUDGE:
+        if reward.judge is None:
+            raise InvalidReward(f"{where}: kind Judge needs judge: its url and model")
+        return JudgeRule(reward.name, reward.judge, reward.weight, reward.timeout.max_seconds)
+    function = reward.function if reward.kind is RewardKind.PYTHON else BUILT_IN[reward.kind]
+    if function is None:
+        raise InvalidReward(f"{where}: kind Python needs function: module:function")
+    return Rule(reward.name, function, reward.weight, dict(reward.config), reward.timeout.max_seconds)

@@ -1,4 +1,4 @@
-"""Rewards: sums of rules, and every way in which a rule can fail without hurting anything but its own sample."""
+"""Rewards that are functions: sums of rules, and every way in which one can fail without hurting but its own sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rljob_api.learning import Reward, RewardKind
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import InvalidReward, RewardPool, Rule, rules_of, scorers
+from rljob_runtime.rewards import CodeRule, InvalidReward, JudgeRule, RewardPool, Rule, rules_of, scorers
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
 
@@ -37,7 +37,7 @@ async def test_the_reward_is_the_weighted_sum_of_all_rules() -> None:
     assert values == [n + 0.5 * 3 * n - 2 for n in range(5)]
     assert pool.counters.scored == 5
     assert not pool.counters.failed
-    assert pool.counters.workers_started <= 2
+    assert pool.workers_started <= 2
 
 
 FAILURES = {
@@ -62,7 +62,7 @@ async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> 
                 await pool.score(PROMPT, order)
             assert await pool.score(PROMPT, "fine") == 1.0
             starts += lost
-            assert pool.counters.workers_started == starts, order
+            assert pool.workers_started == starts, order
             assert pool.counters.failed.total() == number
         assert pool.counters.failed_by_rule["rule"] == len(FAILURES)
         assert pool.counters.scored == len(FAILURES)
@@ -96,7 +96,8 @@ async def test_a_cancelled_call_does_not_mix_up_the_next_answers() -> None:
 async def test_leaving_the_pool_ends_its_processes() -> None:
     async with RewardPool([rule("length")], workers=2) as pool:
         await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
-        processes = [worker._process for worker in pool._all]
+        assert pool._functions is not None
+        processes = [worker._process for worker in pool._functions._all]
     assert processes
     for process in processes:
         assert process.returncode is not None
@@ -179,5 +180,22 @@ def test_rules_of_a_spec() -> None:
     answer, style = rules_of(rewards)
     assert (answer.function, answer.weight, answer.timeout_seconds) == ("rljob_runtime.rewards.scorers:math", 1.0, 7)
     assert (style.function, style.weight, style.config) == ("mine:style", 0.1, {"a": 1})
-    with pytest.raises(InvalidReward, match=r"spec.rewards\[0\] j: kind Judge"):
-        rules_of([Reward.model_construct(**dict(rewards[0]) | {"name": "j", "kind": RewardKind.JUDGE})])
+    for kind in (RewardKind.JUDGE, RewardKind.PYTHON):
+        with pytest.raises(InvalidReward, match=rf"spec.rewards\[0\] j: kind {kind.value} needs"):
+            rules_of([Reward.model_construct(**dict(rewards[0]) | {"name": "j", "kind": kind, "judge": None})])
+
+
+def test_rules_of_programs_and_judges() -> None:
+    timeout = {"min_seconds": 1, "factor": 2, "max_seconds": 9}
+    rewards = [
+        Reward(name="plain", kind=RewardKind.CODE),
+        Reward(name="tests", kind=RewardKind.CODE, weight=2, code={"tests_field": "cases"}, timeout=timeout),
+        Reward(name="taste", kind=RewardKind.JUDGE, judge={"url": "http://j/v1", "model": "m"}, timeout=timeout),
+    ]
+    plain, tests, taste = rules_of(rewards)
+    assert isinstance(plain, CodeRule)
+    assert isinstance(tests, CodeRule)
+    assert isinstance(taste, JudgeRule)
+    assert plain.settings.tests_field == "tests"
+    assert (tests.weight, tests.settings.tests_field, tests.timeout.factor) == (2, "cases", 2)
+    assert (taste.settings.model, taste.timeout_seconds) == ("m", 9)

@@ -1,0 +1,91 @@
+"""Kind Code: the program in a response against the tests of its prompt, in a sandbox, under adaptive timeouts.
+
+A program that is wrong, crashes, or runs out of time, memory or output is worth what it is worth: nothing. What is not
+its fault (a sandbox that cannot be started or is killed, tests that cannot be read) is `ScoreFailed`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from types import TracebackType
+from typing import Self
+
+from rljob_api.learning import CodeScore
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards.failure import Failure, ScoreFailed
+from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
+from rljob_runtime.rewards.testcases import InvalidTests, TestCase, parse_tests
+from rljob_runtime.sandbox.program import End, Program, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.sandbox import Sandbox
+from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutRule
+
+_BLOCK = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_LANGUAGES = ("", "python", "python3", "py")
+
+
+def extract_program(response: str) -> str | None:
+    """The last fenced block of Python (or of no language named). None: there is none, or it never ends."""
+    blocks = [body for language, body in _BLOCK.findall(response) if language.lower() in _LANGUAGES]
+    return blocks[-1] if blocks else None
+
+
+class CodeScorer:
+    """One Code rule. Use as an asynchronous context manager; entering raises `CannotSandbox`."""
+
+    def __init__(self, rule: CodeRule, sandbox: Sandbox | None = None) -> None:
+        self._rule = rule
+        self._sandbox = sandbox or Sandbox(rule.settings.parallelism)
+        bounds = rule.timeout
+        self.timeout = AdaptiveTimeout(TimeoutRule(bounds.min_seconds, bounds.factor, bounds.max_seconds))
+
+    async def __aenter__(self) -> Self:
+        """Open the sandbox."""
+        try:
+            await self._sandbox.__aenter__()
+        except SandboxUnavailable as error:
+            raise CannotSandbox(f"reward {self._rule.name} (kind Code) needs a sandbox: {error}") from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all programs."""
+        await self._sandbox.__aexit__(kind, error, trace)
+
+    async def score(self, prompt: Prompt, response: str) -> float:
+        """Weighted. Raises `ScoreFailed`."""
+        settings = self._rule.settings
+        try:
+            tests = parse_tests(settings.tests_field, prompt.answer, prompt.metadata)
+        except InvalidTests as error:
+            raise ScoreFailed(Failure.NO_TESTS, self._rule.name, f"record {prompt.index}: {error}") from error
+        source = extract_program(response)
+        if source is None:
+            return 0.0
+        sample = hashlib.sha256(response.encode("utf-8", errors="surrogatepass")).hexdigest()
+        passed = 0
+        for number, test in enumerate(tests):
+            if await self._passes(f"{prompt.index}/{number}", sample, test, source):
+                passed += 1
+            elif settings.score is CodeScore.ALL_TESTS:
+                return 0.0
+        return self._rule.weight * passed / len(tests)
+
+    async def _passes(self, name: str, sample: str, test: TestCase, source: str) -> bool:
+        allowance = self.timeout.allow(name, sample)
+        script, stdin = test.script(source)
+        program = Program(
+            script,
+            stdin,
+            cpu_seconds=allowance.cpu_seconds,
+            run_seconds=allowance.wall_seconds,
+            memory_bytes=self._rule.settings.memory_bytes,
+            output_bytes=test.output_bytes,
+        )
+        try:
+            run = await self._sandbox.run(program)
+        except SandboxFailed as error:
+            raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
+        right = run.end is not End.TIMED_OUT and run.clean and test.passes(run)
+        return self.timeout.note(allowance, run.cpu_seconds, run.run_seconds, right)

@@ -1,0 +1,27 @@
+"""Why a response has no score: always our failure, never the response's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Failure(StrEnum):
+    """The reason, as counters and messages name it."""
+
+    RAISED = "Raised"
+    TIMED_OUT = "TimedOut"
+    CRASHED = "Crashed"
+    NOT_FINITE = "NotFinite"
+    NOT_STARTED = "NotStarted"
+    NO_TESTS = "NoTests"
+    SANDBOX_FAILED = "SandboxFailed"
+    JUDGE_FAILED = "JudgeFailed"
+
+
+class ScoreFailed(Exception):
+    """A rule gave no score for a response; the sample is to be aborted."""
+
+    def __init__(self, failure: Failure, rule: str, detail: str) -> None:
+        super().__init__(detail)
+        self.failure = failure
+        self.rule = rule

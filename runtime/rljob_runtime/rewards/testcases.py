@@ -1,0 +1,215 @@
+"""The tests of a prompt, from the fields of its record, and how each judges a program.
+
+A test is an object of one of three forms:
+
+    {"stdin": "3 4\\n", "stdout": "7\\n"}                          a script that reads and prints
+    {"function": "add", "arguments": [3, 4], "returns": 7}       a function, or a method of a class Solution
+    {"assert": "assert add(3, 4) == 7"}                          code that raises when it is not satisfied
+
+Also understood, as public data sets have them: {"inputs": […], "outputs": […], "fn_name": …} for all tests at once, and
+a list of assert statements as text.
+
+Expected values of the first two forms never enter the sandbox, so a program has nothing to look up. An assert runs in
+the interpreter that runs the program, which can cheat it; take the other forms where you can.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rljob_runtime.sandbox.program import Run
+
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
+"""Of numbers with a fraction, in answers and expectations alike."""
+SPARE_OUTPUT_BYTES = 1 << 16
+"""A program may print so much more than twice what is expected before it is ended."""
+
+_PRELUDE = """
+import json, os, sys
+_out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+_names = {"__name__": "program"}
+exec(compile(%(source)r, "program.py", "exec"), _names)
+"""
+_CALL = """
+_function = _names[%(function)r] if %(function)r in _names else getattr(_names["Solution"](), %(function)r)
+_value = _function(*json.loads(%(arguments)r))
+json.dump(_value, _out, default=lambda value: sorted(value) if isinstance(value, (set, frozenset)) else list(value))
+_out.flush()
+"""
+_ASSERT = """
+exec(compile(%(code)r, "tests.py", "exec"), _names)
+_out.write(%(token)r)
+_out.flush()
+"""
+
+
+class InvalidTests(ValueError):
+    """Tests that cannot be used: the message names the field and says what would be right."""
+
+
+class TestCase(Protocol):
+    """One test."""
+
+    @property
+    def output_bytes(self) -> int:
+        """More output than this cannot be right."""
+        ...
+
+    def script(self, source: str) -> tuple[str, str]:
+        """(what to run, what it reads) to test a program."""
+        ...
+
+    def passes(self, run: Run) -> bool:
+        """Whether a run that ended cleanly satisfies the test."""
+        ...
+
+
+@dataclass(frozen=True)
+class StandardStreams:
+    """A script: lines are compared without white space at their ends, empty lines at the end do not count."""
+
+    stdin: str
+    stdout: str
+
+    @property
+    def output_bytes(self) -> int:
+        return 2 * len(self.stdout.encode()) + SPARE_OUTPUT_BYTES
+
+    def script(self, source: str) -> tuple[str, str]:
+        return source, self.stdin
+
+    def passes(self, run: Run) -> bool:
+        printed, expected = _lines(run.stdout), _lines(self.stdout)
+        return len(printed) == len(expected) and all(map(_same_line, printed, expected))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and the value it must return, both as JSON has them: a tuple is a list, a set a sorted list."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    returns: Any
+
+    @property
+    def output_bytes(self) -> int:
+        return 2 * len(json.dumps(self.returns)) + SPARE_OUTPUT_BYTES
+
+    def script(self, source: str) -> tuple[str, str]:
+        text = _PRELUDE + _CALL
+        return text % {"source": source, "function": self.function, "arguments": json.dumps(self.arguments)}, ""
+
+    def passes(self, run: Run) -> bool:
+        try:
+            return _same_value(json.loads(run.stdout), self.returns)
+        except (ValueError, RecursionError):
+            return False
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """Code that is run after the program, in the same interpreter. It passes when it reaches its end: leaving early
+    with status 0 does not."""
+
+    code: str
+    token: str
+
+    @property
+    def output_bytes(self) -> int:
+        return SPARE_OUTPUT_BYTES
+
+    def script(self, source: str) -> tuple[str, str]:
+        return (_PRELUDE + _ASSERT) % {"source": source, "code": self.code, "token": self.token}, ""
+
+    def passes(self, run: Run) -> bool:
+        return run.stdout == self.token
+
+
+def parse_tests(field: str, answer: Any, metadata: Mapping[str, Any]) -> tuple[TestCase, ...]:
+    """The tests of a record: the field `field`, or the answer where the record has no other such field. Both may be
+    JSON in a text. Raises `InvalidTests`."""
+    given = metadata.get(field, answer)
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise InvalidTests(f"field {field!r} is no JSON: {error}") from error
+    if isinstance(given, Mapping):
+        given = _from_columns(field, given)
+    if not isinstance(given, list) or not given:
+        raise InvalidTests(f"field {field!r} is {given!r:.80}; a list with at least one test would be right")
+    return tuple(_parse(f"{field}[{index}]", test) for index, test in enumerate(given))
+
+
+def _from_columns(field: str, columns: Mapping[str, Any]) -> list[Any]:
+    inputs, outputs, function = columns.get("inputs"), columns.get("outputs"), columns.get("fn_name")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise InvalidTests(f"field {field!r} is an object; lists inputs and outputs of the same length would be right")
+    if function is None:
+        return [{"stdin": i, "stdout": o} for i, o in zip(inputs, outputs, strict=True)]
+    return [{"function": function, "arguments": i, "returns": o} for i, o in zip(inputs, outputs, strict=True)]
+
+
+def _parse(where: str, test: Any) -> TestCase:
+    if isinstance(test, str):
+        test = {"assert": test}
+    if isinstance(test, Mapping):
+        match dict(test):
+            case {"stdin": str(stdin), "stdout": str(stdout)}:
+                return StandardStreams(stdin, stdout)
+            case {"function": str(function), "arguments": list(arguments), "returns": returns}:
+                return Call(function, tuple(arguments), returns)
+            case {"assert": str(code)}:
+                return Assertion(code, secrets.token_hex(16))
+    raise InvalidTests(
+        f"{where} is {test!r:.80}; an object with stdin and stdout (text), with function, arguments (a list) and "
+        "returns, or with assert (text) would be right"
+    )
+
+
+def _lines(text: str) -> list[str]:
+    return text.rstrip().splitlines()
+
+
+def _same_line(printed: str, expected: str) -> bool:
+    if printed.rstrip() == expected.rstrip():
+        return True
+    got, wanted = printed.split(), expected.split()
+    return len(got) == len(wanted) and all(map(_same_token, got, wanted))
+
+
+def _same_token(got: str, wanted: str) -> bool:
+    if got == wanted:
+        return True
+    if "." not in wanted and "." not in got:
+        return False
+    try:
+        return _close(float(got), float(wanted))
+    except ValueError:
+        return False
+
+
+def _same_value(got: Any, wanted: Any) -> bool:
+    """Equal as JSON values: true is not 1, but 1.0 is."""
+    if isinstance(got, bool) or isinstance(wanted, bool):
+        return got is wanted
+    if isinstance(got, float) or isinstance(wanted, float):
+        return isinstance(got, int | float) and isinstance(wanted, int | float) and _close(got, wanted)
+    if isinstance(got, list) and isinstance(wanted, list):
+        return len(got) == len(wanted) and all(map(_same_value, got, wanted))
+    if isinstance(got, dict) and isinstance(wanted, dict):
+        return got.keys() == wanted.keys() and all(_same_value(got[key], wanted[key]) for key in wanted)
+    return bool(got == wanted)
+
+
+def _close(got: float, wanted: float) -> bool:
+    try:
+        return math.isclose(got, wanted, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
+    except OverflowError:
+        return False

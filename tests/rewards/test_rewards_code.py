@@ -1,0 +1,212 @@
+"""Rewards of kind Code: what is taken for the program, which tests are understood, and what each outcome is worth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rljob_api.learning import CodeReward, CodeScore, RewardTimeout
+from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards import CannotSandbox, CodeRule, RewardPool, Rule
+from rljob_runtime.rewards.code import CodeScorer, extract_program
+from rljob_runtime.rewards.failure import Failure, ScoreFailed
+from rljob_runtime.rewards.rules import InvalidReward
+from rljob_runtime.rewards.testcases import InvalidTests, parse_tests
+from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.sandbox import Sandbox
+
+ADD = [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "5 -5\n", "stdout": "0\n"}]
+
+
+def prompt(tests: Any, index: int = 0, **fields: Any) -> Prompt:
+    return Prompt(index, "Write it.", (1,), "", {"tests": tests, **fields})
+
+
+def fenced(source: str, language: str = "python") -> str:
+    return f"Here it is:\n```{language}\n{source}\n```\nDone."
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("no code", None),
+        ("", None),
+        (fenced("a = 1"), "a = 1\n"),
+        (fenced("a = 1", ""), "a = 1\n"),
+        (fenced("a = 1", "Python"), "a = 1\n"),
+        (fenced("a = 1", "py"), "a = 1\n"),
+        (fenced("first") + fenced("second"), "second\n"),
+        (fenced("a = 1") + fenced("$ python a.py", "bash"), "a = 1\n"),
+        (fenced("int main() {}", "cpp"), None),
+        ("```python\ncut off", None),
+        (fenced("whole") + "```python\ncut off", "whole\n"),
+        ("```python\n```", ""),
+        ("<think>\n```python\ndraft\n```\n</think>\n" + fenced("x = '''\n``\n'''"), "x = '''\n``\n'''\n"),
+    ],
+)
+def test_the_program_is_the_last_whole_block(response: str, program: str | None) -> None:
+    assert extract_program(response) == program
+
+
+BAD_TESTS = [
+    (None, r"field 'tests' is None; a list with at least one test would be right"),
+    ([], r"a list with at least one test"),
+    ("[", r"field 'tests' is no JSON"),
+    ("7", r"is 7; a list"),
+    ([7], r"tests\[0\] is 7; an object with stdin and stdout"),
+    ([*ADD, {"stdin": "1"}], r"tests\[2\] is {'stdin': '1'}; an object"),
+    ([{"stdin": 1, "stdout": "1"}], r"tests\[0\] is "),
+    ([{"function": "f", "arguments": {"a": 1}, "returns": 1}], r"tests\[0\] is "),
+    ({"inputs": ["1"], "outputs": []}, r"lists inputs and outputs of the same length"),
+]
+
+
+@pytest.mark.parametrize(("tests", "message"), BAD_TESTS)
+def test_tests_that_cannot_be_used(tests: Any, message: str) -> None:
+    with pytest.raises(InvalidTests, match=message):
+        parse_tests("tests", None, {"tests": tests})
+
+
+def test_tests_may_be_the_answer_or_a_text() -> None:
+    assert len(parse_tests("tests", json.dumps(ADD), {})) == 2
+    assert len(parse_tests("cases", "4", {"cases": json.dumps(ADD)})) == 2
+    assert parse_tests("tests", "", {"tests": {"inputs": ["1 2\n"], "outputs": ["3\n"]}}) == parse_tests(
+        "tests", ADD[:1], {}
+    )
+    (call,) = parse_tests("tests", "", {"tests": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}})
+    assert call == parse_tests("tests", [{"function": "add", "arguments": [1, 2], "returns": 3}], {})[0]
+
+
+CALLS = {"function": "f", "arguments": [[3, 1, 2], 2], "returns": [1, 2]}
+WORTH: list[tuple[str, Any, str, float]] = [
+    ("prints the sum", ADD, "a, b = map(int, input().split())\nprint(a + b)", 1),
+    ("prints with other white space", ADD, "a, b = map(int, input().split())\nprint(a + b, ' \\n')", 1),
+    ("prints more", ADD, "a, b = map(int, input().split())\nprint(a + b)\nprint('done')", 0),
+    ("prints nothing and ends well", ADD, "", 0),
+    ("prints right, then crashes", ADD, "a, b = map(int, input().split())\nprint(a + b)\n1 / 0", 0),
+    ("is no Python", ADD, "int main() { }", 0),
+    ("passes one of two", ADD, "print(3)", 0),
+    ("prints a close number", [{"stdin": "", "stdout": "0.333333333"}], "print(1 / 3)", 1),
+    ("prints a number that is not close", [{"stdin": "", "stdout": "0.333333333"}], "print(0.3334)", 0),
+    ("prints a whole number that is close", [{"stdin": "", "stdout": "10000000"}], "print(10000001)", 0),
+    ("returns", [CALLS], "def f(xs, n): return sorted(xs)[:n]", 1),
+    ("returns a tuple", [CALLS], "def f(xs, n): return tuple(sorted(xs)[:n])", 1),
+    ("returns a set", [CALLS], "def f(xs, n): return set(sorted(xs)[:n])", 1),
+    ("is a method", [CALLS], "class Solution:\n    def f(self, xs, n): return sorted(xs)[:n]", 1),
+    ("prints besides", [CALLS], "def f(xs, n):\n    print('[1, 2]')\n    return sorted(xs)[:n]", 1),
+    ("prints instead", [CALLS], "def f(xs, n): print('[1, 2]')", 0),
+    ("leaves early", [CALLS], "import os\nos._exit(0)", 0),
+    ("has no such function", [CALLS], "def g(xs, n): return sorted(xs)[:n]", 0),
+    ("is recursive without end", [CALLS], "def f(xs, n): return f(xs, n)", 0),
+    ("returns what is no JSON", [CALLS], "def f(xs, n): return object()", 0),
+    ("returns true for 1", [{"function": "f", "arguments": [], "returns": 1}], "def f(): return True", 0),
+    ("runs its main part", [CALLS], "def f(xs, n): return sorted(xs)[:n]\nif __name__ == '__main__': 1 / 0", 1),
+    ("satisfies", ["assert f(2) == 4", {"assert": "assert f(3) == 9"}], "def f(x): return x * x", 1),
+    ("does not satisfy", ["assert f(2) == 4", "assert f(3) == 9"], "def f(x): return x + x", 0),
+    ("leaves before the assert", ["assert f(2) == 4"], "import sys\ndef f(x): sys.exit(0)", 0),
+    ("never ends", ADD, "while True: pass", 0),
+    ("takes all memory", ADD, "x = []\nwhile True: x.append(bytes(1 << 24))", 0),
+    ("prints for ever", ADD, "while True: print('3')", 0),
+]
+
+
+async def test_what_a_program_is_worth() -> None:
+    rule = CodeRule("code", timeout=RewardTimeout(min_seconds=1.0, max_seconds=1.0))
+    async with CodeScorer(rule, Sandbox(1)) as scorer:
+        for index, (what, tests, source, worth) in enumerate(WORTH):
+            assert await scorer.score(prompt(tests, index), fenced(source)) == worth, what
+        assert await scorer.score(prompt(ADD), "I cannot.") == 0.0
+
+
+async def test_the_share_of_tests() -> None:
+    rule = CodeRule("code", 4.0, CodeReward(score=CodeScore.SHARE_OF_TESTS))
+    async with CodeScorer(rule, Sandbox(1)) as scorer:
+        assert await scorer.score(prompt(ADD), fenced("print(3)")) == 2.0
+        assert await scorer.score(prompt(ADD), fenced("print(sum(map(int, input().split())))")) == 4.0
+
+
+class Recorded(Sandbox):
+    """A sandbox that runs nothing: programs "take" what they say in their first line."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.programs: list[Program] = []
+
+    async def __aenter__(self) -> Recorded:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return
+
+    async def run(self, program: Program) -> Run:
+        self.programs.append(program)
+        cpu = float(program.source.split("#")[1])
+        if cpu > program.cpu_seconds:
+            return Run(End.TIMED_OUT, -9, "", "", program.cpu_seconds, program.cpu_seconds)
+        return Run(End.EXITED, 0, "right" if "right" in program.source else "wrong", "", cpu, cpu)
+
+
+async def test_each_test_has_a_timeout_that_follows_its_right_runs() -> None:
+    tests = [{"stdin": "", "stdout": "right"}] * 2
+    scorer = CodeScorer(CodeRule("code"), sandbox := Recorded())
+    async with scorer:
+        for seconds, verdict in ((8, "wrong"), (4, "right"), (6.5, "right"), (5.9, "right")):
+            await scorer.score(prompt(tests, 7), fenced(f"#{seconds}# {verdict}"))
+    bounds = [program.cpu_seconds for program in sandbox.programs]
+    assert bounds == [30, 30, 30, 6, 6, 6]
+    assert scorer.timeout.to_plain() == {"7/0": 5900, "7/1": 5900}
+
+
+async def test_anchors_survive_by_way_of_plain_data() -> None:
+    pool = RewardPool([CodeRule("code"), CodeRule("other")])
+    pool.restore_anchors({"code": {"7/0": 5900}, "gone": {"1/0": 5}})
+    assert pool.anchors() == {"code": {"7/0": 5900}, "other": {}}
+    assert pool.timeouts["code"].runs == 0
+    with pytest.raises(ValueError, match=r"the anchor of test '7/0' is 'x'"):
+        pool.restore_anchors({"code": {"7/0": "x"}})
+
+
+class Broken(Recorded):
+    async def run(self, program: Program) -> Run:
+        raise SandboxFailed("the program was killed by another")
+
+
+async def test_a_failure_of_ours_is_no_zero() -> None:
+    async with CodeScorer(CodeRule("code"), Broken()) as scorer:
+        with pytest.raises(ScoreFailed, match="killed by another") as caught:
+            await scorer.score(prompt(ADD), fenced("print(3)"))
+        assert caught.value.failure is Failure.SANDBOX_FAILED
+        assert scorer.timeout.figures.runs == 0
+
+
+async def test_a_record_without_tests_aborts_its_samples() -> None:
+    async with RewardPool([CodeRule("code", settings=CodeReward(tests_field="cases", parallelism=1))]) as pool:
+        with pytest.raises(RewardFailed, match=r"reward code \(NoTests\): record 5: field 'cases' is no JSON"):
+            await pool.score(prompt(ADD, 5), fenced("print(3)"))
+        assert pool.counters.failed_by_rule == {"code": 1}
+        assert await pool.score(prompt(None, 5, cases=ADD[:1]), fenced("print(3)")) == 1.0
+
+
+class Unavailable(Recorded):
+    async def __aenter__(self) -> Recorded:
+        raise SandboxUnavailable("nothing keeps a program from this machine's files")
+
+
+async def test_a_machine_without_a_sandbox_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljob_runtime.rewards.code.Sandbox", lambda seats: Unavailable())
+    with pytest.raises(InvalidReward, match=r"reward code \(kind Code\) needs a sandbox: nothing keeps") as caught:
+        async with RewardPool([CodeRule("code")]):
+            pass
+    assert isinstance(caught.value, CannotSandbox)
+    assert caught.value.reason == "SandboxUnavailable"
+
+
+async def test_kinds_add_up() -> None:
+    rules = [Rule("length", "rljob_runtime.rewards.scorers:has_number", 0.5), CodeRule("code", 2.0)]
+    async with RewardPool(rules) as pool:
+        assert await pool.score(prompt(ADD[:1]), fenced("print(3)")) == 2.5
+        assert await pool.score(prompt(ADD[:1]), fenced("print()")) == 0.0
+    assert pool.counters.scored == 2
