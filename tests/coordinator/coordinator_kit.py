@@ -15,8 +15,10 @@ from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.stand_ins import SimulatedPrompts, SimulatedRewards
-from rljob_runtime.simulation.world import InlineStore, SimulatedControlPlane, World
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
+from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards
+from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
+from rljob_runtime.simulation.world import Site, World
 
 
 def job(rounds: int = 3, prompts: int = 3, responses: int = 2, machines: int = 2, every_rounds: int = 2) -> RLJob:
@@ -49,10 +51,10 @@ class Stage:
     replicas: int = 1
     fails: dict[str, int] = field(default_factory=dict)
     around: Callable[[str], None] = lambda moment: None
-    prompts: PromptSource = field(default_factory=SimulatedPrompts)
+    prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
 
     def __post_init__(self) -> None:
-        self.world = World(self.seed, self.replicas)
+        self.world = World(self.seed, Site(self.replicas))
         self.control: SimulatedControlPlane | None = None
         self.term = 0
         self.coordinator: Coordinator | None = None
@@ -67,7 +69,7 @@ class Stage:
         """One coordinator's life, over whatever is there."""
         if self.control is None:
             self.control = SimulatedControlPlane(self.job, self.machines)
-        store = self.store = Store(self.path, "uid-1")
+        store = self.store = WatchedStore(self.path, "uid-1")
         try:
             self.term = store.adopt_term(self.term)
             self.coordinator = Coordinator(
@@ -105,7 +107,7 @@ class Stage:
 
     def trained_ids(self) -> list[str]:
         """Ids the final weights were trained on, in order."""
-        trainer = self.world.processes["trainer"].peers["trainer"]
+        trainer = self.world.process("trainer").peer
         return [key for step in trainer.history for key in step]
 
 

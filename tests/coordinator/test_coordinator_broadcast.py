@@ -16,14 +16,14 @@ NAMES = ("rollout-0", "rollout-1", "rollout-2")
 def stage(tmp_path):
     """Three machines, and weights that take their time: two seconds to the chain, two for each hop."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=6, machines=3), machines=3)
-    stage.world.publish_seconds = stage.world.network.hop_seconds = 2.0
+    stage.world.costs.publish = stage.world.network.hop_seconds = 2.0
     return stage
 
 
 def shipping(stage: Stage, version: int) -> bool:
     """Whether the trainer is at it."""
-    trainer = stage.world.processes.get("trainer")
-    return trainer is not None and trainer.peers["trainer"].publishing == version
+    trainer = stage.world.process("trainer")
+    return trainer is not None and trainer.peer.publishing == version
 
 
 def broadcasting(stage: Stage, version: int) -> bool:
@@ -66,7 +66,7 @@ def test_a_machine_lost_in_mid_broadcast_comes_back(stage, victim, moment):
     async def fault(stage):
         await until(lambda: moment(stage, 3))
         stage.world.kill(victim)
-        await until(lambda: victim in stage.world.processes)
+        await until(lambda: stage.world.process(f"{victim}/relay") is not None)
         await until(lambda: not stage.control.last.suspects and set(stage.control.last.relay.chain) == set(NAMES))
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
@@ -76,14 +76,14 @@ def test_a_machine_lost_in_mid_broadcast_comes_back(stage, victim, moment):
 
 @pytest.mark.parametrize("victim", NAMES)
 def test_a_machine_back_before_the_trainer_is_done_is_not_waited_for_in_the_old_chain(stage, victim):
-    stage.world.publish_seconds = 8.0
+    stage.world.costs.publish = 8.0
     times = {}
 
     async def fault(stage):
         clock = asyncio.get_running_loop().time
         await until(lambda: shipping(stage, 3))
         stage.world.kill(victim)
-        await until(lambda: victim in stage.world.processes)
+        await until(lambda: stage.world.process(f"{victim}/relay") is not None)
         assert shipping(stage, 3), "back too late to show anything"
         await until(lambda: not shipping(stage, 3))
         times["shipped"] = clock()
@@ -131,7 +131,7 @@ def test_the_trainer_comes_back_from_a_checkpoint_older_than_what_the_relays_hol
 def test_seeded_faults_among_slow_weights(stage, seed):
     """Machines and the trainer die at random times, and machines take random times to come back."""
     rng = random.Random(seed)
-    stage.world.publish_seconds = rng.choice([0.5, 2.0, 6.0])
+    stage.world.costs.publish = rng.choice([0.5, 2.0, 6.0])
     stage.world.network.hop_seconds = rng.choice([0.2, 1.0, 3.0])
 
     async def faults(stage):

@@ -19,8 +19,8 @@ from rljob_runtime.coordinator.hosted import Bounds, HostedReplica
 from rljob_runtime.coordinator.protocols import GenerateRequest, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
 from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.stand_ins import SimulatedReplica
-from rljob_runtime.simulation.world import Process, SimulatedWire
+from rljob_runtime.simulation.replica import SimulatedReplica, steady
+from rljob_runtime.simulation.wire import Process, SimulatedWire
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 BOUNDS = Bounds(command=20.0)
@@ -31,7 +31,7 @@ class Peer(SimulatedReplica):
     """A replica that can also be slow, or fail in a way that the protocol does not know."""
 
     def __init__(self) -> None:
-        super().__init__("replica-0", token_seconds=0.01, loaded=1)
+        super().__init__("replica-0", kind=steady(0.01), loaded=1)
         self.calls = 0
 
     async def abort(self, term, keys):
@@ -62,8 +62,8 @@ class InProcess:
 
     def run(self, test):
         async def program():
-            process = Process("replica-0")
-            wire = SimulatedWire(process, Peer(), random.Random(1), latency=0.001)
+            process = Process("replica-0", Peer())
+            wire = SimulatedWire(process, random.Random(1), latency=0.001)
 
             async def kill():
                 process.kill()

@@ -7,7 +7,8 @@ from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.store import Store
-from rljob_runtime.simulation.stand_ins import SimulatedPrompts
+from rljob_runtime.simulation.data import SimulatedPrompts
+from rljob_runtime.simulation.wire import Trouble
 
 
 @pytest.fixture
@@ -50,9 +51,9 @@ def test_both_machines_generate_and_groups_are_spread(stage):
     async def watch(stage):
         while True:
             for name in ("rollout-0", "rollout-1"):
-                process = stage.world.processes.get(name)
+                process = stage.world.process(f"{name}/replica-0")
                 if process is not None:
-                    held.update((key, name) for key in process.peers["replica-0"].held)
+                    held.update((key, name) for key in process.peer.held)
             await asyncio.sleep(0.01)
 
     stage.play(watch)
@@ -100,7 +101,9 @@ def test_all_machines_die_and_come_back(stage):
 def test_a_hung_machine_is_lost_by_its_heartbeat(stage):
     async def fault(stage):
         await asyncio.sleep(1.0)
-        stage.world.processes["rollout-1"].hung = True
+        machine = stage.world.machine("rollout-1")
+        machine.condition.begin(Trouble.FROZEN)
+        machine.refresh()
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
@@ -116,7 +119,6 @@ def test_the_trainer_dies_at_any_time_and_the_store_follows_its_checkpoint(stage
     stage.job = job(rounds=4)
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage, rounds=4)
-    # Every version number carries one content: the simulated network raises otherwise.
     assert stage.control.last.weight_version >= 5
 
 

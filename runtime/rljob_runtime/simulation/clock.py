@@ -15,20 +15,32 @@ class Deadlock(RuntimeError):
     """Every task waits for something that no timer will bring: under virtual time that is for ever."""
 
 
+class Livelock(RuntimeError):
+    """The loop goes round and round and the clock stands still."""
+
+
+MOST_TURNS = 200_000
+"""Turns of the loop at one moment, after which it is a livelock."""
+
+
 class _JumpingSelector(selectors.SelectSelector):
     """Instead of sleeping until a timer is due, tells the loop that it is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready:
-            return ready
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._turns = 0  # The loop must still be closed.
+            raise Livelock(f"{MOST_TURNS} turns of the loop at second {self.now}")
         if timeout is None:
             raise Deadlock("all tasks wait and no timer is set")
-        self.now += max(timeout, 0.0)
+        if timeout > 0:
+            self.now += timeout
+            self._turns = 0
         return []
 
 

@@ -1,0 +1,139 @@
+"""The RLJob at the API server and an operator that does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from rljob_api import RLJob
+from rljob_api.status import Member, RelayTopology, Role, RuntimeStatus, Target, TargetPhase
+from rljob_runtime.coordinator.protocols import Job, PeerTimeout
+from rljob_runtime.coordinator.waiting import news
+from rljob_runtime.simulation.events import Observe, Reported, unobserved
+from rljob_runtime.simulation.wire import DISORDER_SECONDS, LOSS_SHARE, SLOW_MESSAGE_SECONDS, Condition, Life, Trouble
+
+CALL_SECONDS = 5.0
+"""After which a call of the API server counts as lost."""
+
+
+class SimulatedControlPlane:
+    """`protocols.ControlPlane`. `latency`: of a call, in seconds."""
+
+    def __init__(
+        self,
+        job: RLJob,
+        machines: int,
+        seed: int = 0,
+        latency: float = 0.0,
+        observe: Observe = unobserved,
+    ) -> None:
+        self.reports: list[RuntimeStatus] = []
+        self.unreachable = False
+        self.condition = Condition()
+        self.life = Life()
+        """The coordinator that asks now."""
+        self._rng = random.Random(f"{seed}/api")
+        self._latency = latency
+        self._observe = observe
+        self._changed = asyncio.Event()
+        self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
+        self._trainer = 1
+        self._target = Target(revision=1, machines=tuple(self._incarnations))
+        self._epoch = 1
+        self._job = self._before = job
+        self._refresh()
+        self._before = self._job
+
+    @property
+    def last(self) -> RuntimeStatus:
+        """The newest report."""
+        return self.reports[-1]
+
+    def incarnation(self, machine: str) -> str:
+        """The pod that a machine has now, as `rollout-1.2`."""
+        number = self._trainer if machine.startswith("trainer") else self._incarnations[machine]
+        return f"{machine}.{number}"
+
+    # --- what the operator does ---
+
+    def replace(self, machine: str) -> None:
+        """A new pod for a machine."""
+        if machine.startswith("trainer"):
+            self._trainer += 1
+        else:
+            self._incarnations[machine] = self._incarnations.get(machine, 0) + 1
+        self._epoch += 1
+        self._refresh()
+
+    def scale(self, machines: int) -> None:
+        """Another number of machines."""
+        names = tuple(f"rollout-{index}" for index in range(machines))
+        for name in names:
+            self._incarnations.setdefault(name, 1)
+        self._epoch += 1
+        self._retarget(machines=names)
+
+    def set_phase(self, phase: TargetPhase) -> None:
+        """Run or Suspend."""
+        self._retarget(phase=phase)
+
+    def set_rounds(self, rounds: int) -> None:
+        """A user edits the spec."""
+        spec = self._job.spec.model_copy(update={"rounds": rounds})
+        self._set(self._job.model_copy(update={"spec": spec}))
+        self._refresh()
+
+    def _retarget(self, **changes: Any) -> None:
+        self._target = self._target.model_copy(update={**changes, "revision": self._target.revision + 1})
+        self._refresh()
+
+    def _refresh(self) -> None:
+        trainer = Member(machine="trainer-0", incarnation=self._trainer, ip="10.0.0.1", role=Role.TRAINER)
+        rollouts = [
+            Member(machine=name, incarnation=incarnation, ip="10.0.0.2", role=Role.ROLLOUT)
+            for name, incarnation in self._incarnations.items()
+        ]
+        relay = RelayTopology(epoch=self._epoch, chain=self._target.machines)
+        status = self._job.status.model_copy(
+            update={"members": (trainer, *rollouts), "target": self._target, "relay": relay}
+        )
+        self._set(self._job.model_copy(update={"status": status}))
+
+    def _set(self, job: RLJob) -> None:
+        self._before, self._job = self._job, job
+        self._changed.set()
+
+    # --- ControlPlane ---
+
+    async def observe(self) -> Job:
+        await self._travel()
+        stale = self._suffers(Trouble.DISORDER) and self._rng.random() < 0.5
+        await self._travel()
+        return Job(self._before if stale else self._job, str(self._target.revision))
+
+    async def wait_changed(self, seconds: float) -> None:
+        await news(self._changed, seconds)
+
+    async def report(self, status: RuntimeStatus) -> None:
+        await self._travel()
+        self.reports.append(status)
+        self._observe(Reported(status, status.event))
+        await self._travel()
+
+    async def _travel(self) -> None:
+        """Half of a call. Raises `PeerTimeout` where it is lost; never returns to a coordinator that is no more."""
+        seconds = self._latency / 2
+        if self._suffers(Trouble.SLOW):
+            seconds += SLOW_MESSAGE_SECONDS
+        if self._suffers(Trouble.DISORDER):
+            seconds += self._rng.uniform(0.0, DISORDER_SECONDS)
+        lost = self._suffers(Trouble.CUT) or (self._suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE)
+        if self.unreachable or lost:
+            await asyncio.sleep(CALL_SECONDS if lost else 0.0)
+            raise PeerTimeout("the API server does not answer")
+        await asyncio.sleep(seconds)
+        await self.life.awake()
+
+    def _suffers(self, trouble: Trouble) -> bool:
+        return trouble in self.condition or trouble in self.life.condition

@@ -1,0 +1,86 @@
+"""A clock that may run slower or faster than the loop's, or stand still: the one that a simulated process lives by."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+SOON = 1e-6
+"""Timers of the loop are a nanosecond early at times: what is due so soon is due."""
+
+
+def loop_time() -> float:
+    """The loop's clock."""
+    return asyncio.get_running_loop().time()
+
+
+class Signal:
+    """Wakes everybody who waits for it now."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[bool], None] = {}
+
+    def fire(self) -> None:
+        """Wake them."""
+        for waiter in list(self._waiting):
+            _wake(waiter, True)
+
+    def add(self, waiter: asyncio.Future[bool]) -> None:
+        self._waiting[waiter] = None
+
+    def remove(self, waiter: asyncio.Future[bool]) -> None:
+        self._waiting.pop(waiter, None)
+
+
+async def first_of(signals: tuple[Signal, ...], seconds: float | None) -> bool:
+    """Wait for any of these, at most so long (None: for ever). False when the time ran out."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[bool] = loop.create_future()
+    timer = loop.call_later(seconds, _wake, waiter, False) if seconds is not None else None
+    for signal in signals:
+        signal.add(waiter)
+    try:
+        return await waiter
+    finally:
+        for signal in signals:
+            signal.remove(waiter)
+        if timer is not None:
+            timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[bool], fired: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(fired)
+
+
+class Pace:
+    """`rate` seconds of this clock pass in one of the loop's."""
+
+    def __init__(self) -> None:
+        self.rate = 1.0
+        self.timers = 1.0
+        """Seconds that a timer set by this clock takes for one."""
+        self._since = 0.0
+        self._local = 0.0
+        self._changed = Signal()
+
+    def now(self) -> float:
+        """Seconds on this clock."""
+        return self._local + (loop_time() - self._since) * self.rate
+
+    def set(self, rate: float) -> None:
+        """From now on it runs so fast. 0 stands still."""
+        self._local, self._since, self.rate = self.now(), loop_time(), rate
+        self._changed.fire()
+
+    async def until(self, due: float, *signals: Signal) -> None:
+        """Return when this clock shows `due`, or as soon as one of `signals` is fired."""
+        while (left := due - self.now()) > SOON:
+            rate = self.rate
+            seconds = left / rate if rate > 0 and left < math.inf else None
+            if await first_of((self._changed, *signals), seconds) and self.rate == rate:
+                return
+
+    async def sleep(self, seconds: float) -> None:
+        """`asyncio.sleep` on this clock."""
+        await self.until(self.now() + seconds)

@@ -1,0 +1,122 @@
+"""A simulated trainer: its weights are the history of what it was trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.coordinator.protocols import Chain, PublishReport, Refused, TrainerState, TrainReport
+from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.simulation.events import Checkpointed, Observe, Published, Restored, Trained, unobserved
+from rljob_runtime.simulation.office import Office
+from rljob_runtime.simulation.pace import Pace, loop_time
+from rljob_runtime.simulation.relays import Network
+from rljob_runtime.simulation.tokens import digest
+
+History = tuple[tuple[str, ...], ...]
+"""The ids of each update, in order."""
+
+
+@dataclass
+class TrainerDisk:
+    """What outlives the trainer's process: checkpoints by step. `full`: by how many faults."""
+
+    checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
+    full: int = 0
+
+
+@dataclass
+class TrainerCosts:
+    """Seconds. An update takes `step` and `token` for each token trained on; `publish` is the copy into the host
+    buffer."""
+
+    start: float = 0.0
+    step: float = 2.0
+    token: float = 0.0
+    publish: float = 0.0
+    checkpoint: float = 0.0
+
+
+class SimulatedTrainer:
+    """`protocols.Trainer`. Does one thing at a time, as the ranks do. A new one starts from the newest checkpoint."""
+
+    def __init__(
+        self,
+        disk: TrainerDisk | None = None,
+        network: Network | None = None,
+        costs: TrainerCosts | None = None,
+        pace: Pace | None = None,
+        observe: Observe = unobserved,
+    ) -> None:
+        self._disk = disk or TrainerDisk()
+        self._network = network
+        self._costs = costs or TrainerCosts()
+        self._pace = pace or Pace()
+        self._observe = observe
+        self.publishing: int | None = None
+        self._office = Office()
+        self._busy = asyncio.Lock()
+        self._step = max(self._disk.checkpoints)
+        self.history = self._disk.checkpoints[self._step]
+        self._restored = f"step-{self._step}" if self._step else None
+        self._started = False
+        self._published: tuple[int, int] | None = None
+
+    async def start(self, term: int) -> TrainerState:
+        self._office.check(term)
+        async with self._busy:
+            if not self._started:
+                await self._pace.sleep(self._costs.start)
+                self._started = True
+                self._observe(Restored(self._step, digest(self.history)))
+            return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"})
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        self._office.check(term)
+        async with self._busy:
+            if step not in (self._step, self._step + 1):
+                raise Refused(f"step {step} is not the next: {self._step} are done")
+            tokens = sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
+            seconds = self._costs.step + tokens * self._costs.token
+            if step > self._step:
+                since, before = loop_time(), digest(self.history)
+                await self._pace.sleep(seconds)
+                ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
+                self.history = (*self.history, ids)
+                self._step = step
+                self._observe(Trained(step, tuple(groups), before, digest(self.history), since))
+            return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens, seconds)
+
+    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+        self._office.check(term)
+        async with self._busy:
+            last = self._published
+            if last is not None and version <= last[0] and last != (version, self._step):
+                raise Refused(f"version {version} at step {self._step}: version {last[0]} was published at {last[1]}")
+            since, content = loop_time(), digest(self.history)
+            self.publishing = version
+            await self._pace.sleep(self._costs.publish)
+            self.publishing = None
+            self._published = version, self._step
+            self._observe(Published(version, self._step, content, since))
+            if self._network is not None and chain.members:
+                self._network.ship("trainer", chain.members[0].machine, version, content)
+            return PublishReport(version, 1, loop_time() - since)
+
+    async def checkpoint(self, term: int, step: int) -> str:
+        self._office.check(term)
+        async with self._busy:
+            if step != self._step:
+                raise Refused(f"step {step} is not at hand: {self._step} is")
+            if self._disk.full:
+                raise Refused("no space left on the checkpoint volume")
+            since = loop_time()
+            await self._pace.sleep(self._costs.checkpoint)
+            self._disk.checkpoints[step] = self.history
+            self._observe(Checkpointed(step, since))
+            return f"step-{step}"
+
+    async def export(self, term: int) -> str:
+        self._office.check(term)
+        return "/var/lib/rljob/checkpoints/model"
