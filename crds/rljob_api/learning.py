@@ -236,6 +236,15 @@ class AlgorithmKind(StrEnum):
     GRPO = "GRPO"
 
 
+class DynamicSampling(Model):
+    """DAPO: a group whose rewards are all equal teaches nothing; it is dropped, and another prompt drawn instead."""
+
+    enabled: bool = False
+    """Whether such groups are replaced. Off: they are trained on, with advantages of zero."""
+    max_prompt_factor: float = Field(default=8.0, ge=1, le=100)
+    """Most prompts drawn for a round, per prompt needed; then the round trains on the groups that it has."""
+
+
 class Algorithm(Model):
     """Group relative policy optimisation: a prompt's responses are judged against each other."""
 
@@ -267,6 +276,7 @@ class Algorithm(Model):
     """TokenMean: every response token of the round weighs the same. SequenceMean: every response does."""
     normalize_advantages_by_std: bool = True
     """Whether a group's advantages are divided by the standard deviation of its rewards."""
+    dynamic_sampling: DynamicSampling = DynamicSampling()
     minibatches: int = Field(default=1, ge=1, le=1024)
     """Updates per round: the round's groups are split into this many parts."""
     max_tokens_per_microbatch: int = Field(default=16_384, ge=16, le=16_777_216)
@@ -277,7 +287,8 @@ class TailBatching(Model):
     """RollPacker: rounds launch more than they need and keep what finishes first; long prompts get their own rounds."""
 
     enabled: Switch = False
-    """Not available in this version."""
+    """Whether rounds race. It pays where the mean response is much shorter than the longest, and costs where engines
+    are busy to the end of a round anyway."""
     prompt_factor: float = Field(default=1.25, ge=1, le=4)
     """Prompts launched in a short round, per prompt needed."""
     response_factor: float = Field(default=1.25, ge=1, le=4)

@@ -105,7 +105,24 @@ class RoundReport(StatusModel):
     aborted_samples: Count | None = None
     """Samples dropped for a failure of ours."""
     filtered_groups: Count | None = None
-    """Groups that were not trained on."""
+    """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    launched_prompts: Count | None = None
+    """Prompts launched; more than are trained on where rounds race or groups are filtered."""
+    launched_responses: Count | None = None
+    """Responses launched."""
+    aborted_responses: Count | None = None
+    """Responses stopped while they ran, because their group or the round was complete without them."""
+    requeued_prompts: Count | None = None
+    """Prompts that lost the race and wait for a long round."""
+    discarded_tokens: Count | None = None
+    """Tokens of the responses that are not trained on."""
+    launched_mean_tokens: Annotated[float | None, Field(ge=0)] = None
+    """Over all responses launched, stopped ones by a survival estimate (Kaplan-Meier). How much less meanResponseTokens
+    is, is how much the race prefers the short."""
+    scored_reward: float | None = None
+    """Mean reward of all responses that have one, trained on or not."""
+    long_queue: Count | None = None
+    """Prompts that wait for a long round after this one."""
 
 
 class RuntimeTotals(StatusModel):
@@ -118,11 +135,15 @@ class RuntimeTotals(StatusModel):
     aborted_samples: Count = 0
     """Samples dropped because a reward failed or an engine died under them, and not the response."""
     filtered_groups: Count = 0
-    """Groups that could not be trained on."""
+    """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    requeued_prompts: Count = 0
+    """Prompts that lost the race of a short round and were queued for a long one."""
     skipped_prompts: Count = 0
     """Records of the prompt source that were skipped (`data.onBadLine: Skip`) or too long."""
     tokens: Count = 0
     """Response tokens generated."""
+    discarded_tokens: Count = 0
+    """Tokens of responses that were not trained on."""
     coordinator_restarts: Count = 0
     """Times a coordinator took the job up again from its store."""
 
@@ -175,6 +196,8 @@ class RuntimeStatus(StatusModel):
     """Mean number of trainer steps between a trajectory's weights and its use."""
     max_staleness: Count | None = None
     """The largest such number in the last round."""
+    long_queue: Count | None = None
+    """Prompts that wait for a long round (tail batching)."""
     suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)
     """Machines believed dead."""
     relay: RelayTopology | None = None

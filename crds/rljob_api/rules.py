@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 from rljob_api import constants as c
@@ -62,7 +63,6 @@ def _size(spec: RLJobSpec) -> Errors:
 
 
 TECHNIQUES = {
-    "tailBatching": "RollPacker's tail batching",
     "streamTraining": "RollPacker's stream trainer",
     "repack": "Laminar's repack",
     "adaptiveTensorParallel": "PAT's tensor parallelism inside a generation stage",
@@ -87,13 +87,18 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         )
     for field, what in TECHNIQUES.items():
         technique: Any = {
-            "tailBatching": spec.tail_batching,
             "streamTraining": spec.stream_training,
             "repack": spec.repack,
             "adaptiveTensorParallel": spec.adaptive_tensor_parallel,
         }[field]
         if technique.enabled is not False:
             yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
+    if spec.tail_batching.enabled == "Auto":
+        yield FieldError(
+            "spec.tailBatching.enabled",
+            "Auto",
+            "is not available in this version (tail batching by a prediction of the round); set it to true or false",
+        )
     nodes = spec.failure_policy.node_failure.to_dict()
     for field, default in NodeFailure().to_dict().items():
         if nodes[field] != default:
@@ -197,7 +202,16 @@ def _algorithm(spec: RLJobSpec) -> Errors:
 
 
 def _techniques(spec: RLJobSpec) -> Errors:
-    stream = spec.stream_training
+    algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
+    prompts = ceil(tail.prompt_factor * algorithm.prompts_per_round)
+    responses = ceil(tail.response_factor * algorithm.responses_per_prompt)
+    if tail.enabled is True and prompts * responses > MAX_RESPONSES_PER_ROUND:
+        yield FieldError(
+            "spec.tailBatching.promptFactor",
+            tail.prompt_factor,
+            f"must be smaller, or responseFactor, or the round: {prompts} prompts x {responses} responses would be "
+            f"launched, and a round holds at most {MAX_RESPONSES_PER_ROUND}",
+        )
     if stream.min_completed > stream.max_completed:
         yield FieldError(
             "spec.streamTraining.minCompleted",

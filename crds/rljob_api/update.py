@@ -32,6 +32,7 @@ WHILE_SUSPENDED = (
     "data.maxResponseTokens",
     "rewards",
     "algorithm",
+    "tailBatching",
     "trainer",
     "coordinator",
     "relay",

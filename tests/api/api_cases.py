@@ -116,6 +116,8 @@ RANGES = [
     one("spec.rollout.allowedTensorParallelSizes", [], "must have 1 or more entries"),
     one("spec.tailBatching.promptFactor", 0.9, "must be at least 1"),
     one("spec.tailBatching.responseFactor", 50, "must be at most 4"),
+    one("spec.algorithm.dynamicSampling.maxPromptFactor", 0.5, "must be at least 1"),
+    one("spec.algorithm.dynamicSampling.maxPromptFactor", 1000, "must be at most 100"),
     one("spec.relay.heartbeatSeconds", 0, "must be more than 0"),
     one("spec.relay.heartbeatSeconds", 0.01, "must be at least 0.05"),
     one("spec.relay.chunkBytes", "1Ti", "must be at most 1073741824", server=False),
@@ -183,6 +185,16 @@ UNKNOWN = [
 ]
 
 CROSS_FIELD = [
+    Case(
+        {
+            "spec.tailBatching": {"enabled": True, "promptFactor": 1.5},
+            "spec.algorithm": {"promptsPerRound": 65536, "responsesPerPrompt": 12},
+        },
+        "spec.tailBatching.promptFactor",
+        "98304 prompts x 15 responses would be launched, and a round holds at most 1048576",
+        value=1.5,
+        server=False,
+    ),
     one("spec.rollout.minMachines", 3, "must be at most machines (2)"),
     one("spec.rollout.maxMachines", 1, "must be at least machines (2)"),
     Case(
@@ -281,13 +293,13 @@ NOT_THERE_YET = [
         "Asynchronous",
         "is not available in this version (Laminar's asynchronous mode); leave it out or set",
     ),
+    one("spec.tailBatching.enabled", "Auto", "is not available in this version (tail batching by a prediction"),
     one(
-        "spec.tailBatching.enabled",
+        "spec.streamTraining.enabled",
         True,
-        "is not available in this version (RollPacker's tail batching); leave it out or set it to false",
+        "is not available in this version (RollPacker's stream trainer); leave it out or set it to false",
     ),
-    one("spec.tailBatching.enabled", "Auto", "is not available in this version (RollPacker's tail batching)"),
-    one("spec.streamTraining.enabled", True, "is not available in this version (RollPacker's stream trainer)"),
+    one("spec.streamTraining.enabled", "Auto", "is not available in this version (RollPacker's stream trainer)"),
     one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),

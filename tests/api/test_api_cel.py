@@ -84,6 +84,10 @@ GOOD: list[dict[str, Any]] = [
         "spec.mode": "OnPolicy",
         "spec.scheduling.gang": "None",
     },
+    {
+        "spec.tailBatching": {"enabled": True, "promptFactor": 4, "responseFactor": 1},
+        "spec.algorithm.dynamicSampling": {"enabled": True, "maxPromptFactor": 3},
+    },
     {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
     {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
     {"spec.trainer.template.spec": {"restartPolicy": "Never", "hostNetwork": False, "futureField": {"a": 1}}},
@@ -162,6 +166,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "data.maxResponseTokens": (64, 65),
     "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),
     "algorithm": ({"clipLow": 0.1}, {"clipLow": 0.2}),
+    "tailBatching": ({}, {"enabled": True}),
     "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
     "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_api.status import Finished
+from rljob_api.status import Finished, RoundReport
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
@@ -21,7 +21,15 @@ from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
 from rljob_runtime.simulation.world import Site, World
 
 
-def job(rounds: int = 3, prompts: int = 3, responses: int = 2, machines: int = 2, every_rounds: int = 2) -> RLJob:
+def job(
+    rounds: int = 3,
+    prompts: int = 3,
+    responses: int = 2,
+    machines: int = 2,
+    every_rounds: int = 2,
+    tail: dict[str, Any] | None = None,
+    dynamic: dict[str, Any] | None = None,
+) -> RLJob:
     return load(
         {
             "apiVersion": "rljob.dev/v1alpha1",
@@ -32,7 +40,12 @@ def job(rounds: int = 3, prompts: int = 3, responses: int = 2, machines: int = 2
                 "model": {"source": "package://rljob/toy"},
                 "data": {"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, "maxResponseTokens": 40, "seed": 7},
                 "rewards": [{"name": "right", "kind": "ReasoningGym"}],
-                "algorithm": {"promptsPerRound": prompts, "responsesPerPrompt": responses},
+                "algorithm": {
+                    "promptsPerRound": prompts,
+                    "responsesPerPrompt": responses,
+                    "dynamicSampling": dynamic or {},
+                },
+                "tailBatching": tail or {},
                 "rollout": {"machines": machines, "engine": "Reference"},
                 "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
             },
@@ -50,6 +63,7 @@ class Stage:
     machines: int = 2
     replicas: int = 1
     fails: dict[str, int] = field(default_factory=dict)
+    reward_levels: int = 1000
     around: Callable[[str], None] = lambda moment: None
     prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
 
@@ -58,8 +72,13 @@ class Stage:
         self.control: SimulatedControlPlane | None = None
         self.term = 0
         self.coordinator: Coordinator | None = None
-        self.rounds: list[int] = []
+        self.closed: list[RoundReport] = []
         self.store: Store | None = None
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds closed, in order; after a rewind some come again."""
+        return [report.round for report in self.closed]
 
     async def prompts_from(self, model_files: dict[str, bytes]) -> PromptSource:
         assert model_files, "the trainer's files come first"
@@ -77,10 +96,10 @@ class Stage:
                 self.world,
                 InlineStore(store, self.around),
                 self.prompts_from,
-                SimulatedRewards(fails=self.fails),
+                SimulatedRewards(fails=self.fails, levels=self.reward_levels),
                 replace(Settings.of(self.job), join_patience=5.0, **changes),
                 self.term,
-                observers=[lambda report, trained: self.rounds.append(report.round)],
+                observers=[lambda report, trained: self.closed.append(report)],
             )
             return await self.coordinator.run()
         finally:

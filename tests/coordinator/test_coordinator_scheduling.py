@@ -1,16 +1,15 @@
 """Tables and properties of the data plane's decisions: no I/O, no clock."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.status import CheckpointStatus, RelayTopology, RoundKind, RoundReport, RuntimeStatus, RuntimeTotals
+from rljob_api.status import CheckpointStatus, RelayTopology, RoundReport, RuntimeStatus, RuntimeTotals
 from rljob_runtime.scheduling.chain import ChainOrder, revise
 from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.placement import spread
 from rljob_runtime.scheduling.reporting import Reported, due, reward_ends, taken_up
 from rljob_runtime.scheduling.retry import BackOff
-from rljob_runtime.scheduling.rounds import PromptFate, Round, RoundPlan, SampleState, Saved
 from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.versions import Versions
 
@@ -19,108 +18,6 @@ settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
 A, B = PromptKey(0, 1), PromptKey(0, 2)
-
-
-def plan(prompts=(A, B), responses=2, max_failures=1):
-    return RoundPlan(1, RoundKind.LONG, 7, tuple(prompts), responses, max_failures)
-
-
-# --- rounds ---
-
-
-def test_a_round_from_launch_to_groups():
-    round_ = Round(plan())
-    for launch in round_.launch(["r"]):
-        assert round_.generated(launch.key, launch.lease)
-        assert round_.scored(launch.key, launch.lease.attempt, 0.5)
-    assert round_.complete
-    assert round_.progress == 1.0
-    settled = round_.settle()
-    assert settled.groups == (A, B)
-    assert settled.fates == {A: PromptFate.TRAINED, B: PromptFate.TRAINED}
-
-
-def test_an_old_lease_finishes_nothing():
-    round_ = Round(plan())
-    old = {launch.key: launch.lease for launch in round_.launch(["r"])}
-    assert set(round_.lose("r")) == set(old)
-    new = {launch.key: launch.lease for launch in round_.launch(["q"])}
-    for key in old:
-        assert new[key].attempt == old[key].attempt + 1
-        assert not round_.generated(key, old[key])
-        assert round_.generated(key, new[key])
-        assert not round_.generated(key, new[key])
-
-
-def test_a_reward_that_fails_too_often_filters_its_group_and_names_what_runs():
-    round_ = Round(plan(max_failures=1))
-    key = TrajectoryKey(A, 0)
-    other = TrajectoryKey(A, 1)
-    for turn in range(2):
-        launches = {launch.key: launch for launch in round_.launch(["r"])}
-        round_.generated(key, launches[key].lease)
-        failure = round_.reward_failed(key, launches[key].lease.attempt)
-        assert (failure.filtered is None) == (turn == 0)
-    assert failure.filtered == A
-    assert [launch.key for launch in failure.abort] == [other]
-    assert {round_.state(k) for k in (key, other)} == {SampleState.DROPPED}
-    assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING
-
-
-def test_a_score_for_another_attempt_counts_nothing():
-    round_ = Round(plan(), {TrajectoryKey(A, 0): Saved(attempt=3, generated=True)})
-    assert not round_.scored(TrajectoryKey(A, 0), 2, 1.0)
-    assert round_.scored(TrajectoryKey(A, 0), 3, 1.0)
-
-
-def test_settling_early_is_an_error():
-    with pytest.raises(RuntimeError, match="0%"):
-        Round(plan()).settle()
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
-@given(st.data())
-def test_whatever_happens_every_prompt_has_one_fate_and_every_lease_is_new(data):
-    """Losses, failed rewards and late replies in any order: the round completes and accounts for everything."""
-    round_ = Round(plan(prompts=(A, B, PromptKey(0, 3)), responses=2))
-    leases: dict[TrajectoryKey, list[Lease]] = {}
-    for _ in range(120):
-        if round_.complete:
-            break
-        for launch in round_.launch(["x", "y"]):
-            assert all(launch.lease.attempt > lease.attempt for lease in leases.get(launch.key, []))
-            leases.setdefault(launch.key, []).append(launch.lease)
-        running = round_.in_state(SampleState.RUNNING)
-        waiting_for_score = round_.in_state(SampleState.GENERATED)
-        event = data.draw(st.sampled_from(["finish", "score", "fail", "lose", "late"]))
-        if event == "lose":
-            round_.lose(data.draw(st.sampled_from(["x", "y"])))
-        elif event == "late":
-            key = data.draw(st.sampled_from(sorted(leases)))
-            stale = leases[key][0]
-            if stale != round_.lease(key):
-                assert not round_.generated(key, stale)
-        elif event in ("score", "fail") and waiting_for_score:
-            key = data.draw(st.sampled_from(waiting_for_score))
-            attempt = leases[key][-1].attempt
-            if event == "score":
-                assert round_.scored(key, attempt, 1.0)
-            else:
-                round_.reward_failed(key, attempt)
-        elif running:
-            key = data.draw(st.sampled_from(running))
-            lease = round_.lease(key)
-            assert lease is not None
-            assert round_.generated(key, lease)
-    else:
-        return  # Only losses were drawn; nothing to settle.
-    settled = round_.settle()
-    assert set(settled.fates) == set(round_.plan.prompts)
-    assert set(settled.groups) | set(settled.reasons) == set(round_.plan.prompts)
-    assert not set(settled.groups) & set(settled.reasons)
-    for prompt in settled.groups:
-        for sample in range(2):
-            assert round_.reward(TrajectoryKey(prompt, sample)) == 1.0
 
 
 # --- placement ---

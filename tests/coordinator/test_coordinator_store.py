@@ -1,12 +1,14 @@
 """The state store refuses what would break the run, and gives back a round as it was left."""
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_runtime.coordinator.store import Boundary, Store, StoreUnusable, Tokens, journal_for
-from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Saved, Settlement
+from rljob_runtime.coordinator.store import Boundary, Store, Tokens
+from rljob_runtime.coordinator.store_file import StoreUnusable, journal_for
+from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 
 PROMPTS = (PromptKey(0, 3), PromptKey(0, 1))
@@ -23,12 +25,13 @@ def store(tmp_path):
 
 
 def plan_of(step: int = 1, version: int = 1, prompts: tuple[PromptKey, ...] = PROMPTS) -> RoundPlan:
-    return RoundPlan(step, RoundKind.LONG, version, prompts, 2)
+    return RoundPlan(step, version, Shape(RoundKind.LONG, 2, 2, 2, 2), prompts)
 
 
 def settlement(fate: PromptFate = PromptFate.TRAINED) -> Settlement:
-    reasons = {} if fate is PromptFate.TRAINED else dict.fromkeys(PROMPTS, "RewardFailed")
-    return Settlement(PROMPTS if not reasons else (), dict.fromkeys(PROMPTS, fate), reasons)
+    if fate is PromptFate.TRAINED:
+        return Settlement(PROMPTS, dict.fromkeys(PROMPTS, fate), {}, plan_of().trajectories())
+    return Settlement((), dict.fromkeys(PROMPTS, fate), dict.fromkeys(PROMPTS, "RewardFailed"))
 
 
 def launch(store: Store, plan: RoundPlan, attempt: int = 1) -> None:
@@ -83,11 +86,48 @@ def assigned_twice(store: Store) -> None:
         store.assign(1, [FIRST])
 
 
-def trained_in_two_rounds(store: Store) -> None:
+def drawn_twice(store: Store) -> None:
     train(store, plan_of())
     store.publish(2, 1)
+    store.open_round(plan_of(2, 2), Cursor(0, 4))
+
+
+def drawn_twice_in_a_round(store: Store) -> None:
+    store.open_round(plan_of(), Cursor(0, 2))
+    store.extend(plan_of(), PROMPTS[:1], Cursor(0, 3))
+
+
+def requeue(store: Store, queue: tuple[PromptKey, ...] = PROMPTS, kept: tuple[TrajectoryKey, ...] = ()) -> None:
+    """A first round that both prompts lose."""
+    generate(store, plan_of())
+    store.assign(1, kept)
+    lost = Settlement((), dict.fromkeys(PROMPTS, PromptFate.REQUEUED), dict.fromkeys(PROMPTS, "RaceLost"), kept)
+    store.close_round(lost, Boundary(1, Cursor(0, 2), queue=queue))
+    store.publish(2, 1)
+
+
+def trained_in_two_rounds(store: Store) -> None:
+    requeue(store, kept=(FIRST,))
     generate(store, plan_of(2, 2))
     store.assign(2, [FIRST])
+
+
+def requeued_without_a_reason(store: Store) -> None:
+    generate(store, plan_of())
+    store.close_round(Settlement((), dict.fromkeys(PROMPTS, PromptFate.REQUEUED)), Boundary(1, Cursor(), queue=PROMPTS))
+
+
+def not_in_the_queue(store: Store) -> None:
+    requeue(store, queue=PROMPTS[:1])
+
+
+def gone_from_the_queue(store: Store) -> None:
+    requeue(store)
+    other = plan_of(2, 2, (PROMPTS[0], PromptKey(0, 9)))
+    generate(store, other)
+    store.assign(2, other.trajectories())
+    both = Settlement(other.prompts, dict.fromkeys(other.prompts, PromptFate.TRAINED), {}, other.trajectories())
+    store.close_round(both, Boundary(2, Cursor(0, 3)))
 
 
 def another_fate(store: Store) -> None:
@@ -140,7 +180,12 @@ def tokens_without_logprobs(store: Store) -> None:
         (assigned_in_part, "only what was assigned to the step is trained on"),
         (not_scored, "CHECK constraint failed"),
         (assigned_twice, "UNIQUE constraint failed: assigned"),
+        (drawn_twice, "a prompt is drawn again only after it was requeued"),
+        (drawn_twice_in_a_round, "a prompt is drawn again only after it was requeued"),
         (trained_in_two_rounds, "UNIQUE constraint failed: assigned"),
+        (requeued_without_a_reason, "CHECK constraint failed"),
+        (not_in_the_queue, "a requeued prompt is in the long-prompt queue"),
+        (gone_from_the_queue, "a prompt leaves the long-prompt queue by being drawn"),
         (another_fate, "a prompt has one fate"),
         (closed_with_prompts_open, "every prompt has a fate"),
         (a_round_left_out, "rounds follow each other"),
@@ -183,6 +228,41 @@ def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
     )
     assert not found.partials
     assert not found.assigned
+
+
+def test_a_round_is_found_with_its_shape_its_rules_and_what_it_drew_later(store):
+    third = PromptKey(0, 7)
+    plan = replace(plan_of(), shape=Shape(RoundKind.SHORT, 2, 3, 1, 2), rules=Rules(5, drop_equal=True, max_prompts=9))
+    store.open_round(plan, Cursor(0, 2))
+    store.extend(plan, [third], Cursor(0, 3))
+    found = store.round_under_way()
+    assert found.plan == replace(plan, prompts=(*PROMPTS, third))
+    assert found.cursor == Cursor(0, 3)
+    assert found.saved.keys() == set(found.plan.trajectories())
+    assert len(found.saved) == 9
+
+
+def test_a_requeued_prompt_is_drawn_again_and_its_attempts_go_on_rising(store):
+    requeue(store)
+    assert store.boundary().queue == PROMPTS
+    known = store.open_round(plan_of(2, 2), Cursor(0, 2))
+    assert known == dict.fromkeys(plan_of().trajectories(), Saved(attempt=1))
+    assert store.round_under_way().saved == known
+    launch(store, plan_of(2, 2), 2)
+    with pytest.raises(sqlite3.IntegrityError, match="an attempt never falls"):
+        launch(store, plan_of(2, 2), 1)
+
+
+def test_a_rewind_restores_the_queue_of_that_round(store):
+    requeue(store)
+    plan = generate(store, plan_of(2, 2))
+    store.assign(2, plan.trajectories())
+    store.close_round(settlement(), Boundary(2, Cursor(0, 2)))
+    assert store.boundary().queue == ()
+    assert store.rewind(1)
+    assert store.boundary().queue == PROMPTS
+    store.publish(3, 1)
+    store.open_round(plan_of(2, 3), Cursor(0, 2))
 
 
 def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):

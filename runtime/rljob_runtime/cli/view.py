@@ -7,7 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rljob_api.status import RLJobStatus, RuntimeStatus
+from rljob_api.status import RLJobStatus, RoundKind, RuntimeStatus
 
 _STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
 
@@ -37,6 +37,8 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
     facts = Table(box=None, show_header=False, padding=(0, 1))
     rows: list[tuple[str, object]] = [
         ("stage", runtime.stage),
+        ("kind", runtime.kind if runtime.long_queue or runtime.kind == RoundKind.SHORT else None),
+        ("long prompts", runtime.long_queue or None),
         ("reward", _number(runtime.reward)),
         ("tokens/s", _number(runtime.tokens_per_second)),
         ("KV use", _number(runtime.kv_cache_use)),

@@ -13,9 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
+from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
-from rljob_runtime.coordinator.figures import RoundClock, round_report, totals_after
+from rljob_runtime.coordinator.draws import Draws
+from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
@@ -38,8 +39,8 @@ from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up
-from rljob_runtime.scheduling.rounds import RoundPlan
-from rljob_runtime.scheduling.trajectory import Group, PromptKey
+from rljob_runtime.scheduling.rounds import PromptFate
+from rljob_runtime.scheduling.trajectory import Group
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,12 @@ class Coordinator:
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
         first, last = reward_ends(await self._store.do(Store.rewards))
         self._reporter.event(
-            round=boundary.step, totals=totals, last_round=boundary.report, reward_first=first, reward_last=last
+            round=boundary.step,
+            totals=totals,
+            last_round=boundary.report,
+            long_queue=len(boundary.queue),
+            reward_first=first,
+            reward_last=last,
         )
         return replace(boundary, totals=totals)
 
@@ -236,15 +242,16 @@ class Coordinator:
     # --- a round ---
 
     async def _play_round(self, boundary: Boundary) -> Boundary:
+        assert self._prompts is not None
         clock = RoundClock(asyncio.get_running_loop().time)
-        opened = await self._store.do(Store.round_under_way)
-        if opened is None:
-            opened = await self._open_round(boundary)
+        draws = Draws(boundary, self._prompts, self._store, self._settings)
+        opened = await self._open_round(boundary, draws)
+        plan = opened.plan
         if not opened.assigned:
-            await self._wait_for_machines(opened.plan.version)
-        self._reporter.update(stage="Generating", kind=RoundKind.LONG, progress=0.0, weight_version=opened.plan.version)
+            await self._wait_for_machines(plan.version)
+        self._reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
         clock.start()
-        opened, generation, groups = await self._generate(opened)
+        generation, groups = await self._generate(opened, draws)
         clock.generated()
         self._reporter.update(stage="Training", progress=1.0)
         report = await self._train(opened, groups)
@@ -252,67 +259,41 @@ class Coordinator:
         self._reporter.update(stage="Publishing")
         version = await self._publish(report.step)
         clock.published()
-        return await self._close(boundary, opened, generation, groups, report, clock, version)
+        return await self._close(boundary, draws, generation, groups, report, clock, version)
 
-    async def _open_round(self, boundary: Boundary) -> OpenRound:
+    async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
+        """The round under way, or the next one."""
+        opened = await self._store.do(Store.round_under_way)
+        if opened is not None:
+            draws.resume(opened)
+            return opened
         version = await self._publish(boundary.step)
-        assert self._prompts is not None
-        prompts, cursor = self._prompts.draw(boundary.cursor, self._settings.prompts_per_round)
-        plan = self._plan(boundary.step + 1, version, prompts)
-        await self._store.do(lambda store: store.open_round(plan, cursor))
-        return OpenRound(plan, cursor, {}, {}, {}, assigned=False, filtered=0)
+        return await draws.open(version, self._following.rounds - boundary.step)
 
-    def _plan(self, step: int, version: int, prompts: tuple[PromptKey, ...]) -> RoundPlan:
-        return RoundPlan(
-            step=step,
-            kind=RoundKind.LONG,
-            version=version,
-            prompts=prompts,
-            responses=self._settings.responses_per_prompt,
-            max_failures=self._settings.reward_failures,
+    async def _generate(self, opened: OpenRound, draws: Draws) -> tuple[Generation, tuple[Group, ...]]:
+        """Until there are groups to train on. Raises `_Ended` when none of all the prompts that a round may draw makes
+        one."""
+        assert self._prompts is not None
+        generation = self._generation = Generation(
+            opened,
+            draws,
+            self._fleet,
+            self._prompts,
+            self._rewards,
+            self._store,
+            self._settings,
+            self._term,
+            self._progress,
         )
-
-    async def _generate(self, opened: OpenRound) -> tuple[OpenRound, Generation, tuple[Group, ...]]:
-        """Until there are groups to train on: a round of which none is left draws again, a few times. The round as it
-        was last drawn comes back with them."""
-        assert self._prompts is not None
-        void = opened.filtered // self._settings.prompts_per_round
-        while True:
-            generation = self._generation = Generation(
-                opened,
-                self._fleet,
-                self._prompts,
-                self._rewards,
-                self._store,
-                self._settings,
-                self._term,
-                self._progress,
-            )
-            self._wake()
-            try:
-                await generation.run()
-            finally:
-                self._generation = None
-            groups = generation.groups()
-            if groups:
-                return opened, generation, groups
-            void += 1
-            if void >= self._settings.max_rounds_without_group:
-                raise _Ended(
-                    Finished(
-                        outcome=FinishedOutcome.FAILED,
-                        reason="RewardsKeepFailing",
-                        message=f"no group of {void} draws in a row could be scored; the log has the errors",
-                    )
-                )
-            opened = await self._redraw(opened, generation)
-
-    async def _redraw(self, opened: OpenRound, generation: Generation) -> OpenRound:
-        assert self._prompts is not None
-        prompts, cursor = self._prompts.draw(opened.cursor, self._settings.prompts_per_round)
-        plan, settlement = self._plan(opened.plan.step, opened.plan.version, prompts), generation.round.settle()
-        await self._store.do(lambda store: store.redraw(settlement, plan, cursor))
-        return OpenRound(plan, cursor, {}, {}, {}, assigned=False, filtered=0)
+        self._wake()
+        try:
+            await generation.run()
+        finally:
+            self._generation = None
+        groups = generation.groups()
+        if not groups:
+            raise _Ended(no_group(generation.round))
+        return generation, groups
 
     def _progress(self, share: float, tally: Tally) -> None:
         self._reporter.update(progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
@@ -360,18 +341,18 @@ class Coordinator:
     async def _close(
         self,
         boundary: Boundary,
-        opened: OpenRound,
+        draws: Draws,
         generation: Generation,
         groups: tuple[Group, ...],
         trained: TrainReport,
         clock: RoundClock,
         version: int,
     ) -> Boundary:
-        settlement = generation.round.settle()
-        report = round_report(opened.plan, groups, settlement, generation.tally, clock)
-        closed = Boundary(
-            trained.step, opened.cursor, totals_after(boundary.totals, opened.plan, settlement, report), report
-        )
+        settlement, plan = generation.round.settle(), generation.round.plan
+        queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
+        report = round_report(generation, groups, settlement, len(queue), clock)
+        totals = totals_after(boundary.totals, plan, settlement, report)
+        closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         await self._store.do(lambda store: store.close_round(settlement, closed))
         self._step, self._setbacks = closed.step, 0
         for observe in self._observers:
@@ -388,7 +369,8 @@ class Coordinator:
             weight_version=version,
             staleness=0.0,
             max_staleness=0,
+            long_queue=len(queue),
             last_round=report,
-            totals=closed.totals,
+            totals=totals,
         )
         return closed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rljob_api.status import RoundReport, RuntimeTotals
-from rljob_runtime.coordinator.generation import Tally
-from rljob_runtime.scheduling.rounds import RoundPlan, Settlement
+from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.generation import Generation
+from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
+from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
 
 
@@ -41,38 +42,73 @@ class RoundClock:
 
 
 def round_report(
-    plan: RoundPlan, groups: tuple[Group, ...], settlement: Settlement, tally: Tally, clock: RoundClock
+    generation: Generation, groups: tuple[Group, ...], settlement: Settlement, long_queue: int, clock: RoundClock
 ) -> RoundReport:
-    """The round's figures."""
-    kept = [scored for group in groups for scored in group.responses]
-    lengths = [len(scored.response.token_ids) for scored in kept]
+    """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
+    nothing later makes up for responses that lost to their siblings, and only figures show how much it matters."""
+    plan, tally = generation.round.plan, generation.tally
+    ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
+    cut = generation.cut_lengths()
+    kept = [ended[key] for key in settlement.kept]
+    tokens = sum(ended.values()) + sum(cut) + tally.lost_tokens
+    rewards = [scored.reward for group in groups for scored in group.responses]
+    scored = [reward for key in ended if (reward := generation.round.reward(key)) is not None]
     return RoundReport(
         round=plan.step,
-        kind=plan.kind,
+        kind=plan.shape.kind,
         seconds=clock.total,
         generation_seconds=clock.part(0),
         training_seconds=clock.part(1),
         broadcast_seconds=clock.part(2),
         responses=len(kept),
-        tokens=tally.tokens,
-        mean_response_tokens=round(sum(lengths) / len(lengths), 2),
-        max_response_tokens=max(lengths),
+        tokens=tokens,
+        mean_response_tokens=round(_mean(kept), 2),
+        max_response_tokens=max(kept),
         preemptions=tally.preemptions,
-        reward=sum(scored.reward for scored in kept) / len(kept),
+        reward=_mean(rewards),
         aborted_samples=tally.aborted_samples,
-        filtered_groups=len(settlement.reasons),
+        filtered_groups=len(settlement.with_fate(PromptFate.FILTERED)),
+        launched_prompts=len(plan.prompts),
+        launched_responses=len(ended) + len(cut),
+        aborted_responses=tally.aborted_responses,
+        requeued_prompts=len(settlement.with_fate(PromptFate.REQUEUED)),
+        discarded_tokens=tokens - sum(kept),
+        launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
+        scored_reward=_mean(scored),
+        long_queue=long_queue,
     )
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
 
 
 def totals_after(totals: RuntimeTotals, plan: RoundPlan, settlement: Settlement, report: RoundReport) -> RuntimeTotals:
     """The life's counts with this round's added."""
-    trained, filtered = len(settlement.groups), len(settlement.reasons)
-    return totals.model_copy(
-        update={
-            "trained_trajectories": totals.trained_trajectories + trained * plan.responses,
-            "discarded_trajectories": totals.discarded_trajectories + filtered * plan.responses,
-            "aborted_samples": totals.aborted_samples + (report.aborted_samples or 0),
-            "filtered_groups": totals.filtered_groups + filtered,
-            "tokens": totals.tokens + (report.tokens or 0),
-        }
+    added = {
+        "trained_trajectories": len(settlement.kept),
+        "discarded_trajectories": len(plan.trajectories()) - len(settlement.kept),
+        "aborted_samples": report.aborted_samples,
+        "filtered_groups": report.filtered_groups,
+        "requeued_prompts": report.requeued_prompts,
+        "tokens": report.tokens,
+        "discarded_tokens": report.discarded_tokens,
+    }
+    return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})
+
+
+def no_group(round_: Round) -> Finished:
+    """Why the job ends when a round has nothing to train on."""
+    drawn = len(round_.plan.prompts)
+    if EQUAL_REWARDS in round_.filtered.values():
+        return Finished(
+            outcome=FinishedOutcome.FAILED,
+            reason="NothingToLearn",
+            message=f"for each of {drawn} prompts the rewards of all its responses were equal: the task is too hard or "
+            "too easy for the model, or the reward is constant",
+        )
+    return Finished(
+        outcome=FinishedOutcome.FAILED,
+        reason="RewardsKeepFailing",
+        message=f"no group of {drawn} prompts could be scored; the log has the errors",
     )

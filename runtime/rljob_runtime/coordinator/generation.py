@@ -1,4 +1,5 @@
-"""The generation stage of a round: launch, collect tokens as they come, score, until every response is settled.
+"""The generation stage of a round: launch, collect tokens as they come, score, abort what lost its race, until the
+round is complete.
 
 One loop owns all state and takes one event at a time; pollers (one a replica) and scorers (one a response) only post
 events.
@@ -7,13 +8,13 @@ events.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.protocols import (
     Delta,
@@ -29,8 +30,17 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.scheduling.partials import Partials, Verdict
-from rljob_runtime.scheduling.rounds import Failure, Launch, Round, SampleState
-from rljob_runtime.scheduling.trajectory import Group, Lease, Response, Sampling, ScoredResponse, TrajectoryKey
+from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
+from rljob_runtime.scheduling.trajectory import (
+    Group,
+    Lease,
+    PromptKey,
+    Response,
+    Sampling,
+    ScoredResponse,
+    TrajectoryKey,
+    sample_seed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +53,9 @@ class Tally:
     preemptions: int = 0
     kv_use: float = 0.0
     aborted_samples: int = 0
+    aborted_responses: int = 0
+    lost_tokens: int = 0
+    """Tokens of responses that were generated anew from nothing."""
     _preempted: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
     def note(self, replica: str, report: ReplicaReport) -> None:
@@ -81,6 +94,7 @@ class Generation:
     def __init__(
         self,
         opened: OpenRound,
+        draws: Draws,
         fleet: Fleet,
         prompts: PromptSource,
         rewards: Rewards,
@@ -91,8 +105,10 @@ class Generation:
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
+        """All that came to their end, kept or not."""
         self.tally = Tally()
         self._opened = opened
+        self._draws = draws
         self._fleet = fleet
         self._prompts = prompts
         self._rewards = rewards
@@ -122,7 +138,9 @@ class Generation:
         self._restore()
         flushed = asyncio.get_running_loop().time()
         try:
-            while not self.round.complete:
+            # Also when nothing is left to do: a former coordinator may have died before it aborted the losers.
+            await self._track_replicas()
+            while await self._goes_on():
                 if self._interrupted:
                     await self._stand_down()
                     raise Interrupted
@@ -130,6 +148,7 @@ class Generation:
                 await self._launch()
                 for event in await self._next_events():
                     await self._handle(event)
+                await self._abort_losers()
                 now = asyncio.get_running_loop().time()
                 if now - flushed >= self._settings.flush:
                     flushed = now
@@ -138,28 +157,38 @@ class Generation:
         finally:
             await self._end_tasks()
 
+    async def _goes_on(self) -> bool:
+        """Whether the round is not complete yet; draws the prompts that it wants for filtered ones."""
+        if (wanting := self.round.wanting) > 0:
+            prompts, saved = await self._draws.more(self.round.plan, wanting)
+            log.info("round %d draws %d further prompts", self._step, len(prompts))
+            self.round.extend(prompts, saved)
+        return not self.round.complete
+
     def groups(self) -> tuple[Group, ...]:
         """The groups to train on, in the order their prompts were drawn. Only after `run`."""
+        kept: dict[PromptKey, list[ScoredResponse]] = defaultdict(list)
+        for key in self.round.settle().kept:
+            reward = self.round.reward(key)
+            assert reward is not None
+            kept[key.prompt].append(ScoredResponse(self.responses[key], reward))
         return tuple(
-            Group(
-                prompt,
-                tuple(self._prompts.prompt(prompt).token_ids),
-                tuple(
-                    ScoredResponse(self.responses[key], self.round.reward(key))
-                    for key in (TrajectoryKey(prompt, sample) for sample in range(self.round.plan.responses))
-                ),
-            )
-            for prompt in self.round.settle().groups
+            Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(responses))
+            for prompt, responses in kept.items()
         )
+
+    def cut_lengths(self) -> list[int]:
+        """Tokens that had come of the responses that were stopped before their end."""
+        keys = self.round.plan.trajectories()
+        return [len(self._partials.tokens_of(key)[0]) for key in keys if key not in self.responses]
 
     # --- start and end ---
 
     def _restore(self) -> None:
         for key, partial in self._opened.partials.items():
             self._partials.restore(key, partial)
-        for key in self.round.in_state(SampleState.GENERATED, SampleState.SCORED):
-            response = self._partials.close(key, self._opened.finish_reasons[key])
-            self.responses[key] = response
+        for key, reason in self._opened.finish_reasons.items():
+            response = self.responses[key] = self._partials.close(key, reason)
             if self.round.state(key) is SampleState.GENERATED:
                 self._score(response)
 
@@ -221,7 +250,8 @@ class Generation:
 
     def _request(self, launch: Launch) -> GenerateRequest:
         prefix, _ = self._partials.tokens_of(launch.key)
-        seed = sample_seed(self._settings.seed, launch.key, self.round.failures(launch.key), len(prefix))
+        failures = self.round.failures(launch.key)
+        seed = sample_seed(self._settings.seed, self._step, launch.key, failures, len(prefix))
         return GenerateRequest(
             key=launch.key,
             attempt=launch.lease.attempt,
@@ -238,6 +268,12 @@ class Generation:
 
     async def _submit(self, replica: Replica, requests: list[GenerateRequest]) -> None:
         await self._blaming(replica.name, replica.submit(self._term, requests))
+
+    async def _abort_losers(self) -> None:
+        """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
+        if aborts := self.round.take_aborts():
+            self.tally.aborted_responses += len(aborts)
+            await self._abort(aborts)
 
     async def _abort(self, launches: Iterable[Launch]) -> None:
         replicas, by_replica = self._fleet.replicas(), defaultdict(list)
@@ -303,6 +339,8 @@ class Generation:
     def _take(self, replica: str, delta: Delta) -> Verdict:
         """Judge one delta and keep what is new in it."""
         key, lease = delta.key, Lease(replica, delta.attempt)
+        if self.round.lease(key) != lease:
+            return Verdict.STALE
         before = len(self._partials.tokens_of(key)[0])
         done = delta.finish_reason is not None
         verdict = self._partials.accept(
@@ -340,25 +378,17 @@ class Generation:
 
     async def _reward_failed(self, response: Response) -> None:
         """Aborted, never a zero: it is generated anew, or its group is given up."""
-        failure: Failure = self.round.reward_failed(response.key, response.attempt)
+        key = response.key
+        if not self.round.reward_failed(key, response.attempt):
+            return
         self.tally.aborted_samples += 1
-        self.responses.pop(response.key, None)
-        failures = self.round.failures(response.key)
-        await self._store.do(lambda store: store.restart(self._step, response.key, failures))
-        if failure.filtered is not None:
-            log.warning("prompt %s is filtered: its rewards keep failing", failure.filtered)
-            for launch in failure.abort:
-                self._partials.forget(launch.key)
-            await self._abort(failure.abort)
+        self.tally.lost_tokens += len(self.responses.pop(key).token_ids)
+        failures = self.round.failures(key)
+        await self._store.do(lambda store: store.restart(self._step, key, failures))
+        if key.prompt in self.round.filtered:
+            log.warning("prompt %s is filtered: its rewards keep failing", key.prompt)
 
     async def _flush(self) -> None:
         tokens, self._unsaved = self._unsaved, []
         if tokens:
             await self._store.do(lambda store: store.append(self._step, tokens))
-
-
-def sample_seed(run_seed: int, key: TrajectoryKey, failures: int, offset: int) -> int:
-    """A seed for each (run, response, try, place it goes on from): relaunching the same gives the same, and a resumed
-    response does not draw the random numbers of its beginning again."""
-    text = f"{run_seed}/{key}/{failures}/{offset}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF

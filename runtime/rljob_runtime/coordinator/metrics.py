@@ -15,17 +15,36 @@ class CoordinatorMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._rounds = Counter("rljob_coordinator_rounds", "Rounds closed.", registry=self.registry)
+        self._rounds = Counter("rljob_coordinator_rounds", "Rounds closed.", ["kind"], registry=self.registry)
         self._tokens = Counter("rljob_coordinator_tokens", "Response tokens generated.", registry=self.registry)
+        self._discarded = Counter(
+            "rljob_coordinator_discarded_tokens", "Response tokens not trained on.", registry=self.registry
+        )
         self._responses = Counter(
             "rljob_coordinator_responses", "Responses by how they ended.", ["outcome"], registry=self.registry
         )
+        self._stopped = Counter(
+            "rljob_coordinator_aborted_responses", "Responses stopped: others were first.", registry=self.registry
+        )
+        self._requeued = Counter(
+            "rljob_coordinator_requeued_prompts", "Prompts that lost a race and were queued.", registry=self.registry
+        )
+        self._filtered = Counter("rljob_coordinator_filtered_groups", "Groups given up.", registry=self.registry)
         self._aborted = Counter(
             "rljob_coordinator_aborted_samples", "Samples dropped for a failure of ours.", registry=self.registry
         )
         self._preemptions = Counter("rljob_coordinator_preemptions", "Requests preempted.", registry=self.registry)
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
+        )
+        self._queue = Gauge(
+            "rljob_coordinator_long_queue", "Prompts that wait for a long round.", registry=self.registry
+        )
+        self._lengths = Gauge(
+            "rljob_coordinator_mean_response_tokens",
+            "Mean length of the last round's responses: trained on, and launched (a survival estimate).",
+            ["responses"],
+            registry=self.registry,
         )
         self._reward = Gauge("rljob_coordinator_reward", "Mean reward of the last round.", registry=self.registry)
         self._mismatch = Gauge(
@@ -37,9 +56,17 @@ class CoordinatorMetrics:
 
     def round(self, report: RoundReport, trained: TrainReport) -> None:
         """A `RoundObserver`."""
-        self._rounds.inc()
+        self._rounds.labels(report.kind.value).inc()
         self._tokens.inc(report.tokens or 0)
+        self._discarded.inc(report.discarded_tokens or 0)
         self._responses.labels("trained").inc(report.responses or 0)
+        self._responses.labels("discarded").inc((report.launched_responses or 0) - (report.responses or 0))
+        self._stopped.inc(report.aborted_responses or 0)
+        self._requeued.inc(report.requeued_prompts or 0)
+        self._filtered.inc(report.filtered_groups or 0)
+        self._queue.set(report.long_queue or 0)
+        self._lengths.labels("trained").set(report.mean_response_tokens or 0)
+        self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
         self._aborted.inc(report.aborted_samples or 0)
         self._preemptions.inc(report.preemptions or 0)
         for part in ("generation", "training", "broadcast"):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from rljob_api import RLJob
 from rljob_runtime.scheduling.retry import BackOff
+from rljob_runtime.scheduling.rounds import Rules, Shape
+from rljob_runtime.scheduling.tail_batching import Factors, times
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Settings:
     heartbeat: float
     rebuild_timeout: float
 
+    tail_factors: Factors | None = None
+    """None: no tail batching."""
+    max_prompt_factor: float | None = None
+    """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
     missed_beats: int = 3
     """Beats of a relay without an answer until its machine counts as lost."""
     poll_wait: float = 0.5
@@ -37,10 +43,18 @@ class Settings:
     back_off: BackOff = field(default_factory=lambda: BackOff(initial=0.5, maximum=15.0))
     """Between tries to reach a peer."""
 
+    def rules(self, shape: Shape) -> Rules:
+        """When a round of this shape gives up groups, and how many prompts it may draw."""
+        most = self.max_rounds_without_group * shape.prompts
+        if self.max_prompt_factor is None:
+            return Rules(self.reward_failures, drop_equal=False, max_prompts=most)
+        return Rules(self.reward_failures, drop_equal=True, max_prompts=times(self.max_prompt_factor, shape.groups))
+
     @classmethod
     def of(cls, job: RLJob) -> Settings:
         """The job's own."""
         spec = job.spec
+        tail, sampling = spec.tail_batching, spec.algorithm.dynamic_sampling
         return cls(
             prompts_per_round=spec.algorithm.prompts_per_round,
             responses_per_prompt=spec.algorithm.responses_per_prompt,
@@ -52,4 +66,6 @@ class Settings:
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
+            tail_factors=Factors(tail.prompt_factor, tail.response_factor) if tail.enabled is True else None,
+            max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
         )

@@ -7,36 +7,29 @@ A coordinator that comes back goes on from here; a trainer that comes back at an
 from __future__ import annotations
 
 import json
-import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
-from rljob_runtime.coordinator.store_schema import FORMAT, TABLES, TRIGGERS
+from rljob_runtime.coordinator.store_file import open_file, transaction
 from rljob_runtime.scheduling.partials import Partial
-from rljob_runtime.scheduling.rounds import RoundPlan, Saved, Settlement
+from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.versions import Published, Versions
-
-# On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
-
-
-class StoreUnusable(Exception):
-    """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The state after `step` updates."""
+    """The state after `step` updates. `queue`: the long prompts that wait for a round, oldest first."""
 
     step: int
     cursor: Cursor
     totals: RuntimeTotals = field(default_factory=RuntimeTotals)
     report: RoundReport | None = None
+    queue: tuple[PromptKey, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,6 @@ class OpenRound:
     partials: dict[TrajectoryKey, Partial]
     finish_reasons: dict[TrajectoryKey, FinishReason]
     assigned: bool
-    filtered: int
-    """Prompts drawn for this step before, all of which were filtered."""
 
 
 @dataclass(frozen=True)
@@ -63,61 +54,18 @@ class Tokens:
     logprobs: Sequence[float]
 
 
-def journal_for(path: Path, mounts: str | None = None) -> str:
-    """WAL on local disks; TRUNCATE with an exclusive lock on network file systems, where WAL is unsafe."""
-    text = mounts if mounts is not None else Path("/proc/mounts").read_text()
-    points = [fields for fields in (line.split() for line in text.splitlines()) if len(fields) > 2]
-    within = [fields for fields in points if path.resolve().is_relative_to(fields[1])]
-    kind = max(within, key=lambda fields: len(fields[1]), default=["", "/", ""])[2]
-    return "TRUNCATE" if kind in NETWORK_FILE_SYSTEMS else "WAL"
-
-
 class Store:
-    """One job's file. Raises `StoreUnusable` when it is not this job's."""
+    """One job's file. Raises `store_file.StoreUnusable` when it is not this job's."""
 
     def __init__(self, path: Path, job: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            self._open(path, job)
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            raise StoreUnusable(f"{path}: {error}; restore the volume or give the job an empty one") from error
-        except StoreUnusable:
-            self._db.close()
-            raise
-
-    def _open(self, path: Path, job: str) -> None:
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        self._db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            with self._transaction():
-                for statement in _statements(TABLES + TRIGGERS):
-                    self._db.execute(statement)
-                self._db.execute("INSERT INTO meta VALUES ('job', ?)", (job,))
-                self._db.execute(f"PRAGMA user_version = {FORMAT}")
-        elif version != FORMAT:
-            raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
-        owner = self._meta("job")
-        if owner != job:
-            raise StoreUnusable(f"{path} belongs to job {owner}, not {job}: give each job a folder of its own")
+        self._db = open_file(path, job)
 
     def close(self) -> None:
         """Give the lock back."""
         self._db.close()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db)
 
     def _meta(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -144,12 +92,13 @@ class Store:
     def boundary(self) -> Boundary | None:
         """The newest boundary; None for a new job."""
         row = self._db.execute(
-            "SELECT step, epoch, position, totals, report FROM boundaries ORDER BY step DESC LIMIT 1"
+            "SELECT step, epoch, position, totals, report, long_queue FROM boundaries ORDER BY step DESC LIMIT 1"
         ).fetchone()
         if row is None:
             return None
         report = RoundReport.model_validate_json(row[4]) if row[4] else None
-        return Boundary(row[0], Cursor(row[1], row[2]), RuntimeTotals.model_validate_json(row[3]), report)
+        queue = tuple(PromptKey.parse(text) for text in json.loads(row[5]))
+        return Boundary(row[0], Cursor(row[1], row[2]), RuntimeTotals.model_validate_json(row[3]), report, queue)
 
     def start_at(self, boundary: Boundary) -> None:
         """A new history from `boundary`: for a new job, or when a trainer is found that is ahead of an empty store."""
@@ -192,14 +141,29 @@ class Store:
 
     # --- a round ---
 
-    def open_round(self, plan: RoundPlan, cursor: Cursor) -> None:
-        """The round's prompts are drawn. `cursor` is the one after the draw."""
+    def open_round(self, plan: RoundPlan, cursor: Cursor) -> dict[TrajectoryKey, Saved]:
+        """The round's prompts are drawn; `cursor` is the one after the draw. What is known of them from rounds that
+        requeued them comes back: attempts go on rising."""
+        shape, rules = plan.shape, plan.rules
         with self._transaction():
             self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                (plan.step, plan.kind.value, plan.version, plan.responses, cursor.epoch, cursor.position),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(plan.step, plan.version),
+                    *(shape.kind.value, shape.prompts, shape.responses, shape.groups, shape.group_size),
+                    *(rules.max_failures, rules.drop_equal, rules.max_prompts),
+                    *(cursor.epoch, cursor.position),
+                ),
             )
-            self._draw(plan)
+            return self._draw(plan, plan.prompts)
+
+    def extend(self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor) -> dict[TrajectoryKey, Saved]:
+        """The round draws further prompts. As for `open_round`."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE rounds SET epoch = ?, position = ? WHERE step = ?", (cursor.epoch, cursor.position, plan.step)
+            )
+            return self._draw(plan, prompts)
 
     def launched(self, step: int, version: int, leases: Iterable[tuple[TrajectoryKey, Lease]]) -> None:
         """These responses have new leases."""
@@ -242,18 +206,9 @@ class Store:
         with self._transaction():
             self._db.executemany("INSERT INTO assigned VALUES (?, ?, ?, ?)", [_row(step, key) for key in keys])
 
-    def redraw(self, settlement: Settlement, plan: RoundPlan, cursor: Cursor) -> None:
-        """No group of the round was left to train on: settle its prompts, and give the same step the new ones of
-        `plan`."""
-        with self._transaction():
-            self._settle(plan.step, settlement)
-            self._db.execute(
-                "UPDATE rounds SET epoch = ?, position = ? WHERE step = ?", (cursor.epoch, cursor.position, plan.step)
-            )
-            self._draw(plan)
-
     def close_round(self, settlement: Settlement, boundary: Boundary) -> None:
-        """The update is done: outcomes, fates and the boundary in one stroke; the tokens are no longer needed."""
+        """The update is done: outcomes, fates, the long-prompt queue and the boundary in one stroke; the tokens are no
+        longer needed."""
         step = boundary.step
         with self._transaction():
             self._settle(step, settlement)
@@ -263,17 +218,16 @@ class Store:
     def round_under_way(self) -> OpenRound | None:
         """The round that has no boundary yet, with all that is known of it."""
         row = self._db.execute(
-            "SELECT step, kind, version, responses, epoch, position FROM rounds"
-            " WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) ORDER BY step LIMIT 1"
+            "SELECT * FROM rounds WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) ORDER BY step LIMIT 1"
         ).fetchone()
         if row is None:
             return None
-        step = row[0]
-        drawn = "FROM prompts WHERE step = ? AND fate IS"
-        prompts = self._db.execute(f"SELECT epoch, idx {drawn} NULL ORDER BY ordinal", (step,)).fetchall()
-        filtered = self._db.execute(f"SELECT COUNT(*) {drawn} NOT NULL", (step,)).fetchone()
-        plan = RoundPlan(step, RoundKind(row[1]), row[2], tuple(PromptKey(*prompt) for prompt in prompts), row[3])
-        found = OpenRound(plan, Cursor(row[4], row[5]), {}, {}, {}, self._is_assigned(step), filtered[0])
+        step, version, kind, prompts, responses, groups, group_size, failures, drop_equal, most, epoch, position = row
+        shape = Shape(RoundKind(kind), prompts, responses, groups, group_size)
+        rules = Rules(failures, bool(drop_equal), most)
+        drawn = self._db.execute("SELECT epoch, idx FROM prompts WHERE step = ? ORDER BY ordinal", (step,)).fetchall()
+        plan = RoundPlan(step, version, shape, tuple(PromptKey(*prompt) for prompt in drawn), rules)
+        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, self._is_assigned(step))
         for key, attempt, failures, replica, finish, reward in self._trajectories(step):
             found.saved[key] = Saved(attempt, failures, finish is not None, reward)
             if finish is not None:
@@ -288,28 +242,49 @@ class Store:
     def _lose_versions_after(self, step: int) -> None:
         self._db.execute("UPDATE versions SET lost = 1 WHERE step > ?", (step,))
 
-    def _draw(self, plan: RoundPlan) -> None:
+    def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, Saved]:
+        known = {key: saved for prompt in prompts for key, saved in self._drawn_before(prompt)}
+        drawn = self._db.execute("SELECT COUNT(*) FROM prompts WHERE step = ?", (plan.step,)).fetchone()[0]
         self._db.executemany(
             "INSERT INTO prompts (step, epoch, idx, ordinal) VALUES (?, ?, ?, ?)",
-            [(plan.step, prompt.epoch, prompt.index, ordinal) for ordinal, prompt in enumerate(plan.prompts)],
+            [(plan.step, prompt.epoch, prompt.index, ordinal) for ordinal, prompt in enumerate(prompts, drawn)],
         )
         self._db.executemany(
-            "INSERT INTO trajectories (step, epoch, idx, sample) VALUES (?, ?, ?, ?)",
-            [_row(plan.step, key) for key in plan.trajectories()],
+            "INSERT INTO trajectories (step, epoch, idx, sample, attempt) VALUES (?, ?, ?, ?, ?)",
+            [
+                (*_row(plan.step, key), known[key].attempt if key in known else 0)
+                for prompt in prompts
+                for key in plan.responses_of(prompt)
+            ],
         )
+        return known
+
+    def _drawn_before(self, prompt: PromptKey) -> Iterator[tuple[TrajectoryKey, Saved]]:
+        """The attempts of a requeued prompt's responses, by its last round."""
+        rows = self._db.execute(
+            "SELECT sample, attempt FROM trajectories WHERE epoch = ?1 AND idx = ?2"
+            " AND step = (SELECT MAX(step) FROM prompts WHERE epoch = ?1 AND idx = ?2)",
+            (prompt.epoch, prompt.index),
+        ).fetchall()
+        for sample, attempt in rows:
+            yield TrajectoryKey(prompt, sample), Saved(attempt)
 
     def _settle(self, step: int, settlement: Settlement) -> None:
+        self._db.executemany(
+            f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
+            [(Outcome.TRAINED.value, *_row(step, key)) for key in settlement.kept],
+        )
         for prompt, fate in settlement.fates.items():
             reason = settlement.reasons.get(prompt)
-            outcome = Outcome.DISCARDED if reason is not None else Outcome.TRAINED
             where = (step, prompt.epoch, prompt.index)
             self._db.execute(
                 "UPDATE prompts SET fate = ?, reason = ? WHERE step = ? AND epoch = ? AND idx = ?",
                 (fate.value, reason, *where),
             )
             self._db.execute(
-                "UPDATE trajectories SET outcome = ?, reason = ? WHERE step = ? AND epoch = ? AND idx = ?",
-                (outcome.value, reason, *where),
+                "UPDATE trajectories SET outcome = ?, reason = ?"
+                " WHERE step = ? AND epoch = ? AND idx = ? AND outcome IS NULL",
+                (Outcome.DISCARDED.value, reason or RACE_LOST, *where),
             )
 
     def _trajectories(
@@ -349,13 +324,14 @@ class Store:
     def _insert_boundary(self, boundary: Boundary) -> None:
         report = json.dumps(boundary.report.to_dict()) if boundary.report is not None else None
         self._db.execute(
-            "INSERT INTO boundaries (step, epoch, position, totals, report) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO boundaries (step, epoch, position, totals, report, long_queue) VALUES (?, ?, ?, ?, ?, ?)",
             (
                 boundary.step,
                 boundary.cursor.epoch,
                 boundary.cursor.position,
                 json.dumps(boundary.totals.to_dict()),
                 report,
+                json.dumps([str(prompt) for prompt in boundary.queue]),
             ),
         )
 
@@ -373,13 +349,3 @@ _WHERE = "step = ? AND epoch = ? AND idx = ? AND sample = ?"
 
 def _row(step: int, key: TrajectoryKey) -> tuple[int, int, int, int]:
     return step, key.prompt.epoch, key.prompt.index, key.sample
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Single statements of a script; `executescript` would commit the transaction it runs in."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -3,10 +3,12 @@
 - a trajectory has one weight version, ends in exactly one of trained and discarded(reason), and does so once;
 - only a scored trajectory that was assigned to the step beforehand is trained on; an assignment is for one step, once;
 - a round is closed only when every prompt drawn has its fate and every response its outcome; rounds follow each other;
-- tokens are appended without a hole; a version's number only rises; an attempt never falls.
+- tokens are appended without a hole; a version's number only rises; an attempt never falls;
+- a prompt is drawn once an epoch, and again only after it was requeued; a requeued one is in the long-prompt queue of
+  its round's boundary, and leaves the queue by being drawn.
 """
 
-FORMAT = 1
+FORMAT = 2
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
@@ -19,7 +21,7 @@ def _refuse(name: str, event: str, when: str, message: str) -> str:
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
--- The state after `step` updates. To rewind is to drop the rows above.
+-- The state after `step` updates. To rewind is to drop the rows above. `long_queue`: ["epoch.index", …], oldest first.
 CREATE TABLE boundaries (
   step INTEGER PRIMARY KEY CHECK (step >= 0),
   epoch INTEGER NOT NULL, position INTEGER NOT NULL CHECK (position >= 0),
@@ -31,10 +33,13 @@ CREATE TABLE boundaries (
 CREATE TABLE versions (version INTEGER PRIMARY KEY CHECK (version > 0), step INTEGER NOT NULL, lost INTEGER NOT NULL
 DEFAULT 0);
 
--- A round under way or done; the cursor is the one after its draw.
+-- A round under way or done, as it was opened (`Shape`, `Rules`); the cursor is the one after its last draw.
 CREATE TABLE rounds (
   step INTEGER PRIMARY KEY CHECK (step > 0),
-  kind TEXT NOT NULL, version INTEGER NOT NULL REFERENCES versions (version), responses INTEGER NOT NULL,
+  version INTEGER NOT NULL REFERENCES versions (version),
+  kind TEXT NOT NULL, prompts INTEGER NOT NULL, responses INTEGER NOT NULL, groups INTEGER NOT NULL,
+  group_size INTEGER NOT NULL,
+  max_failures INTEGER NOT NULL, drop_equal INTEGER NOT NULL, max_prompts INTEGER NOT NULL,
   epoch INTEGER NOT NULL, position INTEGER NOT NULL
 );
 
@@ -42,9 +47,11 @@ CREATE TABLE prompts (
   {_IDENTITY}, ordinal INTEGER NOT NULL,
   fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT,
   PRIMARY KEY (step, epoch, idx),
-  CHECK (fate IS NOT 'filtered' OR reason IS NOT NULL),
+  CHECK (fate NOT IN ('filtered', 'requeued') OR reason IS NOT NULL),
   FOREIGN KEY (step) REFERENCES rounds (step) ON DELETE CASCADE
 ) WITHOUT ROWID;
+
+CREATE INDEX prompts_by_key ON prompts (epoch, idx);
 
 CREATE TABLE trajectories (
   {_IDENTITY}, sample INTEGER NOT NULL,
@@ -107,6 +114,27 @@ TRIGGERS = "\n".join(
             "UPDATE OF fate ON prompts",
             "OLD.fate IS NOT NULL AND NEW.fate IS NOT OLD.fate",
             "a prompt has one fate",
+        ),
+        _refuse(
+            "drawn_once",
+            "INSERT ON prompts",
+            "EXISTS (SELECT 1 FROM prompts WHERE epoch = NEW.epoch AND idx = NEW.idx AND fate IS NOT 'requeued')",
+            "a prompt is drawn again only after it was requeued",
+        ),
+        _refuse(
+            "queue_gains",
+            "INSERT ON boundaries",
+            "EXISTS (SELECT epoch || '.' || idx FROM prompts WHERE step = NEW.step AND fate = 'requeued'"
+            " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
+            "a requeued prompt is in the long-prompt queue",
+        ),
+        _refuse(
+            "queue_keeps",
+            "INSERT ON boundaries",
+            "EXISTS (SELECT value FROM boundaries, json_each(long_queue) WHERE step = NEW.step - 1"
+            " EXCEPT SELECT epoch || '.' || idx FROM prompts WHERE step = NEW.step"
+            " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
+            "a prompt leaves the long-prompt queue by being drawn",
         ),
         _refuse(
             "rounds_in_order",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rljob_api.constants import STATE_DIR
 from rljob_runtime.coordinator.protocols import StaleTerm
-from rljob_runtime.coordinator.store import StoreUnusable
+from rljob_runtime.coordinator.store_file import StoreUnusable
 from rljob_runtime.pod.health import PortTaken
 from rljob_runtime.pod.identity import RAY_TOKEN, Identity, NotAPod
 from rljob_runtime.pod.ray_node import NodeEnded, environment

@@ -35,6 +35,7 @@ LASTING_FIELDS = frozenset(
         "reward_first",
         "reward_last",
         "weight_version",
+        "long_queue",
         "relay",
         "last_round",
         "totals",

@@ -1,16 +1,25 @@
-"""One synchronous on-policy round: P0 prompts × R0 responses, all of one weight version.
+"""One synchronous on-policy round: P0 groups of R0 responses, all of one weight version.
 
     draw → launch → collect → score → groups → update → publish → load → next
 
-This is the part up to `groups`, as a state machine over events. It owns no tokens and calls nobody: it is told what
-happened and answers what to launch, what to abort and when the round is complete. Every response drawn is, at the
-end, trained or discarded with a reason; every prompt is trained, filtered with a reason, or requeued.
+This is the part up to `groups`, as a state machine over events. A round may launch more than it keeps
+(`tail_batching`): the first R0 responses of a prompt and the first P0 whole prompts win. It owns no tokens and calls
+nobody: it is told what happened and answers what to launch, what to abort, how many prompts to draw for filtered ones,
+and when it is complete. Every response drawn is, at the end, trained or discarded with a reason; every prompt is
+trained, filtered with a reason, or requeued.
+
+A response has its place as soon as it is whole, before its reward is in: the seconds that a reward takes must not
+decide what is trained on (a wrong program that runs into its timeout would always lose). A reward that fails gives the
+place back, and the siblings race for it again. A prompt is whole when the rewards of all its places are in.
+
+Where a round stands follows from what the store remembers of its responses (`Saved`) alone, in whatever order it came.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_api.status import RoundKind
@@ -26,9 +35,11 @@ class SampleState(StrEnum):
     RUNNING = "running"
     """A replica holds its lease."""
     GENERATED = "generated"
-    """Whole; its reward is awaited."""
+    """Whole: it has a place in its group. Its reward is awaited."""
     SCORED = "scored"
     """Has its reward."""
+    LOST = "lost"
+    """Others were first: all places of its group, or of the round, are taken."""
     DROPPED = "dropped"
     """Its group was filtered."""
 
@@ -43,23 +54,58 @@ class PromptFate(StrEnum):
 
 REWARD_FAILED = "RewardFailed"
 """Reason of a group that was filtered because a reward kept failing (a failure of ours, not of the response)."""
+EQUAL_REWARDS = "EqualRewards"
+"""Reason of a group that was filtered because its rewards are all equal and teach nothing (DAPO, dynamic sampling)."""
+RACE_LOST = "RaceLost"
+"""Reason of a response whose group had its responses before, and of a prompt that is requeued because the round had its
+prompts before."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a round launches and what it keeps: at any time `prompts` × `responses` race for `groups` × `group_size`
+    places. Long rounds have no more runners than places."""
+
+    kind: RoundKind
+    prompts: int
+    responses: int
+    groups: int
+    group_size: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.groups <= self.prompts and 1 <= self.group_size <= self.responses):
+            raise ValueError(f"a round cannot keep more than it launches: {self}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a group is given up. `max_failures`: how often one response is generated anew because its reward failed.
+    `drop_equal`: whether groups of equal rewards are filtered and replaced. `max_prompts`: the most prompts that a
+    round draws, replacements included; 0 for those of its shape."""
+
+    max_failures: int = 2
+    drop_equal: bool = False
+    max_prompts: int = 0
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round is to bring. `version`: the weights that generate it. `max_failures`: how many times one response is
-    generated anew because its reward failed, before its group is given up."""
+    """What a round is to bring. `version`: the weights that generate it. `prompts`: all that were drawn so far, in
+    order."""
 
     step: int
-    kind: RoundKind
     version: int
+    shape: Shape
     prompts: tuple[PromptKey, ...]
-    responses: int
-    max_failures: int = 2
+    rules: Rules = Rules()
 
     def trajectories(self) -> tuple[TrajectoryKey, ...]:
         """All responses, prompt by prompt."""
-        return tuple(TrajectoryKey(prompt, sample) for prompt in self.prompts for sample in range(self.responses))
+        return tuple(key for prompt in self.prompts for key in self.responses_of(prompt))
+
+    def responses_of(self, prompt: PromptKey) -> tuple[TrajectoryKey, ...]:
+        """The responses launched for a prompt."""
+        return tuple(TrajectoryKey(prompt, sample) for sample in range(self.shape.responses))
 
 
 @dataclass
@@ -80,15 +126,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """What to do after a failure of ours: launch again (the key waits) or, with the group filtered, abort these."""
-
-    filtered: PromptKey | None = None
-    abort: tuple[Launch, ...] = ()
-    """The responses of the filtered group that still run, with the lease each had."""
-
-
-@dataclass(frozen=True)
 class Saved:
     """How the store remembers a response of a round under way."""
 
@@ -100,30 +137,53 @@ class Saved:
 
 @dataclass(frozen=True)
 class Settlement:
-    """The end of a round: fates of all its prompts, and the prompts that make groups, in the order they were drawn."""
+    """The end of a round. `groups`: the prompts to train on, in the order they were drawn; `kept`: their responses.
+    `reasons`: why the other prompts are filtered or requeued."""
 
     groups: tuple[PromptKey, ...]
     fates: dict[PromptKey, PromptFate] = field(default_factory=dict)
     reasons: dict[PromptKey, str] = field(default_factory=dict)
+    kept: tuple[TrajectoryKey, ...] = ()
+
+    def with_fate(self, fate: PromptFate) -> tuple[PromptKey, ...]:
+        """The prompts of this fate, in the order they were drawn."""
+        return tuple(prompt for prompt, its in self.fates.items() if its is fate)
+
+
+_UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 
 
 class Round:
     """The state machine. `saved` takes up a round where a former coordinator left it: what ran there waits here."""
 
     def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
-        self.plan = plan
-        self._samples = {key: _Sample() for key in plan.trajectories()}
+        self.plan = replace(plan, prompts=())
+        self._samples: dict[TrajectoryKey, _Sample] = {}
+        self._counts: Counter[SampleState] = Counter()
+        self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
-        for key, kept in (saved or {}).items():
-            sample = self._samples[key]
-            sample.attempt, sample.failures, sample.reward = kept.attempt, kept.failures, kept.reward
-            if kept.reward is not None:
-                sample.state = SampleState.SCORED
-            elif kept.generated:
-                sample.state = SampleState.GENERATED
-        for key, kept in (saved or {}).items():
-            if kept.failures > plan.max_failures:
-                self.filter(key.prompt, REWARD_FAILED)
+        self._whole: set[PromptKey] = set()
+        self._aborts: list[Launch] = []
+        self.extend(plan.prompts, saved)
+
+    def extend(self, prompts: Sequence[PromptKey], saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
+        """These prompts were drawn too."""
+        self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
+        for prompt in prompts:
+            for key in self.plan.responses_of(prompt):
+                kept = (saved or {}).get(key, Saved(0))
+                sample = _Sample(attempt=kept.attempt, failures=kept.failures, reward=kept.reward)
+                self._samples[key] = sample
+                self._counts[sample.state] += 1
+                self._waiting[key] = None
+                if kept.generated:
+                    self._move(key, SampleState.GENERATED if kept.reward is None else SampleState.SCORED)
+        for prompt in prompts:
+            if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys(prompt)):
+                self.filter(prompt, REWARD_FAILED)
+            else:
+                self._judge(prompt)
+        self._end_won_race()
 
     # --- questions ---
 
@@ -140,44 +200,65 @@ class Round:
         """How often it was generated in vain."""
         return self._samples[key].failures
 
+    def reward(self, key: TrajectoryKey) -> float | None:
+        """Its reward, if it has one; also of a response that lost afterwards."""
+        return self._samples[key].reward
+
     def in_state(self, *states: SampleState) -> tuple[TrajectoryKey, ...]:
         """The responses in any of these states, in launch order."""
         return tuple(key for key, sample in self._samples.items() if sample.state in states)
 
     @property
+    def filtered(self) -> Mapping[PromptKey, str]:
+        """Prompts that were given up, and why."""
+        return self._filtered
+
+    @property
     def progress(self) -> float:
         """Share of the responses that are settled: 0 to 1."""
-        done = len(self.in_state(SampleState.SCORED, SampleState.DROPPED))
+        done = len(self._samples) - sum(self._counts[state] for state in _UNSETTLED)
         return done / len(self._samples) if self._samples else 1.0
 
     @property
     def complete(self) -> bool:
-        """Every response is scored or dropped."""
-        return not self.in_state(SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
+        """No response is awaited any more: the race is won, or everything that was drawn is settled."""
+        return not any(self._counts[state] for state in _UNSETTLED)
+
+    @property
+    def wanting(self) -> int:
+        """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0 once
+        the race is won, and when the round has drawn all it may."""
+        shape, drawn = self.plan.shape, len(self.plan.prompts)
+        if len(self._whole) >= shape.groups:
+            return 0
+        if self.complete and not self._whole:
+            missing = shape.prompts
+        else:
+            missing = shape.prompts - (drawn - sum(reason == EQUAL_REWARDS for reason in self._filtered.values()))
+        return max(0, min(missing, self.plan.rules.max_prompts - drawn))
 
     # --- events ---
 
     def launch(self, replicas: Sequence[str]) -> tuple[Launch, ...]:
         """Give all waiting responses to replicas; each launch raises the attempt."""
+        if not self._waiting:
+            return ()
         running = {key: s.lease.replica for key, s in self._samples.items() if s.lease is not None}
         launches = []
-        for key, replica in spread(self.in_state(SampleState.WAITING), replicas, running).items():
+        for key, replica in spread(tuple(self._waiting), replicas, running).items():
             sample = self._samples[key]
             sample.attempt += 1
+            self._move(key, SampleState.RUNNING)
             sample.lease = Lease(replica, sample.attempt)
-            sample.state = SampleState.RUNNING
             launches.append(Launch(key, sample.lease))
         return tuple(launches)
 
     def take_back(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
         """These are generated by nobody any more (refused, a gap, wrong weights): those that ran wait again."""
-        taken = []
-        for key in keys:
-            sample = self._samples[key]
-            if sample.state is SampleState.RUNNING:
-                sample.state, sample.lease = SampleState.WAITING, None
-                taken.append(key)
-        return tuple(taken)
+        taken = tuple(key for key in keys if self._samples[key].state is SampleState.RUNNING)
+        for key in taken:
+            self._move(key, SampleState.WAITING)
+        return taken
 
     def lose(self, replica: str) -> tuple[TrajectoryKey, ...]:
         """A replica is gone: what ran there waits again, at the same version, without blame."""
@@ -186,46 +267,51 @@ class Round:
         )
 
     def generated(self, key: TrajectoryKey, lease: Lease) -> bool:
-        """The response is whole. False (and nothing changes) unless `lease` is its current one."""
-        sample = self._samples.get(key)
-        if sample is None or sample.state is not SampleState.RUNNING or sample.lease != lease:
+        """The response is whole and takes a place of its group. False (and nothing changes) unless `lease` is its
+        current one."""
+        if self.lease(key) != lease:
             return False
-        sample.state, sample.lease = SampleState.GENERATED, None
+        self._move(key, SampleState.GENERATED)
+        self._judge(key.prompt)
         return True
 
     def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
-        """Its reward came. False if another attempt is awaited or the group was filtered meanwhile."""
+        """Its reward came. False if another attempt is awaited or the response does not count any more."""
         sample = self._samples[key]
         if sample.state is not SampleState.GENERATED or sample.attempt != attempt:
             return False
-        sample.state, sample.reward = SampleState.SCORED, reward
+        sample.reward = reward
+        self._move(key, SampleState.SCORED)
+        self._judge(key.prompt)
+        self._end_won_race()
         return True
 
-    def reward_failed(self, key: TrajectoryKey, attempt: int) -> Failure:
-        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, or, past
-        `max_failures`, its group is filtered."""
+    def reward_failed(self, key: TrajectoryKey, attempt: int) -> bool:
+        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and the
+        siblings that had lost to it race again; past `max_failures`, its group is filtered. False as for `scored`."""
         sample = self._samples[key]
         if sample.state is not SampleState.GENERATED or sample.attempt != attempt:
-            return Failure()
+            return False
         sample.failures += 1
-        if sample.failures <= self.plan.max_failures:
-            sample.state = SampleState.WAITING
-            return Failure()
-        return self.filter(key.prompt, REWARD_FAILED)
+        if sample.failures > self.plan.rules.max_failures:
+            self.filter(key.prompt, REWARD_FAILED)
+            return True
+        for sibling in self._keys(key.prompt):
+            if sibling == key or self._samples[sibling].state is SampleState.LOST:
+                self._move(sibling, SampleState.WAITING)
+        return True
 
-    def filter(self, prompt: PromptKey, reason: str) -> Failure:
+    def filter(self, prompt: PromptKey, reason: str) -> None:
         """Give a group up: its responses are dropped; those that still run are to be aborted."""
         if prompt in self._filtered:
-            return Failure()
+            return
         self._filtered[prompt] = reason
-        running = []
-        for sample_index in range(self.plan.responses):
-            key = TrajectoryKey(prompt, sample_index)
-            sample = self._samples[key]
-            if sample.lease is not None:
-                running.append(Launch(key, sample.lease))
-            sample.state, sample.lease = SampleState.DROPPED, None
-        return Failure(filtered=prompt, abort=tuple(running))
+        self._end(self._keys(prompt), SampleState.DROPPED)
+
+    def take_aborts(self) -> tuple[Launch, ...]:
+        """What ran and does not count any more, with the lease each had; told once."""
+        aborts, self._aborts = tuple(self._aborts), []
+        return aborts
 
     def settle(self) -> Settlement:
         """Fates of all prompts. Raises `RuntimeError` before the round is complete."""
@@ -233,16 +319,64 @@ class Round:
             raise RuntimeError(
                 f"round {self.plan.step} is not complete: {self.progress:.0%} of its responses are settled"
             )
-        groups = tuple(prompt for prompt in self.plan.prompts if prompt not in self._filtered)
+        groups = tuple(prompt for prompt in self.plan.prompts if prompt in self._whole)
         fates = {
-            prompt: PromptFate.FILTERED if prompt in self._filtered else PromptFate.TRAINED
+            prompt: PromptFate.FILTERED
+            if prompt in self._filtered
+            else PromptFate.TRAINED
+            if prompt in self._whole
+            else PromptFate.REQUEUED
             for prompt in self.plan.prompts
         }
-        return Settlement(groups, fates, dict(self._filtered))
+        reasons = {
+            prompt: self._filtered.get(prompt, RACE_LOST) for prompt in self.plan.prompts if prompt not in self._whole
+        }
+        return Settlement(groups, fates, reasons, tuple(key for prompt in groups for key in self._places(prompt)))
 
-    def reward(self, key: TrajectoryKey) -> float:
-        """The reward of a scored response."""
-        reward = self._samples[key].reward
-        if reward is None:
-            raise KeyError(f"{key} has no reward yet")
-        return reward
+    # --- the race ---
+
+    def _keys(self, prompt: PromptKey) -> tuple[TrajectoryKey, ...]:
+        return self.plan.responses_of(prompt)
+
+    def _places(self, prompt: PromptKey) -> list[TrajectoryKey]:
+        """The responses that have a place in the prompt's group."""
+        held = (SampleState.GENERATED, SampleState.SCORED)
+        return [key for key in self._keys(prompt) if self._samples[key].state in held]
+
+    def _judge(self, prompt: PromptKey) -> None:
+        """What follows for its group when a response took a place or got its reward."""
+        places, wanted = self._places(prompt), self.plan.shape.group_size
+        if len(places) < wanted:
+            return
+        self._end([key for key in self._keys(prompt) if key not in places], SampleState.LOST)
+        rewards = {self._samples[key].reward for key in places}
+        if None in rewards:
+            return
+        if self.plan.rules.drop_equal and len(rewards) == 1:
+            self.filter(prompt, EQUAL_REWARDS)
+        else:
+            self._whole.add(prompt)
+
+    def _end_won_race(self) -> None:
+        if len(self._whole) >= self.plan.shape.groups and not self.complete:
+            for prompt in self.plan.prompts:
+                if prompt not in self._whole and prompt not in self._filtered:
+                    self._end(self._keys(prompt), SampleState.LOST)
+
+    def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
+        """These count no more."""
+        for key in keys:
+            sample = self._samples[key]
+            if sample.lease is not None:
+                self._aborts.append(Launch(key, sample.lease))
+            self._move(key, state)
+
+    def _move(self, key: TrajectoryKey, state: SampleState) -> None:
+        sample = self._samples[key]
+        self._counts[sample.state] -= 1
+        self._counts[state] += 1
+        sample.state, sample.lease = state, None
+        if state is SampleState.WAITING:
+            self._waiting[key] = None
+        else:
+            self._waiting.pop(key, None)

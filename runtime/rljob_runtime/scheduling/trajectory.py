@@ -6,6 +6,7 @@ under an older lease is dropped. All values here are frozen, so they can cross a
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -81,6 +82,14 @@ class Sampling:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+
+
+def sample_seed(run_seed: int, step: int, key: TrajectoryKey, failures: int, offset: int) -> int:
+    """A seed for each (run, step, response, try, place it goes on from): relaunching the same gives the same, a resumed
+    response does not draw the random numbers of its beginning again, and a prompt that lost its race is not tried again
+    with the very numbers that made it long."""
+    text = f"{run_seed}/{step}/{key}/{failures}/{offset}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF
 
 
 @dataclass(frozen=True)

@@ -73,17 +73,20 @@ class WorkloadLengths:
 
 
 class SimulatedRewards:
-    """`protocols.Rewards`. Scores by the text alone, after `seconds(text)`; fails for the prompts that `fails` names,
-    as often as it says. Runs for longer than `bound` are ended as failures, as the pool does."""
+    """`protocols.Rewards`. Scores by the text alone (one of `levels` scores below 1), after `seconds(text)`; fails for
+    the prompts that `fails` names, as often as it says. Runs for longer than `bound` are ended as failures, as the pool
+    does."""
 
     def __init__(
         self,
         seconds: Callable[[str], float] = lambda text: 0.1,
         fails: dict[str, int] | None = None,
         bound: float = 30.0,
+        levels: int = 1000,
         observe: Observe = unobserved,
     ) -> None:
         self.pace = Pace()
+        self._levels = levels
         self._crashed = Signal()
         self._seconds = seconds
         self._fails = fails if fails is not None else {}
@@ -98,7 +101,7 @@ class SimulatedRewards:
         since, name = loop_time(), str(getattr(prompt, "key", prompt))
         reward: float | None = None
         if await self._runs(self._seconds(response_text)) and self._fails.get(name, 0) <= 0:
-            reward = zlib.crc32(response_text.encode()) % 1000 / 1000
+            reward = zlib.crc32(response_text.encode()) % self._levels / self._levels
         elif self._fails.get(name, 0) > 0:
             self._fails[name] -= 1
         self._observe(Scored(name, reward, since))

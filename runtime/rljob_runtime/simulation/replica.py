@@ -104,6 +104,7 @@ class SimulatedReplica:
         self._asked = Signal()
         self._loads = 0
         self._prompt_tokens = 0
+        self._aborted = 0
 
     # --- the protocol ---
 
@@ -189,6 +190,7 @@ class SimulatedReplica:
             attempt = held.request.attempt
             left = self._engine.abort(self._engine_time, [(key, attempt)])
             made = left[0].generated_tokens if left else held.length
+            self._aborted += 1
             self._observe(Aborted(self.name, key, attempt, made, held.since))
 
     def _advance(self) -> Engine:
@@ -243,4 +245,5 @@ class SimulatedReplica:
             self._prompt_tokens,
             self._loads,
             self._loads,
+            self._aborted,
         )

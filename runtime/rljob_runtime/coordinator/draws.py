@@ -1,0 +1,52 @@
+"""Which prompts a round gets: from the long-prompt queue and by the cursor. What is drawn is in the store before it is
+launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rljob_runtime.coordinator.protocols import PromptSource
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Boundary, OpenRound
+from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.scheduling.rounds import RoundPlan, Saved
+from rljob_runtime.scheduling.tail_batching import next_round, queue_after, replacements
+from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey
+
+
+class Draws:
+    """The draws of the round that follows `boundary`. Call `open` or `resume` first."""
+
+    def __init__(self, boundary: Boundary, prompts: PromptSource, store: StoreAccess, settings: Settings) -> None:
+        self._boundary = boundary
+        self._prompts = prompts
+        self._store = store
+        self._settings = settings
+        self.cursor = boundary.cursor
+
+    async def open(self, version: int, rounds_left: int) -> OpenRound:
+        """Open the round: its kind, its first prompts."""
+        settings, queue = self._settings, self._boundary.queue
+        opening = next_round(
+            settings.prompts_per_round, settings.responses_per_prompt, settings.tail_factors, len(queue), rounds_left
+        )
+        fresh, self.cursor = self._prompts.draw(self.cursor, opening.fresh)
+        rules = settings.rules(opening.shape)
+        plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)
+        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor))
+        return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False)
+
+    def resume(self, opened: OpenRound) -> None:
+        """The round was opened by a former coordinator."""
+        self.cursor = opened.cursor
+
+    async def more(self, plan: RoundPlan, count: int) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, Saved]]:
+        """Draw `count` further prompts for the round under way, and what is known of them."""
+        queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, count)
+        fresh, self.cursor = self._prompts.draw(self.cursor, count - len(queued))
+        prompts = (*queued, *fresh)
+        return prompts, await self._store.do(lambda store: store.extend(plan, prompts, self.cursor))
+
+    def queue_after(self, plan: RoundPlan, requeued: tuple[PromptKey, ...]) -> tuple[PromptKey, ...]:
+        """The long-prompt queue once this round is closed."""
+        return queue_after(self._boundary.queue, plan.prompts, requeued)

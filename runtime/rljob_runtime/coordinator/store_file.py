@@ -1,0 +1,83 @@
+"""The store's file: which journal suits its disk, whose it is, and which format it has."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rljob_runtime.coordinator.store_schema import FORMAT, TABLES, TRIGGERS
+
+# On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
+
+
+class StoreUnusable(Exception):
+    """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
+
+
+def journal_for(path: Path, mounts: str | None = None) -> str:
+    """WAL on local disks; TRUNCATE with an exclusive lock on network file systems, where WAL is unsafe."""
+    text = mounts if mounts is not None else Path("/proc/mounts").read_text()
+    points = [fields for fields in (line.split() for line in text.splitlines()) if len(fields) > 2]
+    within = [fields for fields in points if path.resolve().is_relative_to(fields[1])]
+    kind = max(within, key=lambda fields: len(fields[1]), default=["", "/", ""])[2]
+    return "TRUNCATE" if kind in NETWORK_FILE_SYSTEMS else "WAL"
+
+
+def open_file(path: Path, job: str) -> sqlite3.Connection:
+    """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(db, path, job)
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise StoreUnusable(f"{path}: {error}; restore the volume or give the job an empty one") from error
+    except StoreUnusable:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        with transaction(db):
+            for statement in _statements(TABLES + TRIGGERS):
+                db.execute(statement)
+            db.execute("INSERT INTO meta VALUES ('job', ?)", (job,))
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+    elif version != FORMAT:
+        raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
+    owner = db.execute("SELECT value FROM meta WHERE key = 'job'").fetchone()
+    if owner is None or owner[0] != job:
+        found = owner[0] if owner is not None else "nobody"
+        raise StoreUnusable(f"{path} belongs to job {found}, not {job}: give each job a folder of its own")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of the block or nothing of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Single statements of a script; `executescript` would commit the transaction it runs in."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,328 @@
+"""The round as a state machine: leases, places, races, filters; one fate for everything, in whatever order it comes."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rljob_api.status import RoundKind
+from rljob_runtime.scheduling.rounds import (
+    EQUAL_REWARDS,
+    RACE_LOST,
+    REWARD_FAILED,
+    PromptFate,
+    Round,
+    RoundPlan,
+    Rules,
+    SampleState,
+    Saved,
+    Shape,
+)
+from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
+
+A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)
+
+
+def plan(prompts=(A, B), responses=2, groups=None, group_size=None, **rules):
+    groups, group_size = groups or len(prompts), group_size or responses
+    kind = RoundKind.LONG if (groups, group_size) == (len(prompts), responses) else RoundKind.SHORT
+    rules = Rules(**{"max_failures": 1, **rules})
+    return RoundPlan(1, 7, Shape(kind, len(prompts), responses, groups, group_size), tuple(prompts), rules)
+
+
+def end(round_: Round, *keys: TrajectoryKey, reward: float | None = 0.5) -> None:
+    """These responses are generated, and scored unless `reward` is None."""
+    round_.launch(["r"])
+    for key in keys:
+        assert round_.generated(key, round_.lease(key))
+        if reward is not None:
+            assert round_.scored(key, 1, reward)
+
+
+def states(round_: Round, prompt: PromptKey) -> list[SampleState]:
+    return [round_.state(key) for key in round_.plan.responses_of(prompt)]
+
+
+# --- leases, rewards, failures ---
+
+
+def test_a_round_from_launch_to_groups():
+    round_ = Round(plan())
+    end(round_, *round_.plan.trajectories())
+    assert round_.complete
+    assert round_.progress == 1.0
+    settled = round_.settle()
+    assert settled.groups == (A, B)
+    assert settled.kept == round_.plan.trajectories()
+    assert settled.fates == {A: PromptFate.TRAINED, B: PromptFate.TRAINED}
+    assert round_.take_aborts() == ()
+
+
+def test_an_old_lease_finishes_nothing():
+    round_ = Round(plan())
+    old = {launch.key: launch.lease for launch in round_.launch(["r"])}
+    assert set(round_.lose("r")) == set(old)
+    new = {launch.key: launch.lease for launch in round_.launch(["q"])}
+    for key in old:
+        assert new[key].attempt == old[key].attempt + 1
+        assert not round_.generated(key, old[key])
+        assert round_.generated(key, new[key])
+        assert not round_.generated(key, new[key])
+
+
+def test_a_reward_that_fails_too_often_filters_its_group_and_names_what_runs():
+    round_ = Round(plan(max_failures=1))
+    key, other = A_ = TrajectoryKey(A, 0), TrajectoryKey(A, 1)
+    for turn in range(2):
+        assert round_.filtered == {}
+        assert round_.take_aborts() == ()
+        launches = {launch.key: launch for launch in round_.launch(["r"])}
+        round_.generated(key, launches[key].lease)
+        assert round_.reward_failed(key, turn + 1)
+    assert round_.filtered == {A: REWARD_FAILED}
+    assert [launch.key for launch in round_.take_aborts()] == [other]
+    assert {round_.state(k) for k in A_} == {SampleState.DROPPED}
+    assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING
+
+
+def test_a_score_or_a_failure_for_another_attempt_counts_nothing():
+    key = TrajectoryKey(A, 0)
+    round_ = Round(plan(), {key: Saved(attempt=3, generated=True)})
+    assert not round_.scored(key, 2, 1.0)
+    assert not round_.reward_failed(key, 2)
+    assert round_.scored(key, 3, 1.0)
+    assert not round_.scored(key, 3, 0.0)
+    assert round_.reward(key) == 1.0
+
+
+def test_settling_early_is_an_error():
+    with pytest.raises(RuntimeError, match="0%"):
+        Round(plan()).settle()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 2), (2, 2, 2, 3), (2, 2, 0, 1)])
+def test_a_round_that_keeps_more_than_it_launches_is_refused(shape):
+    with pytest.raises(ValueError, match="cannot keep more than it launches"):
+        Shape(RoundKind.SHORT, *shape)
+
+
+# --- the race inside a prompt ---
+
+
+def test_the_first_responses_have_the_places_and_their_siblings_are_aborted_before_any_reward():
+    round_ = Round(plan(prompts=(A,), responses=3, group_size=2))
+    end(round_, TrajectoryKey(A, 2), TrajectoryKey(A, 0), reward=None)
+    assert states(round_, A) == [SampleState.GENERATED, SampleState.LOST, SampleState.GENERATED]
+    assert [(abort.key, abort.lease) for abort in round_.take_aborts()] == [(TrajectoryKey(A, 1), Lease("r", 1))]
+    assert round_.take_aborts() == ()
+    assert not round_.generated(TrajectoryKey(A, 1), Lease("r", 1))
+    assert round_.launch(["r"]) == ()
+    for sample in (0, 2):
+        assert round_.scored(TrajectoryKey(A, sample), 1, 0.5)
+    settled = round_.settle()
+    assert settled.kept == (TrajectoryKey(A, 0), TrajectoryKey(A, 2))
+    assert settled.reasons == {}
+
+
+def test_a_failed_reward_gives_its_place_back_and_the_siblings_race_again():
+    round_ = Round(plan(prompts=(A,), responses=3, group_size=2))
+    end(round_, TrajectoryKey(A, 0), TrajectoryKey(A, 1), reward=None)
+    assert round_.reward_failed(TrajectoryKey(A, 0), 1)
+    assert states(round_, A) == [SampleState.WAITING, SampleState.GENERATED, SampleState.WAITING]
+    assert {launch.lease.attempt for launch in round_.launch(["r"])} == {2}
+    assert round_.generated(TrajectoryKey(A, 2), Lease("r", 2))
+    assert states(round_, A) == [SampleState.LOST, SampleState.GENERATED, SampleState.GENERATED]
+
+
+# --- the race between prompts ---
+
+
+def test_the_first_whole_prompts_win_and_the_others_are_requeued_whatever_they_have():
+    round_ = Round(plan(prompts=(A, B, C), groups=1))
+    end(round_, *round_.plan.responses_of(B)[:1], *round_.plan.responses_of(A)[:1])
+    assert not round_.complete
+    end(round_, *round_.plan.responses_of(B)[1:], reward=0.25)
+    assert round_.complete
+    assert round_.wanting == 0
+    assert {abort.key for abort in round_.take_aborts()} == {
+        TrajectoryKey(A, 1),
+        TrajectoryKey(C, 0),
+        TrajectoryKey(C, 1),
+    }
+    settled = round_.settle()
+    assert settled.groups == (B,)
+    assert settled.fates == {A: PromptFate.REQUEUED, B: PromptFate.TRAINED, C: PromptFate.REQUEUED}
+    assert settled.with_fate(PromptFate.REQUEUED) == (A, C)
+    assert settled.reasons == {A: RACE_LOST, C: RACE_LOST}
+    assert round_.reward(TrajectoryKey(A, 0)) == 0.5, "what it scored tells how the race is biased"
+
+
+def test_a_prompt_whose_rewards_are_awaited_is_not_whole():
+    round_ = Round(plan(prompts=(A, B), groups=1))
+    end(round_, *round_.plan.responses_of(A), reward=None)
+    assert not round_.complete
+    end(round_, *round_.plan.responses_of(B))
+    assert round_.settle().groups == (B,)
+    assert not round_.scored(TrajectoryKey(A, 0), 1, 1.0), "too late"
+
+
+def test_a_group_that_fails_leaves_its_place_to_another():
+    round_ = Round(plan(prompts=(A, B), groups=1, max_failures=0))
+    end(round_, TrajectoryKey(A, 0), reward=None)
+    round_.reward_failed(TrajectoryKey(A, 0), 1)
+    end(round_, *round_.plan.responses_of(B))
+    assert round_.settle().fates == {A: PromptFate.FILTERED, B: PromptFate.TRAINED}
+
+
+# --- groups that teach nothing ---
+
+
+def test_a_group_of_equal_rewards_is_filtered_and_another_prompt_wanted():
+    round_ = Round(plan(prompts=(A, B), drop_equal=True, max_prompts=3))
+    assert round_.wanting == 0
+    end(round_, *round_.plan.responses_of(A), reward=1.0)
+    assert round_.filtered == {A: EQUAL_REWARDS}
+    assert round_.wanting == 1
+    round_.extend((C,), {TrajectoryKey(C, 0): Saved(attempt=4)})
+    assert round_.wanting == 0
+    assert {launch.lease.attempt for launch in round_.launch(["r"]) if launch.key.prompt == C} == {1, 5}
+    end(round_, *round_.plan.responses_of(B), reward=0.0)
+    assert round_.wanting == 0, "it has drawn all it may"
+    assert not round_.complete
+
+
+def test_groups_of_equal_rewards_are_trained_on_where_nothing_else_is_asked():
+    round_ = Round(plan())
+    end(round_, *round_.plan.trajectories(), reward=1.0)
+    assert round_.settle().groups == (A, B)
+
+
+def test_a_round_without_a_group_wants_all_prompts_anew_until_it_has_drawn_all_it_may():
+    round_ = Round(plan(prompts=(A,), max_failures=0, max_prompts=2))
+    end(round_, TrajectoryKey(A, 0), reward=None)
+    round_.reward_failed(TrajectoryKey(A, 0), 1)
+    assert (round_.complete, round_.wanting) == (True, 1)
+    round_.extend((B,))
+    assert not round_.complete
+    end(round_, TrajectoryKey(B, 1), reward=None)
+    round_.reward_failed(TrajectoryKey(B, 1), 1)
+    assert (round_.complete, round_.wanting) == (True, 0)
+    assert round_.settle().groups == ()
+
+
+# --- any order of events ---
+
+
+@st.composite
+def plans(draw):
+    groups, group_size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    prompts = tuple(PromptKey(0, index) for index in range(groups + draw(st.integers(0, 2))))
+    return plan(
+        prompts,
+        group_size + draw(st.integers(0, 2)),
+        groups,
+        group_size,
+        max_failures=draw(st.integers(0, 2)),
+        drop_equal=draw(st.booleans()),
+        max_prompts=draw(st.integers(0, 8)),
+    )
+
+
+def saved_by_a_store(
+    round_: Round, attempts: dict[TrajectoryKey, int], ended: set[TrajectoryKey]
+) -> dict[TrajectoryKey, Saved]:
+    """What a store that was told of every event holds of the round."""
+    return {
+        key: Saved(attempts.get(key, 0), round_.failures(key), key in ended, round_.reward(key))
+        for key in round_.plan.trajectories()
+    }
+
+
+def resumed(state: SampleState) -> SampleState:
+    return SampleState.WAITING if state is SampleState.RUNNING else state
+
+
+def check_places(round_: Round) -> None:
+    """Never more than the places of a group, and of the round."""
+    shape, whole = round_.plan.shape, 0
+    for prompt in round_.plan.prompts:
+        held = [s for s in states(round_, prompt) if s in (SampleState.GENERATED, SampleState.SCORED)]
+        assert len(held) <= shape.group_size
+        whole += held.count(SampleState.SCORED) == shape.group_size
+    assert whole <= shape.groups
+
+
+def check_settled(round_: Round) -> None:
+    shape, rules, settled = round_.plan.shape, round_.plan.rules, round_.settle()
+    assert list(settled.fates) == list(round_.plan.prompts)
+    by_fate = {fate: settled.with_fate(fate) for fate in PromptFate}
+    assert by_fate[PromptFate.TRAINED] == settled.groups
+    assert set(settled.reasons) == set(by_fate[PromptFate.FILTERED]) | set(by_fate[PromptFate.REQUEUED])
+    assert len(settled.groups) <= shape.groups
+    assert len(settled.kept) == len(settled.groups) * shape.group_size == len(set(settled.kept))
+    if by_fate[PromptFate.REQUEUED]:
+        assert len(settled.groups) == shape.groups, "nobody loses a race that nobody won"
+        assert shape.kind is RoundKind.SHORT
+    for prompt in settled.groups:
+        rewards = [round_.reward(key) for key in settled.kept if key.prompt == prompt]
+        assert len(rewards) == shape.group_size
+        assert None not in rewards
+        assert not (rules.drop_equal and len(set(rewards)) == 1)
+    if len(settled.groups) < shape.groups and rules.drop_equal:
+        exhausted = len(round_.plan.prompts) >= rules.max_prompts
+        assert exhausted or (settled.groups and REWARD_FAILED in settled.reasons.values())
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@given(plans(), st.data())
+def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(plan_, data):
+    """Finishes, rewards, failures, losses, late replies and crashes of the coordinator in any order."""
+    round_, further = Round(plan_), iter(PromptKey(1, index) for index in range(100))
+    attempts: dict[TrajectoryKey, int] = {}
+    running: set[tuple[TrajectoryKey, Lease]] = set()
+    ended: set[TrajectoryKey] = set()
+    for _ in range(400):
+        if round_.wanting:
+            round_.extend([next(further) for _ in range(round_.wanting)])
+        if round_.complete:
+            break
+        for launch in round_.launch(["x", "y"]):
+            assert launch.lease.attempt > attempts.get(launch.key, 0)
+            attempts[launch.key] = launch.lease.attempt
+            running.add((launch.key, launch.lease))
+        event = data.draw(st.sampled_from(["finish", "finish", "score", "score", "fail", "lose", "late", "crash"]))
+        scoring, finishing = round_.in_state(SampleState.GENERATED), round_.in_state(SampleState.RUNNING)
+        if event == "lose":
+            replica = data.draw(st.sampled_from(["x", "y"]))
+            round_.lose(replica)
+            running = {(key, lease) for key, lease in running if lease.replica != replica}
+        elif event == "crash":
+            before = {key: resumed(round_.state(key)) for key in round_.plan.trajectories()}
+            round_ = Round(round_.plan, saved_by_a_store(round_, attempts, ended))
+            running.clear()
+            assert {key: round_.state(key) for key in round_.plan.trajectories()} == before
+        elif event == "late":
+            key = data.draw(st.sampled_from(round_.plan.trajectories()))
+            if round_.lease(key) != Lease("x", 1):
+                assert not round_.generated(key, Lease("x", 1))
+        elif event in ("score", "fail") and scoring:
+            key = data.draw(st.sampled_from(scoring))
+            if event == "score":
+                assert round_.scored(key, attempts[key], data.draw(st.sampled_from([0.0, 1.0])))
+            else:
+                assert round_.reward_failed(key, attempts[key])
+                ended.discard(key)
+        elif finishing:
+            key = data.draw(st.sampled_from(finishing))
+            lease = round_.lease(key)
+            assert round_.generated(key, lease)
+            running.discard((key, lease))
+            ended.add(key)
+        running -= {(abort.key, abort.lease) for abort in round_.take_aborts()}
+        # What runs on the replicas is what the round believes to run: nobody generates for nothing.
+        assert running == {(key, round_.lease(key)) for key in round_.in_state(SampleState.RUNNING)}
+        check_places(round_)
+    else:
+        return  # Only losses and crashes were drawn; nothing to settle.
+    check_settled(round_)
+    again = Round(round_.plan, saved_by_a_store(round_, attempts, ended))
+    assert (again.complete, again.wanting, again.settle()) == (True, 0, round_.settle())
