@@ -92,8 +92,9 @@ def confine_and_run(program: Program, place: Place, interpreter: Interpreter, us
 
 
 def _set_limits(program: Program) -> None:
-    # The supervisor ends it in time; this is for the case that the supervisor is gone.
-    cpu = math.ceil(program.cpu_seconds) + 1
+    # The supervisor ends it in time; this is for the case that the supervisor hangs. Twice the time, since the kernel
+    # checks this limit by a count of ticks that was measured 6 % ahead of the process's clock.
+    cpu = math.ceil(2 * program.cpu_seconds) + 5
     limits = {
         resource.RLIMIT_AS: program.memory_bytes,
         resource.RLIMIT_FSIZE: FOLDER_BYTES,
