@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -158,6 +159,14 @@ async def test_each_test_has_a_timeout_that_follows_its_right_runs() -> None:
     bounds = [program.cpu_seconds for program in sandbox.programs]
     assert bounds == [30, 30, 30, 6, 6, 6]
     assert scorer.timeout.to_plain() == {"7/0": 5900, "7/1": 5900}
+
+
+async def test_a_run_that_waits_for_its_turn_profits_from_those_before_it() -> None:
+    tests = [{"stdin": "", "stdout": "right"}]
+    rule = CodeRule("code", settings=CodeReward(parallelism=1))
+    async with CodeScorer(rule, sandbox := Recorded()) as scorer:
+        await asyncio.gather(*(scorer.score(prompt(tests), fenced("#2# right")) for _ in range(3)))
+    assert [program.cpu_seconds for program in sandbox.programs] == [30, 3, 3]
 
 
 async def test_anchors_survive_by_way_of_plain_data() -> None:

@@ -30,6 +30,7 @@ CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
 )
 WORKLOADS = "tests/workloads/test_workloads_generators.py"
+ESCAPES = "tests/rewards/test_rewards_escapes.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
@@ -406,5 +407,41 @@ MUTANTS: tuple[Mutant, ...] = (
         'extra="forbid"',
         'extra="ignore"',
         INVALID,
+    ),
+    # --- rewards and the sandbox ---
+    Mutant(
+        "a wrong run shows how long a test takes",
+        f"{RUNTIME}/scheduling/reward_timeout.py",
+        "        if right:",
+        "        if True:",
+        ("tests/rewards/test_rewards_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
+    ),
+    Mutant(
+        "a sandbox that fails is worth zero",
+        f"{RUNTIME}/rewards/code.py",
+        "raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error",
+        "return False",
+        ("tests/rewards/test_rewards_code.py::test_a_failure_of_ours_is_no_zero",),
+    ),
+    Mutant(
+        "programs may start processes",
+        f"{RUNTIME}/sandbox/seccomp.py",
+        '"clone": [_argument(0), (_JUMP_SET, 1, 0, _CLONE_THREAD), _REFUSE],',
+        '"clone": [],',
+        (f"{ESCAPES}::test_a_fork_bomb_makes_no_process",),
+    ),
+    Mutant(
+        "programs may read every file",
+        f"{RUNTIME}/sandbox/confinement.py",
+        "landlock.restrict(_allowed(place.folder, interpreter))",
+        "_allowed(place.folder, interpreter)",
+        (f"{ESCAPES}::test_a_file_of_the_same_user_outside_cannot_be_read[Landlock]",),
+    ),
+    Mutant(
+        "what a program writes is not counted",
+        f"{RUNTIME}/sandbox/supervisor.py",
+        "if bytes_written(pid) > FOLDER_BYTES:",
+        "if bytes_written(pid) < 0:",
+        (f"{ESCAPES}::test_what_does_not_stop_is_stopped[Landlock]",),
     ),
 )

@@ -6,6 +6,7 @@ its fault (a sandbox that cannot be started or is killed, tests that cannot be r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from types import TracebackType
@@ -36,6 +37,7 @@ class CodeScorer:
     def __init__(self, rule: CodeRule, sandbox: Sandbox | None = None) -> None:
         self._rule = rule
         self._sandbox = sandbox or Sandbox(rule.settings.parallelism)
+        self._turns = asyncio.Semaphore(rule.settings.parallelism)
         bounds = rule.timeout
         self.timeout = AdaptiveTimeout(TimeoutRule(bounds.min_seconds, bounds.factor, bounds.max_seconds))
 
@@ -66,7 +68,10 @@ class CodeScorer:
         sample = hashlib.sha256(response.encode("utf-8", errors="surrogatepass")).hexdigest()
         passed = 0
         for number, test in enumerate(tests):
-            if await self._passes(f"{prompt.index}/{number}", sample, test, source):
+            # What a run may take is decided when its turn comes: those before it may have shown how long it should be.
+            async with self._turns:
+                right = await self._passes(f"{prompt.index}/{number}", sample, test, source)
+            if right:
                 passed += 1
             elif settings.score is CodeScore.ALL_TESTS:
                 return 0.0
