@@ -170,15 +170,15 @@ async def test_what_is_refused_is_an_error_of_the_program(sandbox: Sandbox) -> N
 
 async def test_a_file_of_the_same_user_outside_cannot_be_read(sandbox: Sandbox, tmp_path: Path) -> None:
     """As the token of the coordinator's service account is."""
-    places = [tmp_path / "token", Path(tempfile.mkdtemp(prefix="serviceaccount-")) / "token"]
-    for token in places:
-        token.write_text("eyJhbGciOi")
-        token.chmod(0o644)
-        code = f"os.symlink({str(token)!r}, 'link')\nreturn open('link').read()"
-        for attempt in (f"return open({str(token)!r}).read()", f"os.link({str(token)!r}, 'link')", code):
-            run = await sandbox.run(Program(report(attempt)))
-            assert run.stdout.strip() in ("EACCES", "ENOENT", "EXDEV"), run
-            assert "eyJ" not in run.stdout + run.stderr
+    with tempfile.TemporaryDirectory(prefix="serviceaccount-") as mounted:
+        for token in (tmp_path / "token", Path(mounted) / "token"):
+            token.write_text("eyJhbGciOi")
+            token.chmod(0o644)
+            code = f"os.symlink({str(token)!r}, 'link')\nreturn open('link').read()"
+            for attempt in (f"return open({str(token)!r}).read()", f"os.link({str(token)!r}, 'link')", code):
+                run = await sandbox.run(Program(report(attempt)))
+                assert run.stdout.strip() in ("EACCES", "ENOENT", "EXDEV"), run
+                assert "eyJ" not in run.stdout + run.stderr
 
 
 async def test_a_server_on_this_machine_is_not_reached(sandbox: Sandbox) -> None:

@@ -201,6 +201,7 @@ class Sandbox:
             run = await self.run(Program(f"CANARY = {str(secret)!r}\n{_WAYS_OUT}"))
         finally:
             secret.unlink()
+            Path(f"{secret}.new").unlink(missing_ok=True)
         layers = ", ".join(sorted(self.layers))
         if not run.clean or not run.stdout.startswith("ways out:"):
             raise SandboxUnavailable(f"a harmless program fails in the sandbox ({layers}): {run.end} {run.stderr}")
