@@ -37,6 +37,12 @@ ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
 )
 STORE = ("tests/coordinator/test_coordinator_store.py",)
+RACE = ("tests/coordinator/test_coordinator_race.py",)
+TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
+NEXT_ROUND = (
+    f"{TAIL}::test_the_next_round",
+    f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
+)
 FENCES = ("tests/relay/test_relay_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
 SEGMENT = (
     "tests/relay/test_relay_segment.py::test_a_draft_is_not_committed_before_every_chunk_is_verified",
@@ -158,6 +164,84 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store_schema.py",
         """f"NEW.outcome = 'trained' AND NOT EXISTS (SELECT 1 FROM assigned WHERE {_SAME} AND sample = NEW.sample)",""",
         '"0",',
+        STORE,
+    ),
+    # --- rounds that race: the first win, the rest is stopped, waits, and comes back ---
+    Mutant(
+        "nobody wins the race inside a prompt",
+        f"{RUNTIME}/scheduling/rounds.py",
+        "self._end([key for key in self._keys(prompt) if key not in places], SampleState.LOST)",
+        "pass",
+        RACE,
+    ),
+    Mutant(
+        "nobody wins the race between prompts",
+        f"{RUNTIME}/scheduling/rounds.py",
+        "if len(self._whole) >= self.plan.shape.groups and not self.complete:",
+        "if False:",
+        RACE,
+    ),
+    Mutant(
+        "a place that is given back stays empty",
+        f"{RUNTIME}/scheduling/rounds.py",
+        "if sibling == key or self._samples[sibling].state is SampleState.LOST:",
+        "if sibling == key:",
+        RACE,
+    ),
+    Mutant(
+        "groups of equal rewards take places",
+        f"{RUNTIME}/scheduling/rounds.py",
+        "if self.plan.rules.drop_equal and len(rewards) == 1:",
+        "if False:",
+        RACE,
+    ),
+    Mutant(
+        "losers run on",
+        f"{RUNTIME}/coordinator/generation.py",
+        "await self._abort(aborts)",
+        "assert aborts",
+        (f"{TAIL}::test_what_lost_is_aborted_on_its_engine",),
+    ),
+    Mutant(
+        "losers of a dead coordinator run on",
+        f"{RUNTIME}/coordinator/generation.py",
+        "before it aborted the losers.\n            await self._track_replicas()\n",
+        "before it aborted the losers.\n",
+        ("tests/coordinator/test_coordinator_crashes.py::test_killed_before_and_after_every_store_call_of_a_race[3]",),
+    ),
+    Mutant(
+        "a long round takes what it likes",
+        f"{RUNTIME}/scheduling/tail_batching.py",
+        "queued=min(queued, groups))",
+        "queued=0)",
+        NEXT_ROUND,
+    ),
+    Mutant(
+        "a job ends with long prompts left",
+        f"{RUNTIME}/scheduling/tail_batching.py",
+        "if queued + launched - groups <= (rounds_left - 1) * groups:",
+        "if True:",
+        NEXT_ROUND,
+    ),
+    Mutant(
+        "a prompt is tried again with the numbers that made it long",
+        f"{RUNTIME}/scheduling/trajectory.py",
+        'text = f"{run_seed}/{step}/{key}/',
+        'text = f"{run_seed}/{key}/',
+        (f"{TAIL}::test_a_prompt_that_lost_is_tried_again_with_other_random_numbers",),
+    ),
+    Mutant(
+        "prompts that lost are not queued",
+        f"{RUNTIME}/coordinator/store.py",
+        "json.dumps([str(prompt) for prompt in boundary.queue]),",
+        '"[]",',
+        (f"{TAIL}::test_short_rounds_race_and_long_rounds_finish_what_lost", *STORE),
+    ),
+    Mutant(
+        "a queued prompt's attempts begin anew",
+        f"{RUNTIME}/coordinator/store.py",
+        "known[key].attempt if key in known else 0",
+        "0",
         STORE,
     ),
     # --- weights: one order of coordinators and chains, whole versions only ---
