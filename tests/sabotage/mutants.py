@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nobody wins the race inside a prompt",
         f"{RUNTIME}/scheduling/rounds.py",
-        "self._end([key for key in self._keys(prompt) if key not in places], SampleState.LOST)",
+        "self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)",
         "pass",
         RACE,
     ),

@@ -159,6 +159,7 @@ class Round:
     def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
         self.plan = replace(plan, prompts=())
         self._samples: dict[TrajectoryKey, _Sample] = {}
+        self._keys: dict[PromptKey, tuple[TrajectoryKey, ...]] = {}
         self._counts: Counter[SampleState] = Counter()
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
@@ -170,7 +171,8 @@ class Round:
         """These prompts were drawn too."""
         self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
         for prompt in prompts:
-            for key in self.plan.responses_of(prompt):
+            self._keys[prompt] = self.plan.responses_of(prompt)
+            for key in self._keys[prompt]:
                 kept = (saved or {}).get(key, Saved(0))
                 sample = _Sample(attempt=kept.attempt, failures=kept.failures, reward=kept.reward)
                 self._samples[key] = sample
@@ -179,7 +181,7 @@ class Round:
                 if kept.generated:
                     self._move(key, SampleState.GENERATED if kept.reward is None else SampleState.SCORED)
         for prompt in prompts:
-            if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys(prompt)):
+            if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys[prompt]):
                 self.filter(prompt, REWARD_FAILED)
             else:
                 self._judge(prompt)
@@ -296,7 +298,7 @@ class Round:
         if sample.failures > self.plan.rules.max_failures:
             self.filter(key.prompt, REWARD_FAILED)
             return True
-        for sibling in self._keys(key.prompt):
+        for sibling in self._keys[key.prompt]:
             if sibling == key or self._samples[sibling].state is SampleState.LOST:
                 self._move(sibling, SampleState.WAITING)
         return True
@@ -306,7 +308,7 @@ class Round:
         if prompt in self._filtered:
             return
         self._filtered[prompt] = reason
-        self._end(self._keys(prompt), SampleState.DROPPED)
+        self._end(self._keys[prompt], SampleState.DROPPED)
 
     def take_aborts(self) -> tuple[Launch, ...]:
         """What ran and does not count any more, with the lease each had; told once."""
@@ -335,20 +337,17 @@ class Round:
 
     # --- the race ---
 
-    def _keys(self, prompt: PromptKey) -> tuple[TrajectoryKey, ...]:
-        return self.plan.responses_of(prompt)
-
     def _places(self, prompt: PromptKey) -> list[TrajectoryKey]:
         """The responses that have a place in the prompt's group."""
         held = (SampleState.GENERATED, SampleState.SCORED)
-        return [key for key in self._keys(prompt) if self._samples[key].state in held]
+        return [key for key in self._keys[prompt] if self._samples[key].state in held]
 
     def _judge(self, prompt: PromptKey) -> None:
         """What follows for its group when a response took a place or got its reward."""
         places, wanted = self._places(prompt), self.plan.shape.group_size
         if len(places) < wanted:
             return
-        self._end([key for key in self._keys(prompt) if key not in places], SampleState.LOST)
+        self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
         rewards = {self._samples[key].reward for key in places}
         if None in rewards:
             return
@@ -361,7 +360,7 @@ class Round:
         if len(self._whole) >= self.plan.shape.groups and not self.complete:
             for prompt in self.plan.prompts:
                 if prompt not in self._whole and prompt not in self._filtered:
-                    self._end(self._keys(prompt), SampleState.LOST)
+                    self._end(self._keys[prompt], SampleState.LOST)
 
     def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
         """These count no more."""
