@@ -17,6 +17,9 @@ from rljob_runtime.coordinator.store import Store
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards
+from rljob_runtime.simulation.events import Event, Observe
+from rljob_runtime.simulation.invariants import Invariants
+from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
 from rljob_runtime.simulation.world import Site, World
 
@@ -68,12 +71,18 @@ class Stage:
     prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
 
     def __post_init__(self) -> None:
-        self.world = World(self.seed, Site(self.replicas))
+        self.invariants = Invariants(self.job.spec.algorithm.responses_per_prompt, self.prompts.size, loop_time)
+        self.watchers: list[Observe] = [self.invariants]
+        self.world = World(self.seed, Site(self.replicas), observe=self.observe)
         self.control: SimulatedControlPlane | None = None
         self.term = 0
         self.coordinator: Coordinator | None = None
         self.closed: list[RoundReport] = []
         self.store: Store | None = None
+
+    def observe(self, event: Event) -> None:
+        for watch in list(self.watchers):
+            watch(event)
 
     @property
     def rounds(self) -> list[int]:
@@ -87,8 +96,8 @@ class Stage:
     async def coordinate(self, **changes: Any) -> Finished | None:
         """One coordinator's life, over whatever is there."""
         if self.control is None:
-            self.control = SimulatedControlPlane(self.job, self.machines)
-        store = self.store = WatchedStore(self.path, "uid-1")
+            self.control = SimulatedControlPlane(self.job, self.machines, observe=self.observe)
+        store = self.store = WatchedStore(self.path, "uid-1", self.observe)
         try:
             self.term = store.adopt_term(self.term)
             self.coordinator = Coordinator(
@@ -97,13 +106,14 @@ class Stage:
                 InlineStore(store, self.around),
                 self.prompts_from,
                 SimulatedRewards(fails=self.fails, levels=self.reward_levels),
-                replace(Settings.of(self.job), join_patience=5.0, **changes),
+                replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
                 self.term,
                 observers=[lambda report, trained: self.closed.append(report)],
             )
             return await self.coordinator.run()
         finally:
             store.close()
+            assert self.invariants.broken is None, str(self.invariants.broken)
 
     def play(self, *meanwhile: Callable[[Stage], Awaitable[None]], **changes: Any) -> Finished | None:
         """Run to the end under virtual time, with these going on beside it."""

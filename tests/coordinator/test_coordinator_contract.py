@@ -34,9 +34,9 @@ class Peer(SimulatedReplica):
         super().__init__("replica-0", kind=steady(0.01), loaded=1)
         self.calls = 0
 
-    async def abort(self, term, keys):
+    async def abort(self, term, attempts):
         self.calls += 1
-        await super().abort(term, keys)
+        await super().abort(term, attempts)
 
     async def pid(self):
         return os.getpid()
@@ -176,6 +176,27 @@ def test_a_command_given_twice_is_done_once(binding):
     binding.run(test)
 
 
+def test_an_abort_that_comes_late_harms_no_later_attempt(binding):
+    async def test(wire, replica, kill):
+        await replica.submit(1, [request(attempt=2)])
+        await replica.abort(1, {KEY: 1})
+        deltas, _ = await collect(replica)
+        assert deltas[-1].attempt == 2
+
+    binding.run(test)
+
+
+def test_a_submit_that_comes_after_its_abort_begins_nothing(binding):
+    async def test(wire, replica, kill):
+        await replica.abort(1, {KEY: 2})
+        await replica.submit(1, [request(attempt=1)])
+        assert (await replica.poll(1, 0, 0.1)).stats.running == 0
+        await replica.submit(1, [request(attempt=3)])
+        assert (await collect(replica))[0][-1].attempt == 3
+
+    binding.run(test)
+
+
 def test_refusals_keep_their_kind_and_their_words(binding):
     async def test(wire, replica, kill):
         with pytest.raises(WrongVersion, match="holds version 1, not 9"):
@@ -189,7 +210,7 @@ def test_refusals_keep_their_kind_and_their_words(binding):
 
 def test_a_former_coordinator_is_refused(binding):
     async def test(wire, replica, kill):
-        await replica.abort(5, [])
+        await replica.abort(5, {})
         with pytest.raises(StaleTerm, match="term 4 is over"):
             await replica.submit(4, [request()])
         await replica.submit(5, [request()])
@@ -203,7 +224,7 @@ def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
             pytest.skip("in-process a bug is the test's own to see")
         with pytest.raises(Refused, match=r"stumble failed: KeyError.*a bug of ours"):
             await wire.call(20, "stumble")
-        await replica.abort(1, [])
+        await replica.abort(1, {})
 
     binding.run(test)
 
@@ -214,7 +235,7 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
         with pytest.raises(PeerTimeout, match="sleep"):
             await wire.call(0.3, "sleep", 3.0)
         assert asyncio.get_running_loop().time() - before < 2.5
-        await replica.abort(1, [])
+        await replica.abort(1, {})
 
     binding.run(test)
 

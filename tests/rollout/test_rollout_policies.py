@@ -91,7 +91,7 @@ def request(key: int, attempt: int, prefix: int = 0) -> GenerateRequest:
     st.lists(
         st.one_of(
             st.tuples(st.just("submit"), st.integers(0, 2), st.integers(1, 4)),
-            st.tuples(st.just("abort"), st.integers(0, 2), st.just(0)),
+            st.tuples(st.just("abort"), st.integers(0, 2), st.integers(1, 4)),
             st.tuples(st.just("finish"), st.integers(0, 2), st.just(0)),
         ),
         max_size=40,
@@ -108,7 +108,11 @@ def test_an_attempt_starts_at_most_once_and_only_upwards(events: list[tuple[str,
                 started[key].append(r.attempt)
                 running.add(engine_id(r.key, r.attempt))
         elif event == "abort":
-            running -= set(ledger.abort([KEYS[key]]))
+            stopped = set(ledger.abort({KEYS[key]: attempt}))
+            assert stopped == {
+                name for name in running if name in {engine_id(KEYS[key], a) for a in range(attempt + 1)}
+            }
+            running -= stopped
         else:
             name = engine_id(KEYS[key], started[key][-1])
             ended = ledger.deltas([StepOutput(name, (5,), (0.0,), FinishReason.STOP)], 7)
@@ -129,7 +133,7 @@ def test_offsets_continue_the_prefix() -> None:
 def test_outputs_of_what_is_not_held_are_dropped() -> None:
     ledger = Ledger()
     ledger.admit([request(0, 1)])
-    ledger.abort([KEYS[0]])
+    ledger.abort({KEYS[0]: 1})
     assert ledger.deltas([StepOutput(engine_id(KEYS[0], 1), (8,), (0.0,))], 7) == []
 
 
@@ -138,7 +142,7 @@ def test_new_weights_begin_a_new_ledger_but_not_over_held_requests() -> None:
     ledger.admit([request(0, 1)])
     with pytest.raises(RuntimeError, match="1 requests are held"):
         ledger.forget()
-    ledger.abort([KEYS[0]])
+    ledger.abort({KEYS[0]: 1})
     ledger.forget()
     assert ledger.admit([request(0, 1)]).started == (request(0, 1),)
 

@@ -202,13 +202,23 @@ async def test_no_delta_is_made_after_an_abort(gated: Gated) -> None:
     await replica.load(1, 1)
     await replica.submit(1, [ask(0, 1), ask(1, 1)])
     gated.step()
-    await replica.abort(1, [key(0), key(7)])
+    await replica.abort(1, {key(0): 1, key(7): 1})
     cursor = (await replica.poll(1, 0, 0)).cursor
     gated.step()
     assert {d.key for d in (await replica.poll(1, cursor, 0)).deltas} == {key(1)}
     await replica.submit(1, [ask(0, 1)])
     gated.step()
     assert {d.key for d in (await replica.poll(1, cursor, 0)).deltas} == {key(1)}, "an aborted attempt came back"
+
+
+async def test_a_late_abort_harms_no_later_attempt_and_a_late_submit_begins_nothing(gated: Gated) -> None:
+    replica = gated.replica
+    await replica.load(1, 1)
+    await replica.submit(1, [ask(0, 1, attempt=2), ask(1, 1, attempt=1)])
+    await replica.abort(1, {key(0): 1, key(1): 1, key(2): 4})
+    await replica.submit(1, [ask(2, 1, attempt=4)])
+    gated.step()
+    assert {(d.key, d.attempt) for d in (await replica.poll(1, 0, 0)).deltas} == {(key(0), 2)}
 
 
 async def test_another_version_is_refused_whole(small: RolloutReplica, publisher: Publisher) -> None:
@@ -232,7 +242,7 @@ async def test_a_load_is_refused_while_requests_are_held(gated: Gated) -> None:
     await gated.replica.submit(1, [ask(0, 1)])
     with pytest.raises(Refused, match="holds 1 requests; abort them"):
         await gated.replica.load(1, 2)
-    await gated.replica.abort(1, [key(0)])
+    await gated.replica.abort(1, {key(0): 1})
     await gated.replica.load(1, 2)
     assert (await gated.replica.poll(1, 0, 0)).weight_version == 2
 
@@ -256,7 +266,7 @@ async def test_an_older_term_is_refused_by_every_command(small: RolloutReplica, 
     await small.poll(5, 0, 0)
     for command in (
         small.submit(4, [ask(0, publisher.version)]),
-        small.abort(4, []),
+        small.abort(4, {}),
         small.poll(4, 0, 0),
         small.load(4, publisher.version),
     ):

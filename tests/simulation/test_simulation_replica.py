@@ -95,7 +95,7 @@ def test_what_is_aborted_is_heard_of_no_more_and_a_higher_attempt_replaces():
     async def program():
         one = replica()
         await one.submit(1, [request(0), request(1)])
-        await one.abort(1, [key(0)])
+        await one.abort(1, {key(0): 1})
         await one.submit(1, [request(1, attempt=2, prefix=10)])
         await one.submit(1, [request(1, attempt=1)])
         report = await one.poll(1, 0, 50.0)
@@ -113,7 +113,7 @@ def test_refusals():
         await one.submit(1, [request(most=200)])
         with pytest.raises(Refused, match="still holds 1 request"):
             await one.load(1, 2)
-        await one.abort(1, [key(0)])
+        await one.abort(1, {key(0): 1})
         with pytest.raises(WrongVersion, match="the relay holds version 1, not 2"):
             await one.load(1, 2)
 

@@ -40,7 +40,7 @@ def weights(rank: TrainerRank) -> dict[str, torch.Tensor]:
     publisher = FakePublisher()
     rank._started.publisher = publisher
     rank._started.published = None
-    rank.publish(rank._term, 10_000, CHAIN)
+    rank.publish(rank._term, 10_000, rank._started.position.step, CHAIN)
     return publisher.weights
 
 
@@ -92,7 +92,7 @@ def test_an_older_term_is_refused(settings) -> None:
     for call in (
         lambda: rank.start(3),
         lambda: rank.train(3, 1, make_groups(1, 2)),
-        lambda: rank.publish(3, 1, CHAIN),
+        lambda: rank.publish(3, 1, 0, CHAIN),
         lambda: rank.checkpoint(3, 0),
         lambda: rank.export(3),
     ):
@@ -115,15 +115,25 @@ def test_published_weights_are_those_computed_with(settings) -> None:
 
 def test_a_version_is_never_given_to_other_weights(settings) -> None:
     rank = started(settings)
-    rank.publish(1, 1, CHAIN)
-    rank.publish(1, 1, CHAIN)
+    rank.publish(1, 1, 0, CHAIN)
+    rank.publish(1, 1, 0, CHAIN)
     publisher = rank._started.publisher
     assert (publisher.published, publisher.shipped) == ([1], [CHAIN, CHAIN])
     rank.train(1, 1, make_groups(1, 2))
     with pytest.raises(Refused, match="version 1 at step 1: version 1 was published at step 0; use a higher one"):
-        rank.publish(1, 1, CHAIN)
-    rank.publish(1, 2, CHAIN)
+        rank.publish(1, 1, 1, CHAIN)
+    rank.publish(1, 2, 1, CHAIN)
     assert publisher.published == [1, 2]
+
+
+def test_weights_are_published_for_the_step_that_they_are_of(settings) -> None:
+    """A trainer that was restored knows nothing of former numbers: a call that waited for an update is refused by its
+    step."""
+    rank = started(settings)
+    rank.train(1, 1, make_groups(1, 2))
+    with pytest.raises(Refused, match="version 4 of step 0: step 1 is in hand, and only that can be published"):
+        rank.publish(1, 4, 0, CHAIN)
+    assert rank._started.publisher.published == []
 
 
 def test_the_export_is_a_model_folder_with_the_published_weights(settings) -> None:

@@ -22,9 +22,7 @@ from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
 from rljob_runtime.coordinator.protocols import (
     Binding,
-    Chain,
     ControlPlane,
-    PeerGone,
     PromptsNotUsable,
     PromptSource,
     Refused,
@@ -111,7 +109,7 @@ class Coordinator:
             asyncio.create_task(self._reporter.run(), name="report"),
             asyncio.create_task(self._following.run(), name="follow"),
             asyncio.create_task(self._fleet.watch(), name="heartbeat"),
-            asyncio.create_task(self._fleet.receive(self._ship_to_newcomers), name="newcomers"),
+            asyncio.create_task(self._fleet.receive(), name="newcomers"),
         ]
         try:
             # A helper ends only by an error: out of office, or a bug. Either ends the coordinator.
@@ -125,13 +123,6 @@ class Coordinator:
                 task.cancel()
             await asyncio.gather(work, *helpers, return_exceptions=True)
             await self._fleet.aclose()
-
-    async def _ship_to_newcomers(self, version: int, chain: Chain) -> None:
-        try:
-            await self._trainer.ship(version, chain)
-        except TrainerLost as error:
-            # The rounds find it lost at their next call, and start it anew.
-            raise PeerGone(str(error)) from error
 
     def stop(self) -> None:
         """Stop soon (SIGTERM): what came is kept, the engines live on, `run` returns None."""
@@ -248,7 +239,7 @@ class Coordinator:
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         if not opened.assigned:
-            await self._wait_for_machines(plan.version)
+            await self._wait_for_machines(plan.version, boundary.step)
         self._reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
         clock.start()
         generation, groups = await self._generate(opened, draws)
@@ -300,6 +291,8 @@ class Coordinator:
 
     async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
         step = opened.plan.step
+        # Who sits down from now on waits for the new weights; the old ones will be gone when the trainer can answer.
+        self._fleet.forget_weights()
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]
             await self._store.do(lambda store: store.assign(step, keys))
@@ -316,21 +309,21 @@ class Coordinator:
         if version is None:
             version = number = versions.next_version()
             await self._store.do(lambda store: store.publish(number, step))
-        await self._bring(version)
+        await self._bring(version, step)
         return version
 
-    async def _bring(self, version: int) -> None:
+    async def _bring(self, version: int, step: int) -> None:
         try:
-            await self._fleet.bring(version, self._trainer.ship)
+            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain))
         except Refused as error:
             raise TrainerLost(f"version {version} was not published: {error}") from error
         self._reporter.update(weight_version=version)
 
-    async def _wait_for_machines(self, version: int) -> None:
+    async def _wait_for_machines(self, version: int, step: int) -> None:
         """All of the target's machines with these weights, or after a while those that are there; at least one."""
         clock = asyncio.get_running_loop().time
         while True:
-            await self._bring(version)
+            await self._bring(version, step)
             present = len(self._fleet.replicas())
             if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
                 return

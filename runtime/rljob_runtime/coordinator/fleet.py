@@ -27,6 +27,7 @@ from rljob_runtime.coordinator.protocols import (
 )
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.trainer_seat import TrainerLost
 from rljob_runtime.scheduling.chain import ChainOrder, revise
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Fleet:
         self._chain: ChainOrder | None = None
         self._newest_chain = (0, -1)
         self._bringing = asyncio.Lock()
+        self._ship: Ship | None = None
         self._arrival = asyncio.Event()
         self._suspects: dict[str, Suspect] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -159,10 +161,10 @@ class Fleet:
         machine.gone.set()
         self.on_change()
 
-    def lose_replica(self, replica: str, reason: str, detail: object = "") -> None:
-        """As `lose`, by the name of a replica."""
+    def lose_replica(self, replica: Replica, reason: str, detail: object = "") -> None:
+        """As `lose`, by a replica of the machine. One that was lost before harms no successor of its name."""
         for machine in list(self._machines.values()):
-            if any(candidate.name == replica for candidate in machine.replicas):
+            if any(candidate is replica for candidate in machine.replicas):
                 self.lose(machine.name, reason, detail)
 
     def _suspect(self, member: Member, reason: str) -> None:
@@ -232,17 +234,17 @@ class Fleet:
         if self._seated(machine):
             self.lose(machine.name, reason, detail)
 
-    async def receive(self, ship: Ship) -> None:
+    async def receive(self) -> None:
         """Feed newcomers with the fleet's version until cancelled. Errors of the trainer are the main line's to see."""
         while True:
             await self._arrival.wait()
             self._arrival.clear()
-            if self.version is not None:
+            if self.version is not None and self._ship is not None:
                 try:
-                    await self.bring(self.version, ship)
+                    await self.bring(self.version, self._ship)
                 except StaleTerm:
                     raise
-                except PeerError as error:
+                except (PeerError, TrainerLost) as error:
                     log.warning("newcomers not fed yet: %s", error)
                     await asyncio.sleep(self._settings.heartbeat)
                     self._arrival.set()
@@ -256,7 +258,7 @@ class Fleet:
         async with self._bringing:
             if self.version is not None and version < self.version:
                 return
-            self.version = version
+            self.version, self._ship = version, ship
             chained: list[Machine] = []
             while self._machines and self.version == version:
                 chain, chained = await self._rechain()

@@ -147,8 +147,10 @@ class Following:
             while not task.done() and not self.suspended and not self._stopped:
                 self._seen.clear()
                 seen = asyncio.create_task(self._seen.wait())
-                await asyncio.wait({task, seen}, return_when=asyncio.FIRST_COMPLETED)
-                seen.cancel()
+                try:
+                    await asyncio.wait({task, seen}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    seen.cancel()
             return task.result() if task.done() else None
         finally:
             task.cancel()

@@ -72,13 +72,13 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class _Polled:
-    replica: str
+    replica: Replica
     report: ReplicaReport
 
 
 @dataclass(frozen=True)
 class _PollFailed:
-    replica: str
+    replica: Replica
     error: PeerError
 
 
@@ -118,6 +118,7 @@ class Generation:
         self._on_progress = on_progress
         self._partials = Partials()
         self._inbox: asyncio.Queue[_Polled | _PollFailed | _Scored | None] = asyncio.Queue()
+        self._tracked: dict[str, Replica] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._scorers: set[asyncio.Task[None]] = set()
         self._unsaved: list[Tokens] = []
@@ -209,16 +210,20 @@ class Generation:
     # --- replicas ---
 
     async def _track_replicas(self) -> None:
-        """What ran on replicas that left the fleet waits again; a newcomer is emptied of what a former coordinator
-        left."""
+        """What ran on replicas that left the fleet waits again, also where another one of the same name took the seat
+        between two looks; a newcomer is emptied of what a former coordinator left."""
         present = self._fleet.replicas()
-        for name in [name for name in self._pollers if name not in present]:
+        for name in [name for name, replica in self._tracked.items() if present.get(name) is not replica]:
+            del self._tracked[name]
             self._pollers.pop(name).cancel()
             self.round.lose(name)
-        fresh = [replica for name, replica in present.items() if name not in self._pollers]
-        keys = self.round.plan.trajectories()
-        await asyncio.gather(*(self._blaming(r.name, r.abort(self._term, keys)) for r in fresh))
+        fresh = [replica for name, replica in present.items() if name not in self._tracked]
+        if not fresh:
+            return
+        void = self.round.attempts()
+        await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
         for replica in fresh:
+            self._tracked[replica.name] = replica
             self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
 
     async def _poll(self, replica: Replica) -> None:
@@ -227,18 +232,16 @@ class Generation:
             try:
                 report = await replica.poll(self._term, after, self._settings.poll_wait)
             except PeerError as error:
-                self._inbox.put_nowait(_PollFailed(replica.name, error))
+                self._inbox.put_nowait(_PollFailed(replica, error))
                 return
             if boot is not None and report.boot != boot:
-                self._inbox.put_nowait(_PollFailed(replica.name, PeerError("its process was started anew")))
+                self._inbox.put_nowait(_PollFailed(replica, PeerError("its process was started anew")))
                 return
             boot, after = report.boot, report.cursor
-            self._inbox.put_nowait(_Polled(replica.name, report))
+            self._inbox.put_nowait(_Polled(replica, report))
 
     async def _launch(self) -> None:
-        replicas = self._fleet.replicas()
-        launches = self.round.launch(sorted(replicas))
-        if not launches:
+        if not (launches := self.round.launch(sorted(self._tracked))):
             return
         version, by_replica = self.round.plan.version, defaultdict(list)
         for launch in launches:
@@ -246,7 +249,7 @@ class Generation:
             by_replica[launch.lease.replica].append(self._request(launch))
         leases = [(launch.key, launch.lease) for launch in launches]
         await self._store.do(lambda store: store.launched(self._step, version, leases))
-        await asyncio.gather(*(self._submit(replicas[name], requests) for name, requests in by_replica.items()))
+        await asyncio.gather(*(self._submit(self._tracked[name], requests) for name, requests in by_replica.items()))
 
     def _request(self, launch: Launch) -> GenerateRequest:
         prefix, _ = self._partials.tokens_of(launch.key)
@@ -267,7 +270,7 @@ class Generation:
         )
 
     async def _submit(self, replica: Replica, requests: list[GenerateRequest]) -> None:
-        await self._blaming(replica.name, replica.submit(self._term, requests))
+        await self._blaming(replica, replica.submit(self._term, requests))
 
     async def _abort_losers(self) -> None:
         """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
@@ -276,15 +279,16 @@ class Generation:
             await self._abort(aborts)
 
     async def _abort(self, launches: Iterable[Launch]) -> None:
-        replicas, by_replica = self._fleet.replicas(), defaultdict(list)
+        by_replica: dict[str, dict[TrajectoryKey, int]] = defaultdict(dict)
         for launch in launches:
-            if launch.lease.replica in replicas:
-                by_replica[launch.lease.replica].append(launch.key)
+            if launch.lease.replica in self._tracked:
+                by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
+        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
         await asyncio.gather(
-            *(self._blaming(name, replicas[name].abort(self._term, keys)) for name, keys in by_replica.items())
+            *(self._blaming(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
         )
 
-    async def _blaming(self, replica: str, call: Coroutine[Any, Any, None]) -> None:
+    async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
         """A replica that fails a command is lost, and with it what it may or may not have taken on."""
         try:
             await call
@@ -309,8 +313,8 @@ class Generation:
     async def _handle(self, event: _Polled | _PollFailed | _Scored | None) -> None:
         match event:
             case _Polled(replica, report):
-                self.tally.note(replica, report)
-                await self._collect(replica, report)
+                self.tally.note(replica.name, report)
+                await self._collect(replica.name, report)
             case _PollFailed(_, error) if isinstance(error, StaleTerm):
                 raise error
             case _PollFailed(replica, error):

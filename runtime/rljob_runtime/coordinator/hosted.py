@@ -6,7 +6,7 @@ A binding is a wire (Ray, or the simulator's) and a way to place peers; it holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,8 +59,8 @@ class HostedReplica:
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         await self._wire.call(self._bounds.command, "submit", term, tuple(requests))
 
-    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
-        await self._wire.call(self._bounds.command, "abort", term, tuple(keys))
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
+        await self._wire.call(self._bounds.command, "abort", term, dict(attempts))
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report: ReplicaReport = await self._wire.call(
@@ -103,8 +103,8 @@ class HostedTrainer:
         report: TrainReport = await self._ranks.call(self._bounds.train, "train", term, step, tuple(groups))
         return report
 
-    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
-        report: PublishReport = await self._ranks.call(self._bounds.train, "publish", term, version, chain)
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
+        report: PublishReport = await self._ranks.call(self._bounds.train, "publish", term, version, step, chain)
         return report
 
     async def checkpoint(self, term: int, step: int) -> str:

@@ -8,7 +8,7 @@ seen a higher one answers `StaleTerm`. Every call may raise `PeerGone` (it is de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,8 +109,10 @@ class Replica(Protocol):
         `WrongVersion` (and queues none) when the engine's weights are not `request.weight_version`."""
         ...
 
-    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
-        """Stop these; unknown keys are ignored. After it returns, no further delta for them is made."""
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
+        """Stop these responses, up to these attempts; what is not held is ignored. After it returns, no further delta
+        of these attempts is made, and one that is still on its way here is not begun. A higher attempt goes on: an
+        abort that comes late, or twice, harms nobody."""
         ...
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
@@ -237,9 +239,10 @@ class Trainer(Protocol):
         again. Raises `Refused` when `step` is not the next."""
         ...
 
-    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
-        """Copy the weights into the host buffer, return, and ship them to the chain's master in the background.
-        Publishing a version again re-ships it to the chain now given."""
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
+        """Copy the weights after `step` into the host buffer, return, and ship them to the chain's master in the
+        background. Publishing a version again re-ships it to the chain now given. Raises `Refused` when other weights
+        are in hand: a call that waited for an update must not give them an older number."""
         ...
 
     async def checkpoint(self, term: int, step: int) -> str:

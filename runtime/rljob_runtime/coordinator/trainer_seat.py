@@ -99,9 +99,9 @@ class TrainerSeat:
                 task.cancel()
             await asyncio.gather(call, watch, return_exceptions=True)
 
-    async def ship(self, version: int, chain: Chain) -> None:
-        """Have the trainer publish to this chain (`Fleet.bring` asks for it)."""
-        self.last_publish = await self.call(lambda trainer: trainer.publish(self._term, version, chain))
+    async def ship(self, version: int, step: int, chain: Chain) -> None:
+        """Have the trainer publish the weights after `step` to this chain (`Fleet.bring` asks for it)."""
+        self.last_publish = await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
 
     async def _lose(self, reason: object) -> None:
         log.warning("trainer lost: %s", reason)

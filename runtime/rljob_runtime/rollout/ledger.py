@@ -6,7 +6,7 @@ its answer got lost must not generate twice. The memory is dropped with the weig
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.protocols import Delta, GenerateRequest
@@ -66,9 +66,15 @@ class Ledger:
         names = {engine_id(r.key, r.attempt) for r in started.values()}
         return Admission(tuple(started.values()), tuple(name for name in replaced if name not in names))
 
-    def abort(self, keys: Iterable[TrajectoryKey]) -> list[str]:
-        """Let go of these trajectories; the engine ids to stop. Unknown and finished ones are passed over."""
-        return [name for key in keys for name in self._drop(key)]
+    def abort(self, attempts: Mapping[TrajectoryKey, int]) -> list[str]:
+        """Let go of these trajectories, up to these attempts, held or still to come; the engine ids to stop. Unknown
+        and finished ones are passed over."""
+        stopped: list[str] = []
+        for key, attempt in attempts.items():
+            if self._attempts.get(key, 0) <= attempt:
+                stopped += self._drop(key)
+                self._attempts[key] = attempt
+        return stopped
 
     def deltas(self, outputs: Iterable[StepOutput], weight_version: int) -> list[Delta]:
         """Stamp an engine step's outputs and let go of what ended. Output of nothing held is dropped."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -58,10 +58,10 @@ class RolloutReplica:
         self._check_term(term)
         await self._on_engine(lambda engine: self._start(engine, requests))
 
-    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """See `protocols.Replica.abort`."""
         self._check_term(term)
-        await self._on_engine(lambda engine: engine.abort(self._ledger.abort(keys)))
+        await self._on_engine(lambda engine: engine.abort(self._ledger.abort(attempts)))
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`."""

@@ -202,6 +202,10 @@ class Round:
         """How often it was generated in vain."""
         return self._samples[key].failures
 
+    def attempts(self) -> dict[TrajectoryKey, int]:
+        """The newest attempt of every response that was ever launched."""
+        return {key: sample.attempt for key, sample in self._samples.items() if sample.attempt}
+
     def reward(self, key: TrajectoryKey) -> float | None:
         """Its reward, if it has one; also of a response that lost afterwards."""
         return self._samples[key].reward

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -87,6 +87,8 @@ class SimulatedReplica:
     ) -> None:
         self.name = name
         self.held: dict[TrajectoryKey, _Held] = {}
+        self._attempts: dict[TrajectoryKey, int] = {}
+        """The highest ones seen, or given up, under these weights."""
         self._kind = kind or steady(0.02)
         self._lengths = lengths
         self._weights = weights or Weights(whole=loaded)
@@ -114,19 +116,21 @@ class SimulatedReplica:
             self._refuse_misfits(requests)
             engine, taken = self._advance(), []
             for request in requests:
-                held = self.held.get(request.key)
-                if held is None or held.request.attempt < request.attempt:
+                if self._attempts.get(request.key, 0) < request.attempt:
+                    self._attempts[request.key] = request.attempt
                     self._drop(request.key)
                     taken += self._take_on(request)
             engine.submit(self._engine_time, taken)
         self._asked.fire()
 
-    async def abort(self, term: int, keys: Sequence[TrajectoryKey]) -> None:
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         self._office.check(term)
         async with self._busy:
             self._advance()
-            for key in keys:
-                self._drop(key)
+            for key, attempt in attempts.items():
+                if self._attempts.get(key, 0) <= attempt:
+                    self._attempts[key] = attempt
+                    self._drop(key)
         self._asked.fire()
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
@@ -154,6 +158,7 @@ class SimulatedReplica:
             since, content = loop_time(), self._weights.content
             await self._pace.sleep(self._kind.load_seconds)
             self._loaded = version
+            self._attempts.clear()
             self._loads += 1
             self._observe(Loaded(self.name, version, content, since))
 

@@ -88,18 +88,20 @@ class SimulatedTrainer:
                 self._observe(Trained(step, tuple(groups), before, digest(self.history), since))
             return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens, seconds)
 
-    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
         self._office.check(term)
         async with self._busy:
+            if step != self._step:
+                raise Refused(f"version {version} of step {step}: {self._step} is at hand")
             last = self._published
-            if last is not None and version <= last[0] and last != (version, self._step):
-                raise Refused(f"version {version} at step {self._step}: version {last[0]} was published at {last[1]}")
+            if last is not None and version <= last[0] and last != (version, step):
+                raise Refused(f"version {version} at step {step}: version {last[0]} was published at {last[1]}")
             since, content = loop_time(), digest(self.history)
             self.publishing = version
             await self._pace.sleep(self._costs.publish)
             self.publishing = None
-            self._published = version, self._step
-            self._observe(Published(version, self._step, content, since))
+            self._published = version, step
+            self._observe(Published(version, step, content, since))
             if self._network is not None and chain.members:
                 self._network.ship("trainer", chain.members[0].machine, version, content)
             return PublishReport(version, 1, loop_time() - since)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 # Of each table: what identifies a row, and what is told of it.
 WATCHED = {
-    "boundaries": (("step",), ("epoch", "position")),
+    "boundaries": (("step",), ("epoch", "position", "long_queue")),
     "rounds": (("step",), ("version", "responses")),
     "prompts": (("step", "epoch", "idx"), ("fate",)),
     "trajectories": (("step", "epoch", "idx", "sample"), ("attempt", "failures", "version", "finish", "outcome")),

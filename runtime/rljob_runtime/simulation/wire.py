@@ -49,10 +49,13 @@ class Condition:
         self._troubles[trouble] += 1
 
     def end(self, trouble: Trouble) -> None:
-        self._troubles[trouble] -= 1
+        self._troubles -= Counter((trouble,))
 
     def __contains__(self, trouble: Trouble) -> bool:
-        return self._troubles[trouble] > 0
+        return trouble in self._troubles
+
+    def __bool__(self) -> bool:
+        return bool(self._troubles)
 
     @property
     def rate(self) -> float:
@@ -187,21 +190,26 @@ class SimulatedWire:
 
     def _send(self, deliver: Callable[[], None]) -> None:
         """A message goes its way, or ways."""
-        troubles = (*self._process.conditions, self._life.condition)
+        if not self._life.alive:
+            return
+        troubled = [condition for condition in (*self._process.conditions, self._life.condition) if condition]
+        for seconds in self._ways(troubled) if troubled else (self._latency * self._rng.uniform(0.5, 1.5),):
+            asyncio.get_running_loop().call_later(seconds, deliver)
+
+    def _ways(self, troubled: Sequence[Condition]) -> list[float]:
+        """How long each copy of a message takes; none for one that is lost."""
 
         def suffers(trouble: Trouble) -> bool:
-            return any(trouble in condition for condition in troubles)
+            return any(trouble in condition for condition in troubled)
 
-        if not self._life.alive or suffers(Trouble.CUT) or (suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE):
-            return
+        if suffers(Trouble.CUT) or (suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE):
+            return []
         copies = 2 if suffers(Trouble.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
-        for _ in range(copies):
-            seconds = self._latency * self._rng.uniform(0.5, 1.5)
-            if suffers(Trouble.SLOW):
-                seconds += SLOW_MESSAGE_SECONDS
-            if suffers(Trouble.DISORDER) or copies > 1:
-                seconds += self._rng.uniform(0.0, DISORDER_SECONDS)
-            asyncio.get_running_loop().call_later(seconds, deliver)
+        slow = SLOW_MESSAGE_SECONDS if suffers(Trouble.SLOW) else 0.0
+        most = DISORDER_SECONDS if suffers(Trouble.DISORDER) or copies > 1 else 0.0
+        return [
+            slow + self._latency * self._rng.uniform(0.5, 1.5) + self._rng.uniform(0.0, most) for _ in range(copies)
+        ]
 
     def _hear(self, caller: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
         def settle() -> None:

@@ -48,9 +48,9 @@ class TrainerGroup:
         report: TrainReport = await self._all("train", term, step, tuple(groups))
         return report
 
-    async def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
         """Gather the weights on rank 0, which ships them."""
-        report: PublishReport = await self._all("publish", term, version, chain)
+        report: PublishReport = await self._all("publish", term, version, step, chain)
         return report
 
     async def checkpoint(self, term: int, step: int) -> str:

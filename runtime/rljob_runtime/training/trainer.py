@@ -172,10 +172,16 @@ class TrainerRank:
         session.position = snapshot.Position(step, report)
         return report
 
-    def publish(self, term: int, version: int, chain: Chain) -> PublishReport:
-        """Copy the weights into the host buffer and ship them behind; the same version again is only shipped again."""
+    def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
+        """Copy the weights after `step` into the host buffer and ship them behind; the same version again is only
+        shipped again."""
         session = self._session(term)
-        step, last = session.position.step, session.published
+        last = session.published
+        if step != session.position.step:
+            raise Refused(
+                f"version {version} of step {step}: step {session.position.step} is in hand, and only that can be "
+                "published"
+            )
         if last and version <= last[0] and last != (version, step):
             raise Refused(
                 f"version {version} at step {step}: version {last[0]} was published at step {last[1]}; use a higher one"

@@ -1,0 +1,115 @@
+"""Replicas that are lost and back, and weights that are asked for, while the coordinator waits for something else."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from coordinator_kit import Stage, until
+
+from rljob_api.status import FinishedOutcome
+from rljob_runtime.simulation.events import Event, Loaded, Published, Submitted
+from rljob_runtime.simulation.wire import Trouble
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path / "state.db")
+
+
+def check_trained_once(stage: Stage) -> None:
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == 3 * 3 * 2
+
+
+def once(stage: Stage, when: Callable[[Event], bool], act: Callable[[], None]) -> list[bool]:
+    """Do this right after the first such event. The list is filled when it was."""
+    done: list[bool] = []
+
+    def watch(event: Event) -> None:
+        if not done and when(event):
+            done.append(True)
+            asyncio.get_running_loop().call_soon(act)
+
+    stage.watchers.append(watch)
+    return done
+
+
+def freeze(stage: Stage, process: str, seconds: float) -> None:
+    condition = stage.world.condition(process)
+
+    def set_frozen(change: Callable[[Trouble], None]) -> None:
+        change(Trouble.FROZEN)
+        if (found := stage.world.process(process)) is not None:
+            found.refresh()
+
+    set_frozen(condition.begin)
+    asyncio.get_running_loop().call_later(seconds, set_frozen, condition.end)
+
+
+def test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed(stage):
+    """One answers its submit after 4 s. The other one dies meanwhile, and sits there anew before anybody looks."""
+
+    def trouble() -> None:
+        freeze(stage, "rollout-0/replica-0", 4.0)
+        stage.world.kill("rollout-1")
+
+    happened = once(
+        stage, lambda event: isinstance(event, Submitted) and event.replica.startswith("rollout-1"), trouble
+    )
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    assert happened
+    check_trained_once(stage)
+
+
+def test_a_replica_that_comes_while_another_is_emptied_has_its_turn_first(tmp_path):
+    """The first machine dies, the second one takes 4 s to be emptied, the third comes meanwhile. What is launched on
+    the third before it was emptied would be aborted."""
+    stage = Stage(tmp_path / "state.db", machines=3)
+    second, third = stage.world.hold_back("rollout-1"), stage.world.hold_back("rollout-2")
+
+    def first_dies() -> None:
+        stage.world.kill("rollout-0")
+        stage.world.hold_back("rollout-0")
+        second.set()
+
+    def second_is_slow() -> None:
+        replica = stage.world.process("rollout-1/replica-0").peer
+        abort = replica.abort
+
+        async def slow(*arguments) -> None:
+            third.set()
+            await asyncio.sleep(4.0)
+            await abort(*arguments)
+
+        replica.abort = slow
+
+    once(stage, lambda event: isinstance(event, Submitted), first_dies)
+    happened = once(
+        stage, lambda event: isinstance(event, Loaded) and event.replica.startswith("rollout-1"), second_is_slow
+    )
+    assert stage.play(join_patience=0.0).outcome is FinishedOutcome.COMPLETE
+    assert happened
+    check_trained_once(stage)
+
+
+def test_weights_asked_for_by_a_newcomer_during_an_update_do_not_get_an_old_number(stage):
+    """The trainer was restored and has never published. All relays are lost while it computes an update: who comes back
+    meanwhile must not be fed the new weights under the number of the old ones."""
+    stage.world.costs.step = 20.0
+    versions: list[tuple[int, int]] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Published):
+            versions.append((event.version, event.step))
+
+    async def faults(stage):
+        await until(lambda: stage.control is not None and versions, tick=0.01)
+        stage.control.replace("trainer-0")
+        await until(lambda: stage.control.last.stage == "Training")
+        stage.world.kill("rollout-0")
+        stage.world.kill("rollout-1")
+
+    stage.watchers.append(watch)
+    assert stage.play(faults).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+    assert versions == [(1, 0), (2, 1), (3, 2), (4, 3)]
