@@ -49,6 +49,26 @@ def test_without_replicas_nothing_is_placed():
     assert spread([TrajectoryKey(A, 0)], [], {}) == {}
 
 
+KEYS = [TrajectoryKey(PromptKey(0, index), sample) for index in range(4) for sample in range(5)]
+
+
+@given(
+    st.permutations(KEYS),
+    st.lists(st.sampled_from("abcdefg"), min_size=1, unique=True),
+    st.dictionaries(st.sampled_from(KEYS), st.sampled_from("abcxyz")),
+)
+def test_placement_is_by_siblings_then_load_then_name(keys, replicas, running):
+    waiting = [key for key in keys if key not in running]
+    placed = {key: replica for key, replica in running.items() if replica in replicas}
+    for key, replica in spread(waiting, replicas, running).items():
+        held = {name: [one for one, at in placed.items() if at == name] for name in replicas}
+        assert replica == min(
+            replicas, key=lambda name: (sum(one.prompt == key.prompt for one in held[name]), len(held[name]), name)
+        )
+        placed[key] = replica
+    assert placed.keys() >= set(waiting)
+
+
 # --- partial responses ---
 
 
