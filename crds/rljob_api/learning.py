@@ -296,14 +296,16 @@ class TailBatching(Model):
 
 
 class StreamTraining(Model):
-    """RollPacker: finished groups are trained on while others still generate, partly on rollout machines."""
+    """RollPacker: finished groups are trained on while others still generate. The update is that of plain training."""
 
     enabled: Switch = False
-    """Not available in this version."""
+    """Whether the trainer computes gradients of finished groups during generation. Needs one update a round
+    (algorithm.minibatches: 1), and memory for a second gradient."""
     min_completed: float = Field(default=0.2, ge=0, le=1)
-    """Share of responses done from which machines may be lent."""
+    """Share of responses done from which rollout machines may be lent to training. No machine is lent in this
+    version."""
     max_completed: float = Field(default=0.5, ge=0, le=1)
-    """Share of responses done up to which machines may be lent."""
+    """Share of responses done up to which rollout machines may be lent. No machine is lent in this version."""
 
 
 class Repack(Model):

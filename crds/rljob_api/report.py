@@ -123,6 +123,10 @@ class RoundReport(StatusModel):
     """Mean reward of all responses that have one, trained on or not."""
     long_queue: Count | None = None
     """Prompts that wait for a long round after this one."""
+    early_groups: Count | None = None
+    """Groups whose gradients were computed before the update, while others still generated (stream training)."""
+    overlap_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Seconds of training beside generation. trainingSeconds is what was left after it."""
 
 
 class RuntimeTotals(StatusModel):

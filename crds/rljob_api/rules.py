@@ -63,7 +63,6 @@ def _size(spec: RLJobSpec) -> Errors:
 
 
 TECHNIQUES = {
-    "streamTraining": "RollPacker's stream trainer",
     "repack": "Laminar's repack",
     "adaptiveTensorParallel": "PAT's tensor parallelism inside a generation stage",
 }
@@ -87,7 +86,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         )
     for field, what in TECHNIQUES.items():
         technique: Any = {
-            "streamTraining": spec.stream_training,
             "repack": spec.repack,
             "adaptiveTensorParallel": spec.adaptive_tensor_parallel,
         }[field]
@@ -98,6 +96,12 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
             "spec.tailBatching.enabled",
             "Auto",
             "is not available in this version (tail batching by a prediction of the round); set it to true or false",
+        )
+    if spec.stream_training.enabled == "Auto":
+        yield FieldError(
+            "spec.streamTraining.enabled",
+            "Auto",
+            "is not available in this version (stream training by a prediction of the round); set it to true or false",
         )
     nodes = spec.failure_policy.node_failure.to_dict()
     for field, default in NodeFailure().to_dict().items():
@@ -211,6 +215,13 @@ def _techniques(spec: RLJobSpec) -> Errors:
             tail.prompt_factor,
             f"must be smaller, or responseFactor, or the round: {prompts} prompts x {responses} responses would be "
             f"launched, and a round holds at most {MAX_RESPONSES_PER_ROUND}",
+        )
+    if stream.enabled is True and algorithm.minibatches > 1:
+        yield FieldError(
+            "spec.streamTraining.enabled",
+            True,
+            f"must be false while algorithm.minibatches is {algorithm.minibatches}: gradients that are computed during "
+            "generation belong to the weights before the round, and only its first update starts from those",
         )
     if stream.min_completed > stream.max_completed:
         yield FieldError(

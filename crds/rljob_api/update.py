@@ -33,6 +33,7 @@ WHILE_SUSPENDED = (
     "rewards",
     "algorithm",
     "tailBatching",
+    "streamTraining",
     "trainer",
     "coordinator",
     "relay",

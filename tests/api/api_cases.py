@@ -272,6 +272,11 @@ CROSS_FIELD = [
         for url in ("judge.example/v1", "https://user:key@judge/v1", "https://judge/v1?key=1", "file:///etc/passwd")
     ),
     one("spec.rewards[0].timeout.minSeconds", 60, "must be at most maxSeconds (30)"),
+    Case(
+        {"spec.streamTraining.enabled": True, "spec.algorithm.minibatches": 2},
+        "spec.streamTraining.enabled",
+        "must be false while algorithm.minibatches is 2",
+    ),
     one("spec.streamTraining.minCompleted", 0.8, "must be at most maxCompleted (0.5)"),
     Case(
         {"spec.checkpoint.volumeClaimName": "claim", "spec.checkpoint.emptyDir": {}},
@@ -294,12 +299,7 @@ NOT_THERE_YET = [
         "is not available in this version (Laminar's asynchronous mode); leave it out or set",
     ),
     one("spec.tailBatching.enabled", "Auto", "is not available in this version (tail batching by a prediction"),
-    one(
-        "spec.streamTraining.enabled",
-        True,
-        "is not available in this version (RollPacker's stream trainer); leave it out or set it to false",
-    ),
-    one("spec.streamTraining.enabled", "Auto", "is not available in this version (RollPacker's stream trainer)"),
+    one("spec.streamTraining.enabled", "Auto", "is not available in this version (stream training by a prediction"),
     one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),

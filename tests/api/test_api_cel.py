@@ -87,6 +87,7 @@ GOOD: list[dict[str, Any]] = [
     {
         "spec.tailBatching": {"enabled": True, "promptFactor": 4, "responseFactor": 1},
         "spec.algorithm.dynamicSampling": {"enabled": True, "maxPromptFactor": 3},
+        "spec.streamTraining.enabled": True,
     },
     {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
     {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
@@ -137,6 +138,7 @@ EDITS = st.fixed_dictionaries(
         "spec.checkpoint.emptyDir": maybe({}),
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
+        "spec.streamTraining.enabled": maybe(False, True),
         "spec.failurePolicy.nodeFailure.graceSeconds": maybe(15, 16),
     }
 )
@@ -167,6 +169,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),
     "algorithm": ({"clipLow": 0.1}, {"clipLow": 0.2}),
     "tailBatching": ({}, {"enabled": True}),
+    "streamTraining": ({}, {"enabled": True}),
     "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
     "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),

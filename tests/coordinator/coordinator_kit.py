@@ -32,6 +32,7 @@ def job(
     every_rounds: int = 2,
     tail: dict[str, Any] | None = None,
     dynamic: dict[str, Any] | None = None,
+    stream: bool = False,
 ) -> RLJob:
     return load(
         {
@@ -49,6 +50,7 @@ def job(
                     "dynamicSampling": dynamic or {},
                 },
                 "tailBatching": tail or {},
+                "streamTraining": {"enabled": stream},
                 "rollout": {"machines": machines, "engine": "Reference"},
                 "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
             },

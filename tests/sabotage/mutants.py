@@ -24,6 +24,7 @@ GRADIENT = (
     "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-no std, tight clip-float64]",
 )
+EARLY = ("tests/training/test_training_early.py",)
 CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
@@ -94,6 +95,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "gradient.div_(count)",
         "gradient.div_(count / 2)",
         GRADIENT,
+    ),
+    Mutant(
+        "early sums are kept for the next step",
+        f"{RUNTIME}/training/learner.py",
+        "early, self._early = self._early_of(step), None",
+        "early = self._early",
+        EARLY,
+    ),
+    Mutant(
+        "a contribution is counted twice",
+        f"{RUNTIME}/training/early.py",
+        "return {prompt: block for prompt, block in blocks.items() if prompt not in self.blocks}",
+        "return dict(blocks)",
+        EARLY,
+    ),
+    Mutant(
+        "early sums are used although a group is not trained on",
+        f"{RUNTIME}/training/early.py",
+        "return self.blocks.keys() <= blocks.keys() and self.agrees_with(blocks)",
+        "return self.agrees_with(blocks)",
+        EARLY,
+    ),
+    Mutant(
+        "only the groups that came late are in the divisor",
+        f"{RUNTIME}/training/contribution.py",
+        "sums = sums + other.sums",
+        "sums = other.sums",
+        EARLY,
     ),
     Mutant(
         "advantages are not centred",

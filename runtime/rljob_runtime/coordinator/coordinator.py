@@ -35,6 +35,7 @@ from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.coordinator.streaming import Streaming
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up
 from rljob_runtime.scheduling.rounds import PromptFate
@@ -242,8 +243,7 @@ class Coordinator:
             await self._wait_for_machines(plan.version, boundary.step)
         self._reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
         clock.start()
-        generation, groups = await self._generate(opened, draws)
-        clock.generated()
+        generation, groups = await self._generate(opened, draws, clock)
         self._reporter.update(stage="Training", progress=1.0)
         report = await self._train(opened, groups)
         clock.trained()
@@ -261,10 +261,13 @@ class Coordinator:
         version = await self._publish(boundary.step)
         return await draws.open(version, self._following.rounds - boundary.step)
 
-    async def _generate(self, opened: OpenRound, draws: Draws) -> tuple[Generation, tuple[Group, ...]]:
+    async def _generate(
+        self, opened: OpenRound, draws: Draws, clock: RoundClock
+    ) -> tuple[Generation, tuple[Group, ...]]:
         """Until there are groups to train on. Raises `_Ended` when none of all the prompts that a round may draw makes
         one."""
         assert self._prompts is not None
+        streaming = Streaming(self._trainer, self._term, opened.plan.step, self._settings.stream_groups)
         generation = self._generation = Generation(
             opened,
             draws,
@@ -275,19 +278,24 @@ class Coordinator:
             self._settings,
             self._term,
             self._progress,
+            streaming.offer,
         )
         self._wake()
         try:
             await generation.run()
+            clock.generated()
+            clock.overlap = await streaming.finish()
         finally:
             self._generation = None
+            await streaming.close()
         groups = generation.groups()
         if not groups:
             raise _Ended(no_group(generation.round))
         return generation, groups
 
     def _progress(self, share: float, tally: Tally) -> None:
-        self._reporter.update(progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
+        # The stage again: a trainer that was lost meanwhile has set it to Starting, and generation goes on.
+        self._reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
 
     async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
         step = opened.plan.step
@@ -343,7 +351,7 @@ class Coordinator:
     ) -> Boundary:
         settlement, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
-        report = round_report(generation, groups, settlement, len(queue), clock)
+        report = round_report(generation, groups, settlement, len(queue), clock, trained)
         totals = totals_after(boundary.totals, plan, settlement, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         await self._store.do(lambda store: store.close_round(settlement, closed))

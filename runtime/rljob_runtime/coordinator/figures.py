@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.generation import Generation
+from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
 from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
@@ -17,6 +18,8 @@ class RoundClock:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._marks: list[float] = []
+        self.overlap = 0.0
+        """Seconds that the trainer computed beside generation."""
 
     def start(self) -> None:
         self._marks = [self._clock()]
@@ -42,7 +45,12 @@ class RoundClock:
 
 
 def round_report(
-    generation: Generation, groups: tuple[Group, ...], settlement: Settlement, long_queue: int, clock: RoundClock
+    generation: Generation,
+    groups: tuple[Group, ...],
+    settlement: Settlement,
+    long_queue: int,
+    clock: RoundClock,
+    trained: TrainReport,
 ) -> RoundReport:
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
     nothing later makes up for responses that lost to their siblings, and only figures show how much it matters."""
@@ -76,6 +84,8 @@ def round_report(
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
         scored_reward=_mean(scored),
         long_queue=long_queue,
+        early_groups=trained.early_groups,
+        overlap_seconds=round(clock.overlap, 3),
     )
 
 

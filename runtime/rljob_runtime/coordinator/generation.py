@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,7 @@ class Generation:
         settings: Settings,
         term: int,
         on_progress: Callable[[float, Tally], None],
+        on_groups: Callable[[Sequence[Group]], None],
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
@@ -116,6 +117,7 @@ class Generation:
         self._settings = settings
         self._term = term
         self._on_progress = on_progress
+        self._on_groups = on_groups
         self._partials = Partials()
         self._inbox: asyncio.Queue[_Polled | _PollFailed | _Scored | None] = asyncio.Queue()
         self._tracked: dict[str, Replica] = {}
@@ -150,6 +152,7 @@ class Generation:
                 for event in await self._next_events():
                     await self._handle(event)
                 await self._abort_losers()
+                self._tell_of_groups()
                 now = asyncio.get_running_loop().time()
                 if now - flushed >= self._settings.flush:
                     flushed = now
@@ -168,15 +171,20 @@ class Generation:
 
     def groups(self) -> tuple[Group, ...]:
         """The groups to train on, in the order their prompts were drawn. Only after `run`."""
-        kept: dict[PromptKey, list[ScoredResponse]] = defaultdict(list)
-        for key in self.round.settle().kept:
+        return tuple(self._group(prompt) for prompt in self.round.settle().groups)
+
+    def _group(self, prompt: PromptKey) -> Group:
+        scored = []
+        for key in self.round.places(prompt):
             reward = self.round.reward(key)
             assert reward is not None
-            kept[key.prompt].append(ScoredResponse(self.responses[key], reward))
-        return tuple(
-            Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(responses))
-            for prompt, responses in kept.items()
-        )
+            scored.append(ScoredResponse(self.responses[key], reward))
+        return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
+
+    def _tell_of_groups(self) -> None:
+        """The groups that became final while others still generate. All of them is in the store by now."""
+        if not self.round.complete:
+            self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
 
     def cut_lengths(self) -> list[int]:
         """Tokens that had come of the responses that were stopped before their end."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from rljob_runtime.coordinator.protocols import (
     Chain,
+    ContributeReport,
     GenerateRequest,
     PublishReport,
     RelayStatus,
@@ -98,6 +99,10 @@ class HostedTrainer:
     async def start(self, term: int) -> TrainerState:
         state: TrainerState = await self._ranks.call(self._bounds.start, "start", term)
         return state
+
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        report: ContributeReport = await self._ranks.call(self._bounds.train, "contribute", term, step, tuple(groups))
+        return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         report: TrainReport = await self._ranks.call(self._bounds.train, "train", term, step, tuple(groups))

@@ -34,6 +34,14 @@ class CoordinatorMetrics:
             "rljob_coordinator_aborted_samples", "Samples dropped for a failure of ours.", registry=self.registry
         )
         self._preemptions = Counter("rljob_coordinator_preemptions", "Requests preempted.", registry=self.registry)
+        self._early = Counter(
+            "rljob_coordinator_early_groups",
+            "Groups whose gradients were computed while others still generated.",
+            registry=self.registry,
+        )
+        self._overlap = Counter(
+            "rljob_coordinator_overlap_seconds", "Seconds of training beside generation.", registry=self.registry
+        )
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
@@ -69,6 +77,8 @@ class CoordinatorMetrics:
         self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
         self._aborted.inc(report.aborted_samples or 0)
         self._preemptions.inc(report.preemptions or 0)
+        self._early.inc(report.early_groups or 0)
+        self._overlap.inc(report.overlap_seconds or 0.0)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
         self._reward.set(report.reward or 0.0)

@@ -216,6 +216,17 @@ class TrainReport:
     entropy: float
     tokens: int
     seconds: float
+    early_groups: int = 0
+    """Groups whose gradients were there already, by `contribute`."""
+
+
+@dataclass(frozen=True)
+class ContributeReport:
+    """`groups`: how many groups of the step are in now, 0 when the step is done. `seconds`: what this call computed."""
+
+    step: int
+    groups: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -234,9 +245,17 @@ class Trainer(Protocol):
         """Load the model or the newest whole checkpoint. Idempotent."""
         ...
 
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        """Compute the raw gradient sums of finished groups of the next step, for `train` to begin with. Idempotent by
+        (step, group), also when the step is done; lost with the trainer. Raises `Refused` when `step` is neither the
+        last nor the next, or a step has several updates."""
+        ...
+
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
-        """The update that leads from `step - 1` to `step`. Idempotent by step: a step already done answers its report
-        again. Raises `Refused` when `step` is not the next."""
+        """The update that leads from `step - 1` to `step`. `groups` are all of the step's: those contributed before
+        are not computed again, unless one of them is not named or has other contents; then none of them counts.
+        Idempotent by step: a step already done answers its report again. Raises `Refused` when `step` is not the
+        next."""
         ...
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:

@@ -10,6 +10,9 @@ from rljob_runtime.scheduling.retry import BackOff
 from rljob_runtime.scheduling.rounds import Rules, Shape
 from rljob_runtime.scheduling.tail_batching import Factors, times
 
+STREAM_GROUPS = 16
+"""Enough to fill rows on every rank, few enough that another command to the trainer does not wait long."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -30,6 +33,8 @@ class Settings:
     """None: no tail batching."""
     max_prompt_factor: float | None = None
     """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
+    stream_groups: int = 0
+    """Finished groups that go to the trainer in one call while others still generate; 0: no stream training."""
     missed_beats: int = 3
     """Beats of a relay without an answer until its machine counts as lost."""
     poll_wait: float = 0.5
@@ -68,4 +73,5 @@ class Settings:
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             tail_factors=Factors(tail.prompt_factor, tail.response_factor) if tail.enabled is True else None,
             max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
+            stream_groups=STREAM_GROUPS if spec.stream_training.enabled is True else 0,
         )

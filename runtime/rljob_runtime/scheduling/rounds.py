@@ -164,6 +164,7 @@ class Round:
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
         self._whole: set[PromptKey] = set()
+        self._untold: list[PromptKey] = []
         self._aborts: list[Launch] = []
         self.extend(plan.prompts, saved)
 
@@ -209,6 +210,11 @@ class Round:
     def reward(self, key: TrajectoryKey) -> float | None:
         """Its reward, if it has one; also of a response that lost afterwards."""
         return self._samples[key].reward
+
+    def places(self, prompt: PromptKey) -> list[TrajectoryKey]:
+        """The responses that have a place in the prompt's group."""
+        held = (SampleState.GENERATED, SampleState.SCORED)
+        return [key for key in self._keys[prompt] if self._samples[key].state in held]
 
     def in_state(self, *states: SampleState) -> tuple[TrajectoryKey, ...]:
         """The responses in any of these states, in launch order."""
@@ -319,6 +325,12 @@ class Round:
         aborts, self._aborts = tuple(self._aborts), []
         return aborts
 
+    def take_whole(self) -> tuple[PromptKey, ...]:
+        """Prompts that became whole, in the order they did; told once. They are trained on, with the responses that
+        `places` names now, whatever comes."""
+        whole, self._untold = tuple(self._untold), []
+        return whole
+
     def settle(self) -> Settlement:
         """Fates of all prompts. Raises `RuntimeError` before the round is complete."""
         if not self.complete:
@@ -337,18 +349,13 @@ class Round:
         reasons = {
             prompt: self._filtered.get(prompt, RACE_LOST) for prompt in self.plan.prompts if prompt not in self._whole
         }
-        return Settlement(groups, fates, reasons, tuple(key for prompt in groups for key in self._places(prompt)))
+        return Settlement(groups, fates, reasons, tuple(key for prompt in groups for key in self.places(prompt)))
 
     # --- the race ---
 
-    def _places(self, prompt: PromptKey) -> list[TrajectoryKey]:
-        """The responses that have a place in the prompt's group."""
-        held = (SampleState.GENERATED, SampleState.SCORED)
-        return [key for key in self._keys[prompt] if self._samples[key].state in held]
-
     def _judge(self, prompt: PromptKey) -> None:
         """What follows for its group when a response took a place or got its reward."""
-        places, wanted = self._places(prompt), self.plan.shape.group_size
+        places, wanted = self.places(prompt), self.plan.shape.group_size
         if len(places) < wanted:
             return
         self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
@@ -357,8 +364,9 @@ class Round:
             return
         if self.plan.rules.drop_equal and len(rewards) == 1:
             self.filter(prompt, EQUAL_REWARDS)
-        else:
+        elif prompt not in self._whole:
             self._whole.add(prompt)
+            self._untold.append(prompt)
 
     def _end_won_race(self) -> None:
         if len(self._whole) >= self.plan.shape.groups and not self.complete:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
+from rljob_runtime.scheduling.trajectory import Group, PromptKey, TrajectoryKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,15 @@ class Restored:
 
     step: int
     content: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """The gradients of these groups of `step` were computed while others still generated."""
+
+    step: int
+    prompts: tuple[PromptKey, ...]
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,7 @@ Event = (
     | Loaded
     | Received
     | Restored
+    | Contributed
     | Trained
     | Published
     | Checkpointed

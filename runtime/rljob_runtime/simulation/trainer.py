@@ -6,9 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.coordinator.protocols import Chain, PublishReport, Refused, TrainerState, TrainReport
-from rljob_runtime.scheduling.trajectory import Group
-from rljob_runtime.simulation.events import Checkpointed, Observe, Published, Restored, Trained, unobserved
+from rljob_runtime.coordinator.protocols import (
+    Chain,
+    ContributeReport,
+    PublishReport,
+    Refused,
+    TrainerState,
+    TrainReport,
+)
+from rljob_runtime.scheduling.trajectory import Group, PromptKey
+from rljob_runtime.simulation.events import (
+    Checkpointed,
+    Contributed,
+    Observe,
+    Published,
+    Restored,
+    Trained,
+    unobserved,
+)
 from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import Pace, loop_time
 from rljob_runtime.simulation.relays import Network
@@ -38,6 +53,11 @@ class TrainerCosts:
     checkpoint: float = 0.0
 
 
+def tokens_of(groups: Sequence[Group]) -> int:
+    """Response tokens in these groups."""
+    return sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
+
+
 class SimulatedTrainer:
     """`protocols.Trainer`. Does one thing at a time, as the ranks do. A new one starts from the newest checkpoint."""
 
@@ -62,6 +82,8 @@ class SimulatedTrainer:
         self._restored = f"step-{self._step}" if self._step else None
         self._started = False
         self._published: tuple[int, int] | None = None
+        self._early: dict[PromptKey, Group] = {}
+        """Groups of the next step whose gradients are in."""
 
     async def start(self, term: int) -> TrainerState:
         self._office.check(term)
@@ -72,21 +94,40 @@ class SimulatedTrainer:
                 self._observe(Restored(self._step, digest(self.history)))
             return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"})
 
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        self._office.check(term)
+        async with self._busy:
+            if step == self._step:
+                return ContributeReport(step, 0, 0.0)
+            if step != self._step + 1:
+                raise Refused(f"step {step} takes no groups: {self._step} are done")
+            if any(self._early.get(group.prompt, group) != group for group in groups):
+                self._early = {}
+            fresh = [group for group in groups if group.prompt not in self._early]
+            since, seconds = loop_time(), tokens_of(fresh) * self._costs.token
+            await self._pace.sleep(seconds)
+            self._early.update((group.prompt, group) for group in fresh)
+            if fresh:
+                self._observe(Contributed(step, tuple(group.prompt for group in fresh), since))
+            return ContributeReport(step, len(self._early), seconds)
+
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         self._office.check(term)
         async with self._busy:
             if step not in (self._step, self._step + 1):
                 raise Refused(f"step {step} is not the next: {self._step} are done")
-            tokens = sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
-            seconds = self._costs.step + tokens * self._costs.token
+            early = self._early if {group.prompt: group for group in groups}.items() >= self._early.items() else {}
+            missing = tokens_of([group for group in groups if group.prompt not in early])
+            seconds = self._costs.step + missing * self._costs.token
             if step > self._step:
+                self._early = {}
                 since, before = loop_time(), digest(self.history)
                 await self._pace.sleep(seconds)
                 ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
                 self.history = (*self.history, ids)
                 self._step = step
                 self._observe(Trained(step, tuple(groups), before, digest(self.history), since))
-            return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens, seconds)
+            return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens_of(groups), seconds, len(early))
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
         self._office.check(term)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rljob_runtime.coordinator.protocols import Chain, PublishReport, TrainerState, TrainReport
+from rljob_runtime.coordinator.protocols import Chain, ContributeReport, PublishReport, TrainerState, TrainReport
 from rljob_runtime.scheduling.trajectory import Group
 
 
@@ -34,6 +34,9 @@ class TrainerGroup:
         if not ranks:
             raise ValueError("a trainer has at least one rank")
         self._ranks = tuple(ranks)
+        # A command with large arguments may overtake or be overtaken on its way to one rank and not to another, and
+        # ranks that meet in different collectives wait for ever.
+        self._one_at_a_time = asyncio.Lock()
 
     async def start(self, term: int) -> TrainerState:
         """Bring the ranks together and load the model or the newest whole checkpoint."""
@@ -42,6 +45,11 @@ class TrainerGroup:
             port = await self._ranks[0].call("rendezvous", term, host)
         state: TrainerState = await self._all("start", term, host, port)
         return state
+
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        """Gradients of finished groups, by all ranks together."""
+        report: ContributeReport = await self._all("contribute", term, step, tuple(groups))
+        return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         """One update, on all ranks."""
@@ -64,10 +72,11 @@ class TrainerGroup:
         return path
 
     async def _all(self, method: str, *arguments: Any) -> Any:
-        tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
-        try:
-            answers = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        return answers[0]
+        async with self._one_at_a_time:
+            tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
+            try:
+                answers = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            return answers[0]

@@ -4,6 +4,7 @@ order (`group.py` sees to it)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,15 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
 
-from rljob_runtime.coordinator.protocols import Chain, PublishReport, Refused, StaleTerm, TrainerState, TrainReport
+from rljob_runtime.coordinator.protocols import (
+    Chain,
+    ContributeReport,
+    PublishReport,
+    Refused,
+    StaleTerm,
+    TrainerState,
+    TrainReport,
+)
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.slot import SegmentError
@@ -156,6 +165,21 @@ class TrainerRank:
             parameters=sum(parameter.numel() for parameter in session.optimizer.compute.values()),
             model_files=session.model_files,
         )
+
+    def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        """Gradients of finished groups of the step under way; groups that are in, and steps that are done, cost
+        nothing."""
+        session, began = self._session(term), time.monotonic()
+        done = session.position.step
+        if step == done:
+            return ContributeReport(step, 0, 0.0)
+        if step != done + 1:
+            raise Refused(f"step {step} takes no groups: step {done} is done, so {done + 1} is next")
+        try:
+            held = session.learner.take_early(step, groups)
+        except ValueError as error:
+            raise Refused(f"step {step} cannot take groups early: {error}") from error
+        return ContributeReport(step, held, time.monotonic() - began)
 
     def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         """The update that leads from `step - 1` to `step`; one that is done answers its report again."""
