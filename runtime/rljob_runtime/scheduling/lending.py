@@ -1,0 +1,158 @@
+"""Whether rollout machines are lent to training while others still generate, and which (RollPacker §4.4, Algorithm 1).
+
+A machine is lent whole: tensor parallelism never crosses machines, so neither a loan nor what stays splits a TP group.
+The paper's test that the remaining requests fit the KV cache of what stays is necessary and not enough: on busy engines
+a loan that fits still costs 2 to 10 %. So a loan must also be predicted to pay, by whoever models engines and trainer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+
+@dataclass(frozen=True)
+class LendingRules:
+    """A loan may begin while between `min_completed` and `max_completed` of the responses are done, and is thought about
+    each time that another `look_every` of them are."""
+
+    min_completed: float = 0.2
+    max_completed: float = 0.5
+    look_every: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_completed <= self.max_completed <= 1:
+            raise ValueError(
+                f"min_completed {self.min_completed} and max_completed {self.max_completed} must rise in 0..1"
+            )
+        if not self.look_every > 0:
+            raise ValueError(f"look_every is {self.look_every}; it must be above 0")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A response that is still to be generated, or to be generated on: tokens of its prompt, and of it so far."""
+
+    prompt_tokens: int
+    generated: int = 0
+
+
+@dataclass(frozen=True)
+class Lendable:
+    """A rollout machine: the tokens that the KV caches of all its engines hold, and what it generates now."""
+
+    name: str
+    kv_tokens: int
+    unfinished: tuple[Unfinished, ...] = ()
+
+    @property
+    def tokens_to_move(self) -> int:
+        """What other machines would have to compute anew."""
+        return sum(response.prompt_tokens + response.generated for response in self.unfinished)
+
+
+class Verdict(StrEnum):
+    """Why machines are lent, or not."""
+
+    LENT = "Lent"
+    NOT_NOW = "NotNow"
+    """Too few or too many responses are done, or hardly more than at the last look."""
+    ONCE = "OncePerRound"
+    TOO_FEW_MACHINES = "TooFewMachines"
+    KV_CACHE_FULL = "KVCacheFull"
+    """The unfinished responses would not fit the machines that stay."""
+    NO_GAIN = "NoGain"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`machines`: the ones to lend now, none unless the verdict is LENT. `gain`: predicted seconds, where it was
+    asked for."""
+
+    verdict: Verdict
+    machines: tuple[str, ...] = ()
+    gain: float | None = None
+
+
+class Lending:
+    """The loans of one round: at most one."""
+
+    def __init__(self, rules: LendingRules | None = None) -> None:
+        self._rules = rules or LendingRules()
+        self._looked: int | None = None
+        self._lent = False
+
+    def look(
+        self,
+        done: int,
+        total: int,
+        machines: Sequence[Lendable],
+        waiting: Sequence[Unfinished],
+        lengths: Sequence[int],
+        max_tokens: int,
+        gain: Callable[[tuple[str, ...]], float],
+    ) -> Decision:
+        """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `lengths`: finished
+        responses, of this round and those before. `gain(machines)`: the predicted seconds by which lending these ends
+        the round's update earlier; asked only if all else holds."""
+        if self._lent:
+            return Decision(Verdict.ONCE)
+        if not self._due(done, total):
+            return Decision(Verdict.NOT_NOW)
+        self._looked = done
+        loan = half_of(machines)
+        if not loan:
+            return Decision(Verdict.TOO_FEW_MACHINES)
+        stays = sum(machine.kv_tokens for machine in machines if machine.name not in loan)
+        unfinished = [*waiting, *(response for machine in machines for response in machine.unfinished)]
+        if peak_kv_tokens(unfinished, sorted(lengths), max_tokens) > stays:
+            return Decision(Verdict.KV_CACHE_FULL)
+        seconds = gain(loan)
+        if not seconds > 0:
+            return Decision(Verdict.NO_GAIN, gain=seconds)
+        self._lent = True
+        return Decision(Verdict.LENT, loan, seconds)
+
+    def _due(self, done: int, total: int) -> bool:
+        rules = self._rules
+        if not rules.min_completed * total <= done <= rules.max_completed * total:
+            return False
+        return self._looked is None or done - self._looked >= rules.look_every * total
+
+
+def half_of(machines: Sequence[Lendable]) -> tuple[str, ...]:
+    """Half of the machines, rounded down, by name: those with the fewest tokens to compute anew elsewhere."""
+    cheapest = sorted(machines, key=lambda machine: (machine.tokens_to_move, machine.name))
+    return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
+
+
+def expected_length(generated: int, lengths: Sequence[int], max_tokens: int) -> float:
+    """Tokens that a response of `generated` tokens ends with: the mean of the finished ones that were longer, or the
+    limit where none was. `lengths` are sorted.
+
+    >>> expected_length(3, [1, 4, 8], 20), expected_length(8, [1, 4, 8], 20)
+    (6.0, 20)
+    """
+    longer = lengths[bisect_right(lengths, generated) :]
+    return min(fmean(longer), max_tokens) if longer else max_tokens
+
+
+def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: Sequence[int], max_tokens: int) -> float:
+    """The most tokens in KV cache from now on, if all of these are generated at once, a token each a step, to their
+    expected lengths. Counts every response's prompt, so it is not less than an engine that shares prefixes needs."""
+    left = sorted(
+        (
+            max(0.0, expected_length(response.generated, lengths, max_tokens) - response.generated),
+            response.prompt_tokens + response.generated,
+        )
+        for response in unfinished
+    )
+    held, peak = sum(tokens for _, tokens in left), 0.0
+    # The most is held just before one of them ends.
+    for ended, (steps, tokens) in enumerate(left):
+        peak = max(peak, held + steps * (len(left) - ended))
+        held -= tokens
+    return peak

@@ -1,0 +1,164 @@
+"""The lending policy: tables for when and what, properties for what must never happen."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.lending import (
+    Decision,
+    Lendable,
+    Lending,
+    LendingRules,
+    Unfinished,
+    Verdict,
+    expected_length,
+    half_of,
+    peak_kv_tokens,
+)
+
+ROOM = 1000
+
+
+def machines(*loads: int, kv: int = ROOM) -> list[Lendable]:
+    """Machines with so many responses of 10 + 10 tokens each."""
+    return [Lendable(f"rollout-{i}", kv, (Unfinished(10, 10),) * load) for i, load in enumerate(loads)]
+
+
+def look(lending: Lending, done: int, fleet: list[Lendable], gain: float = 1.0, lengths=(40,), waiting=()) -> Decision:
+    return lending.look(done, 100, fleet, waiting, lengths, 100, lambda names: gain)
+
+
+@pytest.mark.parametrize(
+    ("done", "verdict"),
+    [
+        (0, Verdict.NOT_NOW),
+        (19, Verdict.NOT_NOW),
+        (20, Verdict.LENT),
+        (50, Verdict.LENT),
+        (51, Verdict.NOT_NOW),
+        (100, Verdict.NOT_NOW),
+    ],
+)
+def test_the_window(done, verdict):
+    assert look(Lending(), done, machines(1, 1)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("loads", "lent"),
+    [
+        ((), ()),
+        ((1,), ()),
+        ((2, 1), ("rollout-1",)),
+        ((1, 1), ("rollout-0",)),
+        ((3, 2, 1), ("rollout-2",)),
+        ((0, 4, 1, 2), ("rollout-0", "rollout-2")),
+    ],
+)
+def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, lent):
+    assert half_of(machines(*loads)) == lent
+
+
+@pytest.mark.parametrize(
+    ("fleet", "settings", "verdict"),
+    [
+        (machines(9), {}, Verdict.TOO_FEW_MACHINES),
+        # Two responses of 10 + 10 tokens that end at 40: 100 tokens at their end.
+        (machines(1, 1, kv=100), {}, Verdict.LENT),
+        (machines(1, 1, kv=99), {}, Verdict.KV_CACHE_FULL),
+        # Nothing as long was seen: they may go to the limit of 100.
+        (machines(1, 1, kv=219), {"lengths": ()}, Verdict.KV_CACHE_FULL),
+        (machines(1, 1, kv=220), {"lengths": ()}, Verdict.LENT),
+        # What waits at no engine needs its place too.
+        (machines(1, 1, kv=100), {"waiting": (Unfinished(1),)}, Verdict.KV_CACHE_FULL),
+        (machines(1, 1), {"gain": 0.0}, Verdict.NO_GAIN),
+        (machines(1, 1), {"gain": -2.0}, Verdict.NO_GAIN),
+        (machines(1, 1), {"gain": float("nan")}, Verdict.NO_GAIN),
+    ],
+)
+def test_the_verdict(fleet, settings, verdict):
+    decision = look(Lending(), 30, fleet, **settings)
+    assert decision.verdict is verdict
+    assert bool(decision.machines) is (verdict is Verdict.LENT)
+
+
+def test_it_looks_at_every_twentieth_and_lends_once():
+    lending, asked = Lending(), []
+
+    def gain(names):
+        asked.append(names)
+        return 1.0 if len(asked) == 3 else -1.0
+
+    verdicts = {done: lending.look(done, 100, machines(1, 1), (), (40,), 100, gain).verdict for done in range(18, 60)}
+    assert [done for done, verdict in verdicts.items() if verdict is Verdict.NO_GAIN] == [20, 25]
+    assert [done for done, verdict in verdicts.items() if verdict is Verdict.LENT] == [30]
+    assert {verdicts[done] for done in range(31, 60)} == {Verdict.ONCE}
+    assert len(asked) == 3
+
+
+def test_the_prediction_is_asked_for_the_machines_that_would_go():
+    seen = []
+    decision = Lending().look(30, 100, machines(2, 0, 1, 3), (), (40,), 100, lambda names: seen.append(names) or 2.5)
+    assert seen == [decision.machines] == [("rollout-1", "rollout-2")]
+    assert decision.gain == 2.5
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "every"), [(0.6, 0.5, 0.05), (-0.1, 0.5, 0.05), (0.2, 1.1, 0.05), (0.2, 0.5, 0)]
+)
+def test_rules_that_make_no_sense_are_refused(low, high, every):
+    with pytest.raises(ValueError, match="must"):
+        LendingRules(low, high, every)
+
+
+RESPONSES = st.lists(st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)), max_size=8)
+LENGTHS = st.lists(st.integers(1, 40), max_size=6).map(sorted)
+
+
+@given(RESPONSES, LENGTHS)
+def test_the_peak_is_that_of_counting_step_by_step(unfinished, lengths):
+    ends = [round(expected_length(r.generated, lengths, 40)) for r in unfinished]
+    # Whole steps: every response as if it were the only length seen.
+    peak = 0
+    for step in range(42):
+        alive = [
+            r.prompt_tokens + r.generated + step
+            for r, end in zip(unfinished, ends, strict=True)
+            if r.generated + step <= max(end, r.generated)
+        ]
+        peak = max(peak, sum(alive))
+    # Expected lengths are no whole numbers: each may differ by half a step.
+    assert peak_kv_tokens(unfinished, lengths, 40) == pytest.approx(peak, abs=len(unfinished) * 0.5 * 3 + 1e-9)
+
+
+@given(RESPONSES, LENGTHS, st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)))
+def test_one_response_more_never_needs_less(unfinished, lengths, further):
+    fewer = peak_kv_tokens(unfinished, lengths, 40)
+    assert peak_kv_tokens([*unfinished, further], lengths, 40) >= fewer
+    assert fewer >= sum(r.prompt_tokens + r.generated for r in unfinished)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 120), st.lists(RESPONSES, max_size=5), st.floats(-1, 1)), max_size=12),
+    st.integers(1, 120),
+    LENGTHS,
+    st.integers(0, 400),
+)
+def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_room(looks, total, lengths, kv):
+    lending, loans, last = Lending(), 0, None
+    for done, fleet, gain in looks:
+        done = min(done, total)
+        fleet = [Lendable(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
+        decision = lending.look(done, total, fleet, (), lengths, 40, lambda names, gain=gain: gain)
+        if decision.verdict in (Verdict.NOT_NOW, Verdict.ONCE):
+            continue
+        assert 0.2 * total <= done <= 0.5 * total
+        assert last is None or done - last >= 0.05 * total
+        last = done
+        if decision.verdict is Verdict.LENT:
+            loans += 1
+            assert gain > 0
+            assert len(decision.machines) == len(fleet) // 2 >= 1
+            assert set(decision.machines) <= {machine.name for machine in fleet}
+            everything = [response for machine in fleet for response in machine.unfinished]
+            assert peak_kv_tokens(everything, lengths, 40) <= kv * (len(fleet) - len(decision.machines))
+    assert loans <= 1
