@@ -114,20 +114,17 @@ RESPONSES = st.lists(st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30
 LENGTHS = st.lists(st.integers(1, 40), max_size=6).map(sorted)
 
 
-@given(RESPONSES, LENGTHS)
-def test_the_peak_is_that_of_counting_step_by_step(unfinished, lengths):
-    ends = [round(expected_length(r.generated, lengths, 40)) for r in unfinished]
-    # Whole steps: every response as if it were the only length seen.
-    peak = 0
-    for step in range(42):
-        alive = [
-            r.prompt_tokens + r.generated + step
-            for r, end in zip(unfinished, ends, strict=True)
-            if r.generated + step <= max(end, r.generated)
-        ]
-        peak = max(peak, sum(alive))
-    # Expected lengths are no whole numbers: each may differ by half a step.
-    assert peak_kv_tokens(unfinished, lengths, 40) == pytest.approx(peak, abs=len(unfinished) * 0.5 * 3 + 1e-9)
+@given(RESPONSES, LENGTHS, st.floats(0, 45))
+def test_the_peak_is_the_most_that_is_held_at_any_moment(unfinished, lengths, moment):
+    left = [max(0.0, expected_length(r.generated, lengths, 40) - r.generated) for r in unfinished]
+
+    def held(steps: float) -> float:
+        alive = [r for r, its in zip(unfinished, left, strict=True) if its >= steps]
+        return sum(r.prompt_tokens + r.generated + steps for r in alive)
+
+    peak = peak_kv_tokens(unfinished, lengths, 40)
+    assert peak == pytest.approx(max(map(held, left), default=0.0))
+    assert held(moment) <= peak + 1e-9
 
 
 @given(RESPONSES, LENGTHS, st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)))

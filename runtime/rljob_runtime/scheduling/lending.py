@@ -16,8 +16,8 @@ from statistics import fmean
 
 @dataclass(frozen=True)
 class LendingRules:
-    """A loan may begin while between `min_completed` and `max_completed` of the responses are done, and is thought about
-    each time that another `look_every` of them are."""
+    """A loan may begin while between `min_completed` and `max_completed` of the responses are done, and is thought
+    about each time that another `look_every` of them are."""
 
     min_completed: float = 0.2
     max_completed: float = 0.5
