@@ -30,8 +30,9 @@ class Cluster:
 
         _check_kubeconfigs()
         try:
-            config.load_kube_config()
-            context: dict[str, Any] = config.list_kube_config_contexts()[1]["context"]
+            # Named here, because the client reads $KUBECONFIG once, when it is imported.
+            config.load_kube_config(config_file=_kubeconfigs())
+            context: dict[str, Any] = config.list_kube_config_contexts(config_file=_kubeconfigs())[1]["context"]
         except config.ConfigException as error:
             raise Unusable(f"no cluster: {error}") from None
         self.namespace: str = context.get("namespace") or "default"
@@ -54,9 +55,14 @@ class Cluster:
         return dict(found)
 
 
+def _kubeconfigs() -> str:
+    """The files' names, as kubectl takes them."""
+    return os.environ.get("KUBECONFIG", "~/.kube/config")
+
+
 def _check_kubeconfigs() -> None:
     """What the client meets with a traceback: files that are no YAML object. Those that are missing are its to tell."""
-    for name in os.environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
+    for name in _kubeconfigs().split(os.pathsep):
         file = Path(name).expanduser()
         if not name or not file.exists():
             continue
