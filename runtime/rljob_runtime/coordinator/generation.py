@@ -56,13 +56,13 @@ class Tally:
     aborted_responses: int = 0
     lost_tokens: int = 0
     """Tokens of responses that were generated anew from nothing."""
-    _preempted: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    _preempted: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def note(self, replica: str, report: ReplicaReport) -> None:
         """Engine counters only grow over an engine's life; a round's share is what they grew by."""
-        first, _ = self._preempted.get((replica, report.boot), (report.stats.preemptions_total, 0))
-        self._preempted[replica, report.boot] = first, report.stats.preemptions_total
-        self.preemptions = sum(last - first for first, last in self._preempted.values())
+        life, total = (replica, report.boot), report.stats.preemptions_total
+        self.preemptions += total - self._preempted.get(life, total)
+        self._preempted[life] = total
         self.kv_use = max(self.kv_use, report.stats.kv_use)
 
 
@@ -125,10 +125,12 @@ class Generation:
         self._scorers: set[asyncio.Task[None]] = set()
         self._unsaved: list[Tokens] = []
         self._interrupted = False
+        self._fleet_changed = True
         self._step = opened.plan.step
 
     def wake(self) -> None:
         """The fleet changed: look again."""
+        self._fleet_changed = True
         self._inbox.put_nowait(None)
 
     def interrupt(self) -> None:
@@ -220,6 +222,9 @@ class Generation:
     async def _track_replicas(self) -> None:
         """What ran on replicas that left the fleet waits again, also where another one of the same name took the seat
         between two looks; a newcomer is emptied of what a former coordinator left."""
+        if not self._fleet_changed:
+            return
+        self._fleet_changed = False
         present = self._fleet.replicas()
         for name in [name for name, replica in self._tracked.items() if present.get(name) is not replica]:
             del self._tracked[name]
@@ -249,7 +254,7 @@ class Generation:
             self._inbox.put_nowait(_Polled(replica, report))
 
     async def _launch(self) -> None:
-        if not (launches := self.round.launch(sorted(self._tracked))):
+        if not (launches := self.round.launch(list(self._tracked))):
             return
         version, by_replica = self.round.plan.version, defaultdict(list)
         for launch in launches:
