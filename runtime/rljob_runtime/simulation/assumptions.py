@@ -1,0 +1,76 @@
+"""Everything that a simulated cluster assumes and nobody here has measured: one list, each with its source.
+
+Latencies of engines are not among them: they come from a profile, or from `enginemodel.hardware` and its calibration.
+Lengths and recorded reward times come from a workload. A figure that was made with the simulator depends on these; the
+benchmarks print them beside it, and vary those that matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+MEGA, GIGA = 1e6, 1e9
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A number with its unit, and where it comes from."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """The standard ones; `dataclasses.replace` makes others."""
+
+    # Training.
+    model_flops_use: Assumption = Assumption(
+        0.30, "share of peak flops", "assumed: usual for FSDP and Megatron on long sequences"
+    )
+    recompute_factor: Assumption = Assumption(
+        4 / 3,
+        "of the flops of forward and backward",
+        "assumed: activations are computed twice, the forward pass is a third",
+    )
+    step_fixed_seconds: Assumption = Assumption(
+        8.0,
+        "s an update",
+        "assumed: optimizer, collectives, log-probabilities, bookkeeping",
+    )
+    optimizer_bytes: Assumption = Assumption(
+        14.0, "bytes a parameter in a checkpoint", "assumed: bf16 weights, fp32 master copy and two moments"
+    )
+    checkpoint_bandwidth: Assumption = Assumption(2 * GIGA, "bytes/s", "assumed: a network volume")
+
+    # Weights.
+    copy_bandwidth: Assumption = Assumption(
+        100 * GIGA, "bytes/s", "Laminar §8.3: the actor stalls 0.64 s for 32B and 1.40 s for 72B"
+    )
+    relay_bandwidth: Assumption = Assumption(
+        91 * GIGA, "bytes/s a link", "Laminar §4.2, Fig. 19: 72B from the master to 127 relays in less than 1.6 s"
+    )
+    relay_chunk: Assumption = Assumption(32 * MEGA, "bytes", "Laminar §7: chunks of 32 MB; `relay.chunkBytes`")
+    relay_start_seconds: Assumption = Assumption(10e-6, "s a chunk and hop", "assumed: an RDMA message")
+    load_bandwidth: Assumption = Assumption(
+        40 * GIGA,
+        "bytes/s an accelerator",
+        "assumed: host to device over PCIe 5.0 x16, 64 GB/s at most, less its overhead",
+    )
+
+    # Rewards, where the workload records none.
+    reward_seconds: Assumption = Assumption(1.0, "s a response", "PolyTrace's DeepCoder trace: 0.58 to 1.95 s a sample")
+
+    # Control.
+    message_seconds: Assumption = Assumption(
+        1e-3, "s a message", "assumed: a Ray actor call inside a cluster takes about that"
+    )
+    store_seconds: Assumption = Assumption(1e-3, "s a transaction", "assumed: SQLite in WAL mode with a sync to an SSD")
+
+    def table(self) -> list[tuple[str, Assumption]]:
+        """Names and values, for whoever prints them."""
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+
+STANDARD = Assumptions()

@@ -1,0 +1,108 @@
+"""A cluster of real size, from shapes and data sheets: what its engines, its trainer and its links take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_runtime.coordinator.hosted import Bounds
+from rljob_runtime.enginemodel.hardware import VLLM_NVLINK, Accelerator, Achieved
+from rljob_runtime.enginemodel.model_shape import ModelShape
+from rljob_runtime.enginemodel.roofline import memory, roofline
+from rljob_runtime.simulation.assumptions import STANDARD, Assumptions
+from rljob_runtime.simulation.replica import EngineKind
+from rljob_runtime.simulation.scenario import Scenario
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.world import Site
+
+MAX_PROMPT_TOKENS = 2048
+BEAT_SECONDS = 5.0
+POLL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`trainer_accelerators` compute updates: with colocation they are those of the rollout machines. Raises
+    `ValueError` where the layout does not fit the model or the machine."""
+
+    model: ModelShape
+    accelerator: Accelerator
+    machines: int
+    trainer_accelerators: int
+    accelerators_per_machine: int = 8
+    tensor_parallel: int = 1
+    achieved: Achieved = VLLM_NVLINK
+    assumptions: Assumptions = field(default=STANDARD)
+
+    def __post_init__(self) -> None:
+        if self.accelerators_per_machine % self.tensor_parallel:
+            raise ValueError(
+                f"{self.accelerators_per_machine} accelerators of a machine do not split into replicas of "
+                f"{self.tensor_parallel}; a divisor would"
+            )
+        if self.machines < 1 or self.trainer_accelerators < 1:
+            raise ValueError(
+                f"{self.machines} machines and {self.trainer_accelerators} trainer accelerators; 1 or more of each"
+            )
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one whole version."""
+        return self.model.parameters * self.model.dtype_bytes
+
+    def engine(self) -> EngineKind:
+        """Of each replica. Whole responses come off it: at this size nobody reads them token by token."""
+        return EngineKind(
+            law=roofline(self.model, self.accelerator, self.tensor_parallel, self.achieved),
+            kv_tokens=memory(self.model, self.accelerator, self.tensor_parallel).kv_tokens,
+            stream_seconds=float("inf"),
+            load_seconds=self.weight_bytes / self.tensor_parallel / self.assumptions.load_bandwidth.value,
+        )
+
+    def site(self) -> Site:
+        """The machines and the links between them."""
+        assumed = self.assumptions
+        link = assumed.relay_bandwidth.value
+        chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
+        return Site(
+            replicas=self.accelerators_per_machine // self.tensor_parallel,
+            engine=self.engine(),
+            latency=assumed.message_seconds.value,
+            hop_seconds=assumed.relay_chunk.value / link + assumed.relay_start_seconds.value,
+            transfer_seconds=self.weight_bytes / link + (chunks - 1) * assumed.relay_start_seconds.value,
+            bounds=Bounds(),
+        )
+
+    def costs(self) -> TrainerCosts:
+        """Of the trainer. A token trained on takes 6 flops a parameter, recomputation more (attention's own flops,
+        some per cent at these lengths, are left out)."""
+        assumed = self.assumptions
+        flops = self.trainer_accelerators * self.accelerator.flops * assumed.model_flops_use.value
+        return TrainerCosts(
+            step=assumed.step_fixed_seconds.value,
+            token=6 * self.model.parameters * assumed.recompute_factor.value / flops,
+            publish=self.weight_bytes / assumed.copy_bandwidth.value,
+            checkpoint=self.model.parameters * assumed.optimizer_bytes.value / assumed.checkpoint_bandwidth.value,
+        )
+
+    def scenario(self, workload: str, rounds: int, prompts: int, responses: int, cap: int, seed: int = 0) -> Scenario:
+        """A job of `prompts` x `responses` on it; responses are cut at `cap` tokens. To look rarely (at polls and
+        beats) changes no time of a run in which nothing fails: a poll ends when there is news."""
+        assumed = self.assumptions
+        return Scenario(
+            seed=seed,
+            machines=self.machines,
+            rounds=rounds,
+            prompts=prompts,
+            responses=responses,
+            prompts_an_epoch=rounds * prompts,
+            checkpoint_every=rounds,
+            site=self.site(),
+            costs=self.costs(),
+            workload=workload,
+            reward_seconds=assumed.reward_seconds.value,
+            max_prompt_tokens=MAX_PROMPT_TOKENS,
+            max_response_tokens=cap,
+            heartbeat_seconds=BEAT_SECONDS,
+            poll_seconds=POLL_SECONDS,
+            store_seconds=assumed.store_seconds.value,
+        )

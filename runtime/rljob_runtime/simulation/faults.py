@@ -1,0 +1,218 @@
+"""Faults as values: a plan is drawn from a seed, printed, read back, and made smaller while it still fails."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What goes wrong."""
+
+    CRASH = "crash"
+    """The process ends at once, and cannot be started before the fault's end. Of a machine: its pod is gone, and the
+    next one is there at the end."""
+    HANG = "hang"
+    """It stands still (SIGSTOP), and goes on at the end."""
+    SLOW = "slow"
+    """It and the messages to it take several times as long."""
+    PARTITION = "partition"
+    """Nothing gets through to it or from it."""
+    LOSS = "loss"
+    """Messages get lost."""
+    DUPLICATION = "duplication"
+    """Messages come twice."""
+    REORDERING = "reordering"
+    """Messages overtake each other; reads are stale."""
+    CLOCK = "clock-skew"
+    """Its clock runs at another rate than the others'."""
+    DISK_FULL = "disk-full"
+    """What it writes to has no space left."""
+
+
+class Role(StrEnum):
+    """What a fault may befall."""
+
+    REPLICA = "replica"
+    RELAY = "relay"
+    TRAINER = "trainer"
+    REWARDS = "rewards"
+    MACHINE = "machine"
+    COORDINATOR = "coordinator"
+    API = "api"
+
+
+_MESSAGES = (Kind.PARTITION, Kind.LOSS, Kind.DUPLICATION, Kind.REORDERING)
+_PROCESS = (Kind.CRASH, Kind.HANG, Kind.SLOW)
+
+APPLICABLE: dict[Role, tuple[Kind, ...]] = {
+    Role.REPLICA: (*_PROCESS, *_MESSAGES, Kind.CLOCK),
+    Role.RELAY: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL),
+    Role.TRAINER: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL),
+    Role.REWARDS: _PROCESS,
+    Role.MACHINE: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL),
+    Role.COORDINATOR: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL),
+    Role.API: (Kind.SLOW, Kind.PARTITION, Kind.LOSS, Kind.REORDERING),
+}
+"""What can happen to what. The rest has no meaning: a replica writes no file, rewards run in the coordinator's pod and
+get no messages, and nobody but a replica's polls goes by a clock of its own."""
+
+
+def role_of(target: str) -> Role:
+    """`rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a role's own name. Raises
+    `ValueError`."""
+    patterns = (
+        (r"rollout-\d+/replica-\d+", Role.REPLICA),
+        (r"rollout-\d+/relay", Role.RELAY),
+        (r"rollout-\d+|trainer-0", Role.MACHINE),
+    )
+    for pattern, role in patterns:
+        if re.fullmatch(pattern, target):
+            return role
+    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.API):
+        return Role(target)
+    raise ValueError(
+        f"target {target!r} is nothing here; trainer, rewards, coordinator, api, trainer-0, rollout-0, "
+        "rollout-0/relay or rollout-0/replica-0 would be right"
+    )
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """Seconds from the start of the run, in milliseconds' steps. Raises `ValueError` for what cannot happen."""
+
+    time: float
+    kind: Kind
+    target: str
+    duration: float
+
+    def __post_init__(self) -> None:
+        role = role_of(self.target)
+        if self.kind not in APPLICABLE[role]:
+            raise ValueError(f"{self.kind} cannot befall {self.target}; {', '.join(APPLICABLE[role])} can")
+        if not (0 <= self.time < 1e6 and 0 <= self.duration < 1e6):
+            raise ValueError(f"time {self.time} and duration {self.duration} must be seconds from 0 to a million")
+
+    @property
+    def end(self) -> float:
+        """When it is over."""
+        return self.time + self.duration
+
+    def __str__(self) -> str:
+        return f"{self.time:g} {self.kind} {self.target} {self.duration:g}"
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """All faults of a run, in the order of their time."""
+
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def end(self) -> float:
+        """When the last one is over."""
+        return max((fault.end for fault in self.faults), default=0.0)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.faults))
+
+    def without(self, faults: Iterable[Fault]) -> FaultPlan:
+        """The same plan with these left out."""
+        out = set(faults)
+        return FaultPlan(tuple(fault for fault in self.faults if fault not in out))
+
+    @classmethod
+    def parse(cls, text: str) -> FaultPlan:
+        """What `str` gives: `TIME KIND TARGET DURATION`, separated by `;` or by lines. Raises `ValueError` that names
+        the fault."""
+        faults = []
+        for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
+            words = part.split()
+            try:
+                time, kind, target, duration = words
+                faults.append(Fault(float(time), _kind(kind), target, float(duration)))
+            except ValueError as error:
+                wrong = f"{len(words)} words" if len(words) != 4 else str(error)
+                raise ValueError(
+                    f"fault {part!r}: {wrong}; `TIME KIND TARGET DURATION`, as in `12.5 crash rollout-0 3`, "
+                    "would be right"
+                ) from None
+        return cls(tuple(sorted(faults)))
+
+
+def _kind(word: str) -> Kind:
+    if word not in list(Kind):
+        raise ValueError(f"{word!r} is no kind of fault: {', '.join(Kind)} are")
+    return Kind(word)
+
+
+CRASH_WEIGHT = 3
+BURST_SHARE, BURST_SECONDS = 0.5, 2.0
+
+
+def draw_plan(
+    seed: int, machines: int, replicas: int, horizon: float, most: int = 8, longest: float = 40.0
+) -> FaultPlan:
+    """From one to `most` faults. Every role is as likely as the next; crashes are likelier than other kinds. Half of
+    the faults come within seconds of another one, the rest anywhere before `horizon` seconds. Durations are spread over
+    the scales, from a tenth of a second to `longest`."""
+    drawn = random.Random(f"{seed}/faults")
+    targets = targets_of(machines, replicas)
+    faults: list[Fault] = []
+    for _ in range(drawn.randint(1, most)):
+        role = drawn.choice(list(Role))
+        kinds = APPLICABLE[role]
+        (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is Kind.CRASH else 1 for kind in kinds])
+        time = drawn.uniform(0, horizon)
+        if faults and drawn.random() < BURST_SHARE:
+            time = faults[-1].time + drawn.uniform(0, BURST_SECONDS)
+        duration = 0.1 * (longest / 0.1) ** drawn.random()
+        faults.append(Fault(round(time, 3), kind, drawn.choice(targets[role]), round(duration, 3)))
+    return FaultPlan(tuple(sorted(faults)))
+
+
+def targets_of(machines: int, replicas: int) -> dict[Role, list[str]]:
+    """Everything that a fault may befall in a job of this size."""
+    names = [f"rollout-{index}" for index in range(machines)]
+    return {
+        Role.REPLICA: [f"{name}/replica-{index}" for name in names for index in range(replicas)],
+        Role.RELAY: [f"{name}/relay" for name in names],
+        Role.TRAINER: ["trainer"],
+        Role.REWARDS: ["rewards"],
+        Role.MACHINE: [*names, "trainer-0"],
+        Role.COORDINATOR: ["coordinator"],
+        Role.API: ["api"],
+    }
+
+
+def shrink(plan: FaultPlan, fails: Callable[[FaultPlan], bool]) -> FaultPlan:
+    """A smallest part of a failing plan that still fails: no single fault of it can be left out (delta debugging,
+    Zeller and Hildebrandt 2002). `fails` is never asked twice about the same plan."""
+    known: dict[FaultPlan, bool] = {}
+
+    def still_fails(smaller: FaultPlan) -> bool:
+        if smaller not in known:
+            known[smaller] = fails(smaller)
+        return known[smaller]
+
+    parts = 2
+    while plan.faults:
+        for part in _cut(plan.faults, parts):
+            smaller = plan.without(part)
+            if still_fails(smaller):
+                plan, parts = smaller, max(2, parts - 1)
+                break
+        else:
+            if parts >= len(plan.faults):
+                return plan
+            parts = min(len(plan.faults), 2 * parts)
+    return plan
+
+
+def _cut(faults: Sequence[Fault], parts: int) -> list[Sequence[Fault]]:
+    parts = min(parts, len(faults))
+    edges = [len(faults) * part // parts for part in range(parts + 1)]
+    return [faults[edges[part] : edges[part + 1]] for part in range(parts)]

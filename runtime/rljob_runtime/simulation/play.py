@@ -1,0 +1,207 @@
+"""Plays a scenario under a fault plan: the real coordinator, started again whenever it dies, until the job ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rljob_api.status import Finished, FinishedOutcome
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.protocols import PromptSource
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
+from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards, WorkloadLengths
+from rljob_runtime.simulation.events import CoordinatorEnded, CoordinatorStarted, Event, Observe
+from rljob_runtime.simulation.faults import FaultPlan
+from rljob_runtime.simulation.injector import Injector, Seat
+from rljob_runtime.simulation.invariants import Invariants, Violation
+from rljob_runtime.simulation.pace import first_of, loop_time
+from rljob_runtime.simulation.scenario import Scenario
+from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore, is_full_disk
+from rljob_runtime.simulation.wire import Life, Trouble
+from rljob_runtime.simulation.world import World
+from rljob_runtime.workloads import open_workload
+
+PATIENCE = 1800.0
+"""Seconds after the last fault in which the job must end."""
+JOIN_PATIENCE = 5.0
+RESTART_SECONDS = 1.0
+"""From a coordinator's end to the next one's start, at least."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. Two runs with the same `digest` took the same steps at the same times."""
+
+    violation: Violation | None
+    seconds: float
+    """Virtual."""
+    events: int
+    coordinators: int
+    digest: str
+
+    @property
+    def passed(self) -> bool:
+        """No invariant was broken."""
+        return self.violation is None
+
+
+def play(scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = ()) -> Outcome:
+    """Run to the end of the job, or to the first violation. Pure but for a temporary file: the same arguments give the
+    same outcome."""
+    with tempfile.TemporaryDirectory(prefix="rljob-simulate-") as folder:
+        run = _Run(scenario, plan, Path(folder) / "state.db", observers)
+        try:
+            clock.run(run.to_the_end())
+        except (clock.Deadlock, clock.Livelock) as error:
+            run.fail("the job ends", str(error))
+        return run.outcome()
+
+
+class _Run:
+    """One run's objects."""
+
+    def __init__(self, scenario: Scenario, plan: FaultPlan, path: Path, observers: Sequence[Observe]) -> None:
+        self._scenario = scenario
+        self._plan = plan
+        self._path = path
+        self._observers = observers
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._job = scenario.job
+        self._settings = replace(Settings.of(self._job), join_patience=JOIN_PATIENCE, poll_wait=scenario.poll_seconds)
+        self._lengths = WorkloadLengths(
+            open_workload(scenario.workload, scenario.seed),
+            scenario.launched_responses,
+            scenario.max_prompt_tokens,
+        )
+        self._prompts = SimulatedPrompts(scenario.prompts_an_epoch, self._lengths.prompt)
+        self._seconds = 0.0
+        self._coordinators = 0
+
+    # --- results ---
+
+    def outcome(self) -> Outcome:
+        invariants = self._invariants
+        return Outcome(
+            invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.hexdigest()
+        )
+
+    def fail(self, invariant: str, detail: str) -> None:
+        """The run cannot go on."""
+        if self._invariants.broken is None:
+            self._invariants.broken = Violation(invariant, detail, self._seconds, self._invariants.events)
+
+    def _observe(self, event: Event) -> None:
+        self._seconds = loop_time()
+        self._digest.update(f"{self._seconds!r} {event!r}\n".encode())
+        self._invariants(event)
+        for observe in self._observers:
+            observe(event)
+
+    # --- the run ---
+
+    async def to_the_end(self) -> None:
+        scenario = self._scenario
+        self._broken = asyncio.Event()
+        self._invariants = Invariants(scenario.responses, scenario.prompts_an_epoch, loop_time, self._broken.set)
+        self._world = World(
+            scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
+        )
+        self._control = SimulatedControlPlane(
+            self._job, scenario.machines, scenario.seed, scenario.site.latency, self._observe
+        )
+        self._rewards = SimulatedRewards(
+            lambda text: scenario.reward_seconds, levels=scenario.reward_levels, observe=self._observe
+        )
+        self._seat = Seat()
+        Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
+        job = asyncio.create_task(self._coordinators_in_turn())
+        stop = asyncio.create_task(self._broken.wait())
+        patience = self._plan.end + scenario.horizon + PATIENCE
+        await asyncio.wait({job, stop}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        self._seconds = loop_time()
+        if job.done():
+            self._judge(job.result())
+        else:
+            self.fail("the job ends", f"it has not, {patience:.0f} s after its start")
+        for task in (job, stop):
+            task.cancel()
+        await asyncio.gather(job, stop, return_exceptions=True)
+
+    def _judge(self, finished: Finished) -> None:
+        if finished.outcome is not FinishedOutcome.COMPLETE:
+            self.fail("the job ends", f"{finished.outcome}, {finished.reason}: {finished.message}")
+        self._invariants.end(self._scenario.rounds)
+
+    async def _coordinators_in_turn(self) -> Finished:
+        """As the operator does: another coordinator whenever one ends without the job's end."""
+        while True:
+            while self._seat.absent:
+                await first_of((self._seat.returned,), None)
+            finished = await self._one_life()
+            if finished is not None:
+                return finished
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _one_life(self) -> Finished | None:
+        """None when it was killed, or died of a full disk."""
+        life, since = Life(self._seat.condition), loop_time()
+        self._world.life = self._control.life = life
+        self._seat.crashes.clear()
+        self._coordinators += 1
+        store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
+        term = store.adopt_term(self._coordinators)
+        self._observe(CoordinatorStarted(term))
+        self._seat.changed = lambda: self._reach(life, store)
+        self._seat.changed()
+        work = asyncio.create_task(self._coordinator(life, store, term).run())
+        killed = asyncio.create_task(self._seat.crashes.wait())
+        try:
+            await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
+            finished, why = self._last_words(work) if work.done() else (None, "killed")
+            self._observe(CoordinatorEnded(term, why, since))
+            return finished
+        finally:
+            life.alive = False
+            for task in (work, killed):
+                task.cancel()
+            await asyncio.gather(work, killed, return_exceptions=True)
+            self._seat.changed = lambda: None
+            store.close()
+
+    def _reach(self, life: Life, store: WatchedStore) -> None:
+        """Faults of its pod reach the coordinator that lives there."""
+        store.fill_disk(self._seat.full_disk > 0)
+        if Trouble.FROZEN not in life.condition:
+            life.mail.go_on()
+
+    def _last_words(self, work: asyncio.Task[Finished | None]) -> tuple[Finished | None, str]:
+        error = work.exception()
+        if error is None:
+            return work.result(), "finished"
+        if not is_full_disk(error):
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")
+            self._broken.set()
+        return None, repr(error)
+
+    def _coordinator(self, life: Life, store: WatchedStore, term: int) -> Coordinator:
+        return Coordinator(
+            self._control,
+            self._world,
+            InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
+            self._open_prompts,
+            self._rewards,
+            self._settings,
+            term,
+            before=self._control.reports[-1] if self._control.reports else None,
+        )
+
+    async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
+        return self._prompts

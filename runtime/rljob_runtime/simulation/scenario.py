@@ -1,0 +1,143 @@
+"""A scenario is a job with its machines: everything of a run but its faults. From a seed comes a small one, of at most
+8 machines and 100 trajectories, as different from the next as a seed can make it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from rljob_api import RLJob, load
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.simulation.faults import FaultPlan, draw_plan
+from rljob_runtime.simulation.replica import EngineKind
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.world import Site
+
+MOST_MACHINES = 8
+MOST_TRAJECTORIES = 100
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`workload`: a name or a path, as `workloads.open_workload` takes it."""
+
+    seed: int
+    machines: int
+    rounds: int
+    prompts: int
+    responses: int
+    prompts_an_epoch: int
+    checkpoint_every: int
+    site: Site
+    costs: TrainerCosts
+    workload: str
+    reward_seconds: float
+    tail_factor: float | None = None
+    """Of prompts and of responses; None without tail batching."""
+    dynamic_sampling: bool = False
+    stream_training: bool = False
+    reward_levels: int = 1000
+    """How many rewards there are."""
+    max_prompt_tokens: int = 500
+    max_response_tokens: int = 1000
+    heartbeat_seconds: float = 0.5
+    poll_seconds: float = 0.5
+    """How long the coordinator lets a replica wait for news."""
+    store_seconds: float = 0.001
+    """Of a transaction."""
+
+    @property
+    def job(self) -> RLJob:
+        """The RLJob as it was applied."""
+        return load(
+            {
+                "apiVersion": "rljob.dev/v1alpha1",
+                "kind": "RLJob",
+                "metadata": {"name": f"seed-{self.seed}", "uid": f"seed-{self.seed}"},
+                "spec": {
+                    "rounds": self.rounds,
+                    "model": {"source": "package://rljob/toy"},
+                    "data": {
+                        "prompts": {"reasoningGym": {"task": "basic_arithmetic"}},
+                        "maxPromptTokens": self.max_prompt_tokens,
+                        "maxResponseTokens": self.max_response_tokens,
+                        "seed": self.seed,
+                    },
+                    "rewards": [{"name": "right", "kind": "ReasoningGym"}],
+                    "algorithm": {
+                        "promptsPerRound": self.prompts,
+                        "responsesPerPrompt": self.responses,
+                        "dynamicSampling": {"enabled": self.dynamic_sampling},
+                    },
+                    "tailBatching": {
+                        "enabled": self.tail_factor is not None,
+                        "promptFactor": self.tail_factor or 1,
+                        "responseFactor": self.tail_factor or 1,
+                    },
+                    "streamTraining": {"enabled": self.stream_training},
+                    "rollout": {"machines": self.machines, "engine": "Reference"},
+                    "relay": {"heartbeatSeconds": self.heartbeat_seconds},
+                    "checkpoint": {"emptyDir": {}, "everyRounds": self.checkpoint_every},
+                },
+            }
+        )
+
+    @property
+    def launched_responses(self) -> int:
+        """The most that are launched for a prompt."""
+        return math.ceil(self.responses * (self.tail_factor or 1))
+
+    @property
+    def horizon(self) -> float:
+        """About how long the job takes when nothing fails, in seconds."""
+        return 5.0 + 8.0 * self.rounds
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random_ = random.Random(f"{seed}/scenario")
+    responses = random_.choice([2, 3, 4, 8])
+    rounds = random_.randint(1, 4)
+    prompts = random_.randint(1, max(1, MOST_TRAJECTORIES // (responses * rounds)))
+    step_seconds = random_.choice([0.005, 0.01])
+    return Scenario(
+        seed=seed,
+        machines=random_.choice([1, 2, 2, 3, 3, 4, 6, MOST_MACHINES]),
+        rounds=rounds,
+        prompts=prompts,
+        responses=responses,
+        prompts_an_epoch=random_.choice([prompts, prompts + 1, 3 * prompts, 1000]),
+        checkpoint_every=random_.choice([1, 2, 3]),
+        site=Site(
+            replicas=random_.choice([1, 1, 2, 4]),
+            engine=EngineKind(
+                law=LatencyLaw(((1, step_seconds), (64, 2 * step_seconds)), 1e-7, 0.02, 1e-5, 1e-9),
+                kv_tokens=random_.choice([4_000, 20_000, 1_000_000]),
+                max_sequences=random_.choice([4, 64]),
+                stream_seconds=random_.choice([0.25, 1.0]),
+                load_seconds=random_.choice([0.0, 0.5]),
+            ),
+            latency=random_.choice([0.001, 0.01]),
+            hop_seconds=random_.choice([0.05, 0.5]),
+            transfer_seconds=random_.choice([0.0, 2.0]),
+        ),
+        costs=TrainerCosts(
+            start=random_.choice([0.0, 3.0]),
+            step=random_.choice([0.5, 2.0]),
+            token=random_.choice([0.0, 1e-4]),
+            publish=random_.choice([0.0, 1.0]),
+            checkpoint=random_.choice([0.0, 1.0]),
+        ),
+        workload=random_.choice(["rollpacker-7b-8k", "dapo-32b"]),
+        reward_seconds=random_.choice([0.05, 1.0]),
+        tail_factor=random_.choice([None, 1.0, 1.25, 1.5]),
+        dynamic_sampling=random_.random() < 0.25,
+        reward_levels=random_.choice([4, 1000]),
+        stream_training=random_.random() < 0.5,
+    )
+
+
+def plan_of(scenario: Scenario) -> FaultPlan:
+    """The faults of a seed's scenario."""
+    return draw_plan(scenario.seed, scenario.machines, scenario.site.replicas, scenario.horizon)

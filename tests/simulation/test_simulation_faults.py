@@ -1,0 +1,92 @@
+"""Fault plans as values: drawn, printed, read back, refused, shrunk."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.simulation.faults import (
+    APPLICABLE,
+    Fault,
+    FaultPlan,
+    Kind,
+    Role,
+    draw_plan,
+    role_of,
+    shrink,
+    targets_of,
+)
+
+seeds = st.integers(0, 2**32)
+
+
+@given(seeds, st.integers(1, 8), st.integers(1, 4))
+def test_a_plan_that_was_drawn_is_read_back_as_it_was_printed(seed, machines, replicas):
+    plan = draw_plan(seed, machines, replicas, horizon=30.0)
+    assert FaultPlan.parse(str(plan)) == plan
+    assert plan == draw_plan(seed, machines, replicas, horizon=30.0)
+    assert 1 <= len(plan.faults) <= 8
+    assert list(plan.faults) == sorted(plan.faults)
+    targets = {target for of_role in targets_of(machines, replicas).values() for target in of_role}
+    assert {fault.target for fault in plan.faults} <= targets
+
+
+def test_everything_that_can_happen_is_drawn():
+    drawn = {(role_of(f.target), f.kind) for seed in range(2000) for f in draw_plan(seed, 2, 2, 30.0).faults}
+    assert drawn == {(role, kind) for role, kinds in APPLICABLE.items() for kind in kinds}
+
+
+def test_every_kind_and_role_is_there():
+    assert {kind for kinds in APPLICABLE.values() for kind in kinds} == set(Kind)
+    assert set(APPLICABLE) == set(Role)
+    assert {role_of(target) for targets in targets_of(3, 2).values() for target in targets} == set(Role)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3 crash rollout-0", "3 words; `TIME KIND TARGET DURATION`"),
+        ("3 crush rollout-0 2", "'crush' is no kind of fault: crash, hang"),
+        ("3 crash rollout-x 2", "target 'rollout-x' is nothing here; trainer, rewards"),
+        ("3 disk-full rewards 2", "disk-full cannot befall rewards; crash, hang, slow can"),
+        ("-1 crash trainer 2", "must be seconds from 0"),
+        ("nan crash trainer 2", "must be seconds from 0"),
+        ("3 crash trainer inf", "must be seconds from 0"),
+        ("soon crash trainer 2", "could not convert string to float: 'soon'"),
+        ("1 crash trainer 2; 3 crash", "fault '3 crash'"),
+    ],
+)
+def test_what_is_no_plan_is_refused_by_the_fault(text, message):
+    with pytest.raises(ValueError, match=message):
+        FaultPlan.parse(text)
+
+
+def test_a_plan_may_be_written_in_lines_and_in_any_order():
+    plan = FaultPlan.parse("\n 7 hang trainer 1\n3.5 crash rollout-0/relay 2 ;\n")
+    assert plan.faults == (
+        Fault(3.5, Kind.CRASH, "rollout-0/relay", 2.0),
+        Fault(7.0, Kind.HANG, "trainer", 1.0),
+    )
+    assert plan.end == 8.0
+    assert FaultPlan.parse("") == FaultPlan()
+    assert FaultPlan().end == 0.0
+
+
+@given(seeds, st.data())
+def test_a_shrunk_plan_fails_and_needs_each_of_its_faults(seed, data):
+    plan = draw_plan(seed, 4, 2, 60.0)
+    needed = set(data.draw(st.lists(st.sampled_from(plan.faults), unique=True)))
+    asked = []
+
+    def fails(smaller: FaultPlan) -> bool:
+        asked.append(smaller)
+        return needed <= set(smaller.faults)
+
+    assert set(shrink(plan, fails).faults) == needed
+    assert len(asked) == len(set(asked))
+
+
+def test_shrinking_finds_one_of_two_reasons():
+    plan = draw_plan(11, 4, 2, 60.0, most=8)
+    first, last = plan.faults[0], plan.faults[-1]
+    smallest = shrink(plan, lambda smaller: first in smaller.faults or last in smaller.faults)
+    assert smallest.faults in ((first,), (last,))

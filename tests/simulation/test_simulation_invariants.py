@@ -1,0 +1,168 @@
+"""The invariants themselves: each is broken by an event that breaks it, and by nothing that is right."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.status import RuntimeStatus
+from rljob_runtime.scheduling.trajectory import (
+    FinishReason,
+    Group,
+    PromptKey,
+    Response,
+    ScoredResponse,
+    TrajectoryKey,
+)
+from rljob_runtime.simulation.events import (
+    Checkpointed,
+    Committed,
+    Loaded,
+    Published,
+    Reported,
+    Restored,
+    Row,
+    Submitted,
+    Trained,
+)
+from rljob_runtime.simulation.invariants import Invariants
+from rljob_runtime.simulation.tokens import digest, phase, text
+
+KEYS = [TrajectoryKey(PromptKey(0, 0), sample) for sample in range(2)]
+IDS = tuple(map(str, KEYS))
+FIRST, SECOND = digest(()), digest((IDS,))
+
+
+def response(key, version=1, made_by=None, length=3):
+    tokens, logprobs = text(phase(key, made_by or version), 0, length)
+    return ScoredResponse(Response(key, 1, version, tokens, logprobs, FinishReason.STOP, "r"), 0.5)
+
+
+GROUP = Group(PromptKey(0, 0), (1,), tuple(map(response, KEYS)))
+TRAINED = Trained(1, (GROUP,), FIRST, SECOND, 0.0)
+
+
+def prompt(step=1, index=0, fate=None):
+    return Row("prompts", (step, 0, index), (fate,))
+
+
+def sample(number, attempt=1, failures=0, outcome=None, step=1):
+    return Row("trajectories", (step, 0, 0, number), (attempt, failures, 1, None, outcome))
+
+
+def chunk(size, start=0, number=0):
+    return Row("chunks", (1, 0, 0, number, start), (size,))
+
+
+def boundary(step, drawn, queue=()):
+    return Row("boundaries", (step,), (0, drawn, json.dumps(queue)))
+
+
+def gone(row):
+    return replace(row, values=None)
+
+
+def committed(*rows):
+    return Committed(rows)
+
+
+def submitted(replica="a", attempt=1, prefix=0):
+    return Submitted(replica, KEYS[0], attempt, 1, prefix)
+
+
+START = committed(boundary(0, 0))
+OPENED = committed(Row("rounds", (1,), (1, 2)), prompt(), sample(0), sample(1))
+SETTLED = (prompt(fate="trained"), sample(0, outcome="trained"), sample(1, outcome="trained"))
+CLOSED = committed(*SETTLED, boundary(1, 1))
+PUBLISHED = Published(1, 0, FIRST, 0.0)
+RUN = (START, PUBLISHED, OPENED, submitted(), TRAINED, CLOSED)
+
+
+def broken_by(*events, end=None):
+    invariants = Invariants(2, 10, lambda: 0.0)
+    for event in events:
+        invariants(event)
+    if end is not None:
+        invariants.end(end)
+    return invariants.broken and invariants.broken.invariant
+
+
+def test_a_right_run_breaks_nothing():
+    assert broken_by(*RUN, Checkpointed(1, 0.0), Restored(1, SECOND), end=1) is None
+
+
+def test_a_rewind_gives_everything_back():
+    undone = committed(
+        gone(boundary(1, 1)), gone(prompt()), gone(sample(0)), gone(sample(1)), gone(Row("rounds", (1,), ()))
+    )
+    again = (Published(2, 0, FIRST, 0.0), committed(prompt(), sample(0), sample(1)))
+    second = Group(PromptKey(0, 0), (1,), tuple(response(key, version=2) for key in KEYS))
+    events = (*RUN, Restored(0, FIRST), undone, *again, replace(TRAINED, groups=(second,)), CLOSED)
+    assert broken_by(*events, end=1) is None
+
+
+def test_the_first_violation_is_kept_and_told_once():
+    told = []
+    invariants = Invariants(2, 10, lambda: 7.5, lambda: told.append(1))
+    for event in (Loaded("r", 9, 1, 0.0), Loaded("r", 8, 1, 0.0)):
+        invariants(event)
+    assert str(invariants.broken) == "one version: r loaded other weights as version 9 (at 7.500 s, event 1)"
+    assert told == [1]
+
+
+@pytest.mark.parametrize(
+    ("invariant", "events"),
+    [
+        ("one place", (*RUN, committed(prompt(step=2)))),
+        ("one place", (OPENED, committed(boundary(1, 2)))),
+        ("one place", (OPENED, committed(prompt(fate="requeued"), boundary(1, 1)))),
+        ("one place", (OPENED, committed(prompt(fate="filtered"), boundary(1, 1, ["0.0"])))),
+        ("trained once", (*RUN, Published(2, 1, SECOND, 0.0), replace(TRAINED, step=2, before=SECOND))),
+        ("trained once", (PUBLISHED, replace(TRAINED, groups=(GROUP, GROUP)))),
+        ("trained once", (PUBLISHED, OPENED, TRAINED, committed(boundary(1, 1)))),
+        ("trained once", (PUBLISHED, OPENED, CLOSED)),
+        ("whole groups", (PUBLISHED, replace(TRAINED, groups=(replace(GROUP, responses=GROUP.responses[:1]),)))),
+        ("whole groups", (PUBLISHED, replace(TRAINED, groups=(replace(GROUP, prompt=PromptKey(0, 1)),)))),
+        ("one version", (TRAINED,)),
+        ("one version", (Loaded("r", 1, SECOND, 0.0),)),
+        ("one lease", (PUBLISHED, OPENED, submitted(), submitted(replica="b"))),
+        ("no progress lost", (OPENED, committed(chunk(5)), submitted(prefix=4))),
+        ("no progress lost", (OPENED, committed(chunk(5)), committed(gone(chunk(5))))),
+        ("no progress lost", (*RUN, committed(gone(boundary(1, 1))))),
+        ("no progress lost", (*RUN, Checkpointed(1, 0.0), Restored(0, FIRST))),
+        ("one history", (PUBLISHED, Published(1, 0, SECOND, 0.0))),
+        ("one history", (*RUN, Published(2, 1, FIRST, 0.0))),
+        ("one history", (PUBLISHED, replace(TRAINED, step=2))),
+        ("one history", (PUBLISHED, replace(TRAINED, before=SECOND))),
+        ("one history", (Restored(0, SECOND),)),
+        ("one history", (Reported(RuntimeStatus(term=2), 5), Reported(RuntimeStatus(term=1), 6))),
+        ("one history", (Reported(RuntimeStatus(term=2), 5), Reported(RuntimeStatus(term=2), 4))),
+        ("one history", (Reported(RuntimeStatus(term=1, round=1, stage="Generating"), 1),)),
+    ],
+)
+def test_each_is_broken_by_what_breaks_it(invariant, events):
+    assert broken_by(*events) == invariant
+
+
+def test_tokens_of_other_weights_are_seen_whatever_their_version_says():
+    forged = replace(GROUP, responses=(response(KEYS[0]), response(KEYS[1], version=1, made_by=2)))
+    assert broken_by(PUBLISHED, replace(TRAINED, groups=(forged,))) == "one version"
+
+
+def test_tokens_may_go_when_a_reward_failed_or_the_round_is_closed():
+    assert broken_by(OPENED, committed(chunk(5)), committed(gone(chunk(5)), sample(0, failures=1))) is None
+    assert broken_by(PUBLISHED, OPENED, committed(chunk(5)), TRAINED, committed(*CLOSED.rows, gone(chunk(5)))) is None
+
+
+def test_a_late_submit_of_an_older_attempt_is_not_blamed():
+    assert broken_by(OPENED, committed(chunk(5), sample(0, attempt=2)), submitted(prefix=0)) is None
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_job_that_ends_early_or_late_has_not_ended_right(rounds):
+    assert broken_by(*RUN, end=rounds) == "the job ends"
+
+
+def test_a_job_ends_with_nothing_open():
+    assert broken_by(*RUN, committed(prompt(step=2, index=1)), end=1) == "one place"
+    assert broken_by(*RUN, committed(sample(0, step=2)), end=1) == "trained once"
