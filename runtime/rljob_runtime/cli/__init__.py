@@ -1,4 +1,4 @@
-"""The `rljob` command: `run`, `status`, `bench`, `trace`."""
+"""The `rljob` command: `run`, `status`, `bench`, `simulate`, `trace`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from rljob_runtime.cli.bench import bench
 from rljob_runtime.cli.run import run
+from rljob_runtime.cli.simulate import simulate
 from rljob_runtime.cli.status import status
 from rljob_runtime.cli.trace import trace
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(status)
 app.command()(bench)
+app.command()(simulate)
 app.add_typer(trace)
 
 __all__ = ["app"]

@@ -1,0 +1,134 @@
+"""`rljob simulate`: small jobs under virtual time, each with faults of its own, until an invariant breaks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rljob_runtime.cli.files import fail
+from rljob_runtime.simulation.faults import FaultPlan, shrink
+from rljob_runtime.simulation.pace import loop_time
+from rljob_runtime.simulation.play import Outcome, play
+from rljob_runtime.simulation.scenario import Scenario, draw_scenario, plan_of
+from rljob_runtime.simulation.timeline import Timeline
+
+# Seeds that a worker takes at once.
+_PORTION = 8
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            help='Faults to play instead of the seed\'s own: `TIME KIND TARGET DURATION; ...`, or "" for none.'
+        ),
+    ] = None,
+    trace_out: Annotated[
+        Path | None, typer.Option(help="Write the run, or the failing one, as a timeline for ui.perfetto.dev.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to run side by side.")] = 1,
+) -> None:
+    """Run the real coordinator under virtual time with seeded faults, and check its invariants after every event.
+
+    Every seed is a job, machines and faults. The first failing one is made as small as it still fails, and printed with
+    the command that plays it again. Exit status: 0 when all hold, 1 when one does not.
+    """
+    if plan is not None and seeds != 1:
+        raise fail("--plan is for one seed: --seeds 1 --seed N would be right")
+    try:
+        faults = None if plan is None else FaultPlan.parse(plan)
+    except ValueError as error:
+        raise fail(f"--plan: {error}") from None
+    if trace_out is not None and not trace_out.absolute().parent.is_dir():
+        raise fail(f"--trace-out {trace_out}: {trace_out.absolute().parent} is no folder")
+    # What the coordinator warns of is what faults are for.
+    logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
+    console = Console()
+    failed = _first_failing(console, seed, seeds, jobs, faults)
+    if trace_out is not None:
+        _trace(failed if failed is not None else seed, faults, trace_out)
+        console.print(f"timeline of seed {failed if failed is not None else seed}: {trace_out}", soft_wrap=True)
+    if failed is None:
+        return
+    _explain(console, failed, faults)
+    raise typer.Exit(1)
+
+
+def _first_failing(console: Console, first: int, count: int, jobs: int, faults: FaultPlan | None) -> int | None:
+    """Play the seeds in order, up to one that fails."""
+    total = events = coordinators = 0
+    seconds = 0.0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("seeds", total=count)
+        for seed, outcome in _outcomes(first, count, jobs, faults):
+            total, events, seconds = total + 1, events + outcome.events, seconds + outcome.seconds
+            coordinators += outcome.coordinators
+            progress.advance(bar)
+            if not outcome.passed:
+                return seed
+    console.print(
+        f"{total} seeds from {first}: every invariant held after each of {events:,} events, in {seconds / 3600:.1f} "
+        f"simulated hours with {coordinators:,} coordinators",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return None
+
+
+def _outcomes(first: int, count: int, jobs: int, faults: FaultPlan | None) -> Iterator[tuple[int, Outcome]]:
+    seeds = range(first, first + count)
+    if jobs == 1:
+        for seed in seeds:
+            yield seed, _play(seed, faults)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(seeds, pool.map(_play, seeds, [faults] * count, chunksize=_PORTION), strict=True)
+        pool.shutdown(cancel_futures=True)
+
+
+def _play(seed: int, faults: FaultPlan | None) -> Outcome:
+    scenario = draw_scenario(seed)
+    return play(scenario, plan_of(scenario) if faults is None else faults)
+
+
+def _trace(seed: int, faults: FaultPlan | None, file: Path) -> None:
+    scenario, timeline = draw_scenario(seed), Timeline(loop_time)
+    play(scenario, plan_of(scenario) if faults is None else faults, [timeline])
+    try:
+        timeline.write(file)
+    except OSError as error:
+        raise fail(f"--trace-out {file} cannot be written: {error.strerror}") from None
+
+
+def _explain(console: Console, seed: int, faults: FaultPlan | None) -> None:
+    scenario = draw_scenario(seed)
+    plan = plan_of(scenario) if faults is None else faults
+    with console.status("shrinking the plan"):
+        smallest = shrink(plan, lambda smaller: not play(scenario, smaller).passed)
+    outcome = play(scenario, smallest)
+    lines = [
+        f"seed {seed} fails. {_size(scenario)}",
+        f"  {outcome.violation}",
+        f"  faults, {len(smallest.faults)} of {len(plan.faults)}: TIME KIND TARGET DURATION",
+        *(f"    {fault}" for fault in smallest.faults),
+        "again, with a timeline:",
+        f'  rljob simulate --seeds 1 --seed {seed} --plan "{smallest}" --trace-out seed-{seed}.json',
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(scenario: Scenario) -> str:
+    return (
+        f"{scenario.machines} machines x {scenario.site.replicas} replicas, {scenario.rounds} rounds of "
+        f"{scenario.prompts} x {scenario.responses} responses"
+    )
