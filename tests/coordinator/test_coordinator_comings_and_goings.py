@@ -6,7 +6,13 @@ from collections.abc import Callable
 import pytest
 from coordinator_kit import Stage, until
 
-from rljob_api.status import FinishedOutcome
+from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
+from rljob_runtime.coordinator.protocols import PeerGone
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.events import Event, Loaded, Published, Submitted
 from rljob_runtime.simulation.wire import Trouble
 
@@ -113,3 +119,61 @@ def test_weights_asked_for_by_a_newcomer_during_an_update_do_not_get_an_old_numb
     assert stage.play(faults).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
     assert versions == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+def test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer(stage):
+    """The trainer dies while others generate, which nobody notices; then the last machines die. Who comes back can get
+    the round's weights only from a trainer that is started anew."""
+
+    def trouble() -> None:
+        for name in ("trainer", "rollout-0", "rollout-1"):
+            stage.world.kill(name)
+
+    assert once(stage, lambda event: isinstance(event, Submitted), trouble) == []
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+    assert len(stage.control.reports) < 100
+
+
+def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
+    """Two calls wait for a trainer when it dies; the second to hear of it finds another one started."""
+
+    async def program():
+        started = []
+
+        class Slow:
+            def __init__(self, fails_after: float) -> None:
+                self.fails_after = fails_after
+
+            async def start(self, term):
+                return "state"
+
+            async def export(self, term):
+                await asyncio.sleep(self.fails_after)
+                raise PeerGone("dead")
+
+        class Binding:
+            async def trainer(self, term, members):
+                started.append(Slow(fails_after=1.0))
+                return started[-1]
+
+            async def release(self, member):
+                pass
+
+        settings = Settings.of(stage.job)
+        reporter = Reporter(SimulatedControlPlane(stage.job, 1), RuntimeStatus(), settings.back_off)
+        seat = TrainerSeat(Binding(), 1, settings, reporter)
+        seat.follow([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
+        await seat.start()
+        late = asyncio.ensure_future(seat.call(lambda trainer: trainer.export(1)))
+        await asyncio.sleep(0.1)
+        started[0].fails_after = 0.0
+        with pytest.raises(TrainerLost):
+            await seat.call(lambda trainer: trainer.export(1))
+        await seat.start()
+        with pytest.raises(TrainerLost):
+            await late
+        assert await seat.call(lambda trainer: trainer.start(1)) == "state"
+        assert len(started) == 2
+
+    clock.run(program())

@@ -77,6 +77,8 @@ class Fleet:
         self.on_change: Callable[[], None] = lambda: None
         self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
         self.version: int | None = None
+        self.starved = False
+        """Nobody here holds the version in hand, and the trainer that could ship it is lost."""
 
     # --- questions ---
 
@@ -244,7 +246,11 @@ class Fleet:
                     await self.bring(self.version, self._ship)
                 except StaleTerm:
                     raise
-                except (PeerError, TrainerLost) as error:
+                except TrainerLost as error:
+                    log.warning("nobody holds version %d any more: %s", self.version, error)
+                    self.starved = True
+                    self.on_change()
+                except PeerError as error:
                     log.warning("newcomers not fed yet: %s", error)
                     await asyncio.sleep(self._settings.heartbeat)
                     self._arrival.set()
@@ -360,7 +366,7 @@ class Fleet:
     def forget_weights(self) -> None:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next
         `bring`."""
-        self.version = None
+        self.version, self.starved = None, False
 
 
 def _note(machine: Machine, status: RelayStatus) -> None:

@@ -146,7 +146,7 @@ class Generation:
             # Also when nothing is left to do: a former coordinator may have died before it aborted the losers.
             await self._track_replicas()
             while await self._goes_on():
-                if self._interrupted:
+                if self._interrupted or self._fleet.starved:
                     await self._stand_down()
                     raise Interrupted
                 await self._track_replicas()

@@ -80,19 +80,22 @@ class TrainerSeat:
 
     async def call(self, method: Callable[[Trainer], Coroutine[Any, Any, T]]) -> T:
         """One call, at most until the trainer's pods change. Raises `TrainerLost`, or `Refused` if it says no."""
-        if self._trainer is None or self._changed.is_set():
-            await self._lose("its pods changed")
+        trainer = self._trainer
+        if trainer is None:
+            raise TrainerLost("the trainer was lost")
+        if self._changed.is_set():
+            await self._lose(trainer, "its pods changed")
             raise TrainerLost("the trainer's pods changed")
-        call = asyncio.create_task(method(self._trainer))
+        call = asyncio.create_task(method(trainer))
         watch = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({call, watch}, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
                 return call.result()
-            await self._lose("its pods changed")
+            await self._lose(trainer, "its pods changed")
             raise TrainerLost("the trainer's pods changed")
         except (PeerGone, PeerTimeout) as error:
-            await self._lose(error)
+            await self._lose(trainer, error)
             raise TrainerLost(str(error)) from error
         finally:
             for task in (call, watch):
@@ -103,7 +106,10 @@ class TrainerSeat:
         """Have the trainer publish the weights after `step` to this chain (`Fleet.bring` asks for it)."""
         self.last_publish = await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
 
-    async def _lose(self, reason: object) -> None:
+    async def _lose(self, trainer: Trainer, reason: object) -> None:
+        """Let go of it, once: a call that fails late must not end the one that was started since."""
+        if trainer is not self._trainer:
+            return
         log.warning("trainer lost: %s", reason)
         self._trainer = None
         self._reporter.event(stage="Starting")
