@@ -32,6 +32,8 @@ CHECKPOINTS = (
 )
 WORKLOADS = "tests/workloads/test_workloads_generators.py"
 ESCAPES = "tests/rewards/test_rewards_escapes.py"
+COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
+SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
@@ -440,6 +442,59 @@ MUTANTS: tuple[Mutant, ...] = (
         "pod.name, uid=pod.uid)",
         "pod.name)",
         DELETIONS,
+    ),
+    # --- faults: what only the simulator finds ---
+    Mutant(
+        "replicas are known by their names",
+        f"{RUNTIME}/coordinator/generation.py",
+        "present.get(name) is not replica",
+        "name not in present",
+        (f"{COMINGS}::test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed",),
+    ),
+    Mutant(
+        "a late abort ends a later attempt",
+        f"{RUNTIME}/rollout/ledger.py",
+        "if self._attempts.get(key, 0) <= attempt:",
+        "if attempt:",
+        ("tests/rollout/test_rollout_policies.py::test_an_attempt_starts_at_most_once_and_only_upwards",),
+    ),
+    Mutant(
+        "weights are published whatever step they are of",
+        f"{RUNTIME}/training/trainer.py",
+        'if step != session.position.step:\n            raise Refused(\n                f"version',
+        'if step is None:\n            raise Refused(\n                f"version',
+        ("tests/training/test_training_trainer.py::test_weights_are_published_for_the_step_that_they_are_of",),
+    ),
+    Mutant(
+        "nobody starts the trainer for starving machines",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "self.starved = True",
+        "self.starved = False",
+        (f"{COMINGS}::test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer",),
+    ),
+    Mutant(
+        "a call that fails late ends the next trainer",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        "if trainer is not self._trainer:",
+        "if trainer is None:",
+        (f"{COMINGS}::test_a_call_that_fails_late_does_not_end_the_next_trainer",),
+    ),
+    Mutant(
+        "a restart begins a response again from nothing",
+        f"{RUNTIME}/coordinator/generation.py",
+        "self._partials.restore(key, partial)",
+        "pass",
+        (f"{SEEDS}[0]", f"{SEEDS}[1]", f"{SEEDS}[2]"),
+    ),
+    Mutant(
+        "the simulator does not look at tokens",
+        f"{RUNTIME}/simulation/invariants.py",
+        "(response.token_ids, response.logprobs) == made",
+        "made is not None",
+        (
+            "tests/simulation/test_simulation_invariants.py"
+            "::test_tokens_of_other_weights_are_seen_whatever_their_version_says",
+        ),
     ),
     # --- the engine model ---
     Mutant(
