@@ -57,6 +57,15 @@ def test_a_crash_of_the_coordinator_takes_another_one():
     assert play(SCENARIO, FaultPlan.parse("4 crash coordinator 1")).coordinators == 2
 
 
+@pytest.mark.parametrize("kind", ["hang", "slow", "partition", "loss", "duplication", "reordering", "disk-full"])
+def test_a_fault_of_the_coordinators_place_outlives_the_coordinator(kind):
+    """It crashes inside the fault; its successor feels the rest of it, and the end."""
+    ended = []
+    plan = FaultPlan.parse(f"3 {kind} coordinator 6; 5 crash coordinator 1")
+    assert play(SCENARIO, plan, [lambda event: ended.append(event) if isinstance(event, FaultEnded) else None]).passed
+    assert len(ended) == 2
+
+
 def test_faults_matter():
     calm = play(SCENARIO, FaultPlan())
     for fault in ("4 hang trainer 30", "2 partition rollout-0 30", "4 crash coordinator 9"):

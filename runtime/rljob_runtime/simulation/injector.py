@@ -173,7 +173,8 @@ class Injector:
             case Kind.CLOCK:
                 return self._fast_coordinator()
             case _:
-                return _trouble(seat.condition, fault.kind, seat.changed)
+                # Another coordinator may sit there at the end.
+                return _trouble(seat.condition, fault.kind, lambda: seat.changed())
 
     def _fast_coordinator(self) -> Undo:
         """It compares its clock with nobody's, so one that runs fast is a world that runs slow."""

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.coordinator.coordinator import Coordinator
@@ -108,6 +109,7 @@ class _Run:
 
     async def to_the_end(self) -> None:
         scenario = self._scenario
+        asyncio.get_running_loop().set_exception_handler(self._stumbled)
         self._broken = asyncio.Event()
         self._invariants = Invariants(scenario.responses, scenario.prompts_an_epoch, loop_time, self._broken.set)
         self._world = World(
@@ -133,6 +135,14 @@ class _Run:
         for task in (job, stop):
             task.cancel()
         await asyncio.gather(job, stop, return_exceptions=True)
+
+    def _stumbled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop failed: nobody waits for it, so nobody else would tell."""
+        if "handle" in context:
+            self.fail("the simulator works", f"{context['message']}: {context.get('exception')!r}")
+            self._broken.set()
+        else:
+            loop.default_exception_handler(context)
 
     def _judge(self, finished: Finished) -> None:
         if finished.outcome is not FinishedOutcome.COMPLETE:
