@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_api.status import Finished, RoundReport
+from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
@@ -111,11 +112,13 @@ class Stage:
                 replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
                 self.term,
                 observers=[lambda report, trained: self.closed.append(report)],
+                before=self.control.reports[-1] if self.control.reports else None,
             )
             return await self.coordinator.run()
         finally:
             store.close()
             assert self.invariants.broken is None, str(self.invariants.broken)
+            assert not objects_left_out(self.control.reports)
 
     def play(self, *meanwhile: Callable[[Stage], Awaitable[None]], **changes: Any) -> Finished | None:
         """Run to the end under virtual time, with these going on beside it."""
@@ -140,6 +143,12 @@ class Stage:
         """Ids the final weights were trained on, in order."""
         trainer = self.world.process("trainer").peer
         return [key for step in trainer.history for key in step]
+
+
+def objects_left_out(reports: list[RuntimeStatus]) -> set[str]:
+    """Fields that held an object in one report and nothing in the next: API servers before 1.21 refuse that."""
+    held = [{name for name, value in report.to_dict().items() if isinstance(value, dict)} for report in reports]
+    return {name for before, after in pairwise(held) for name in before - after}
 
 
 async def until(condition: Callable[[], bool], tick: float = 0.05) -> None:

@@ -315,6 +315,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "get_if_exists=False,",
         ("tests/coordinator/test_coordinator_contract.py::test_the_next_coordinator_finds_the_same_processes",),
     ),
+    Mutant(
+        "the numbers of a lost store are used again",
+        f"{RUNTIME}/scheduling/versions.py",
+        "return self if self.history else self.seen(version + UNREPORTED)",
+        "return self",
+        (
+            "tests/coordinator/test_coordinator_lost_store.py::"
+            "test_a_history_that_was_lost_begins_above_what_was_reported",
+        ),
+    ),
+    Mutant(
+        "an object that was reported is left out",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "last_round=boundary.report or self._reporter.draft.last_round,",
+        "last_round=boundary.report,",
+        (
+            "tests/coordinator/test_coordinator_rounds.py::"
+            "test_the_trainer_dies_at_any_time_and_the_store_follows_its_checkpoint[4.0]",
+        ),
+    ),
     # --- rollout: what was asked for, from the weights that were asked for ---
     Mutant(
         "a replica obeys a former coordinator",

@@ -83,6 +83,7 @@ class Coordinator:
         self._settings = settings
         self._term = term
         self._observers = observers
+        self._before = before
         self._reporter = Reporter(control, taken_up(before or RuntimeStatus(), term), settings.back_off)
         self._reporter.on_written = on_report
         self._fleet = Fleet(binding, term, settings, self._reporter)
@@ -208,7 +209,8 @@ class Coordinator:
         self._reporter.event(
             round=boundary.step,
             totals=totals,
-            last_round=boundary.report,
+            # At the first boundary there is none. What was reported stays, see `reporting.LASTING_FIELDS`.
+            last_round=boundary.report or self._reporter.draft.last_round,
             long_queue=len(boundary.queue),
             reward_first=first,
             reward_last=last,
@@ -313,6 +315,8 @@ class Coordinator:
         """The weights after `step` are in every replica; under the version they had if they were published before and
         no relay can hold a newer one."""
         versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
+        if self._before is not None:
+            versions = versions.reported(self._before.weight_version or 0)
         version = versions.current(step)
         if version is None:
             version = number = versions.next_version()

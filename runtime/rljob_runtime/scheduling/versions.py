@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+UNREPORTED = 2
+"""Versions that may be published after a report: the first of a coordinator's life, and the one after its round."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -47,6 +50,11 @@ class Versions:
     def seen(self, version: int) -> Versions:
         """With `version` known to exist somewhere."""
         return replace(self, floor=max(self.floor, version))
+
+    def reported(self, version: int) -> Versions:
+        """With `version` as the newest that a former coordinator reported (0: none). A history that is empty all the
+        same was lost with its store: the numbers that may have been used since that report are left out too."""
+        return self if self.history else self.seen(version + UNREPORTED)
 
     def current(self, step: int) -> int | None:
         """The version under which relays can still be given the weights after `step`: they only go upwards, so it is
