@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,8 @@ async def run(identity: Identity) -> int:
         try:
             return await _alongside(in_office(), _head(node), control.run())
         finally:
-            ray.shutdown()
+            if ray.is_initialized():
+                ray.shutdown()
 
 
 async def _coordinate(
@@ -127,14 +130,45 @@ async def _connect(identity: Identity, node: RayNode) -> None:
                 await asyncio.sleep(0.2)
                 continue
             try:
-                await asyncio.to_thread(
-                    ray.init,
-                    address=f"{identity.pod_ip}:{RAY_PORT}",
-                    namespace=identity.job,
-                    log_to_driver=False,
-                    configure_logging=False,
-                )
+                await _aside(lambda: _drive(identity))
                 return
             except (ConnectionError, RuntimeError, ValueError) as error:
                 log.info("the head does not answer yet: %s", error)
                 await asyncio.sleep(1.0)
+
+
+def _drive(identity: Identity) -> None:
+    ray.init(
+        address=f"{identity.pod_ip}:{RAY_PORT}",
+        namespace=identity.job,
+        log_to_driver=False,
+        configure_logging=False,
+    )
+
+
+async def _aside(work: Callable[[], None]) -> None:
+    """Run blocking work in a thread that the end of the process does not wait for: a driver whose head has died goes on
+    trying for `HEAD_ABSENCE_SECONDS`, and the pod must end so that the next one brings a head."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # handed to whoever awaits
+            error = raised
+        # Nobody listens any more when the loop is closed.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name="driver", daemon=True).start()
+    await done
