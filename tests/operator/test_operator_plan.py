@@ -372,6 +372,19 @@ def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
     assert not cluster.status.is_true("Stalled")
 
 
+def test_the_same_refusal_at_the_next_try_writes_nothing() -> None:
+    cluster = Cluster(make_job())
+    cluster.carry_out(cluster.decide(), refuses="rollout-0")
+    cluster.carry_out(cluster.decide(), refuses="rollout-0")
+    stalled_since = cluster.status.condition("Stalled").last_transition_time
+    cluster.now += timedelta(seconds=15)
+    again = refused(cluster.decide(), cluster.job, {"rollout-0": Trouble("QuotaExceeded", "")}, cluster.now)
+    assert stalled_since == NOW
+    assert again.creations
+    assert again.status is None
+    assert again.events == ()
+
+
 def test_a_pod_lost_during_a_refused_edit_is_replaced() -> None:
     cluster = running()
     assert cluster.status.accepted == accept(cluster.job)

@@ -436,6 +436,13 @@ MUTANTS: tuple[Mutant, ...] = (
         EDITS,
     ),
     Mutant(
+        "the same refusal is told anew at every try",
+        f"{OPERATOR}/policies/conditions.py",
+        "before.conditions, generation, now)",
+        "status.conditions, generation, now)",
+        ("tests/operator/test_operator_plan.py::test_the_same_refusal_at_the_next_try_writes_nothing",),
+    ),
+    Mutant(
         "a refused edit counts as Ready",
         f"{OPERATOR}/policies/conditions.py",
         "facts.is_ready and facts.refused is None",

@@ -116,10 +116,13 @@ def phase(facts: Facts) -> Phase:
     return Phase.STARTING if facts.pods else Phase.PENDING
 
 
-def stalled_now(status: RLJobStatus, trouble: Trouble, generation: int, now: datetime) -> RLJobStatus:
-    """The status with Stalled for a reason that turned up after the rest was decided."""
+def stalled_now(
+    status: RLJobStatus, before: RLJobStatus, trouble: Trouble, generation: int, now: datetime
+) -> RLJobStatus:
+    """The status with Stalled for a reason that turned up after the rest was decided. `before` is what was written: the
+    same refusal at the next try is no transition."""
     kept = [c for c in status.conditions if c.type not in (STALLED, RECONCILING)]
-    (stalled,) = stamp([_condition(STALLED, True, trouble)], status.conditions, generation, now)
+    (stalled,) = stamp([_condition(STALLED, True, trouble)], before.conditions, generation, now)
     return status.model_copy(update={"conditions": (*kept, stalled)})
 
 

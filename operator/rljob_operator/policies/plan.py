@@ -97,7 +97,7 @@ def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: date
 
 def stalled(before: Plan, job: RLJob, status: RLJobStatus, trouble: Trouble, now: datetime) -> Plan:
     """The plan with this status, Stalled for a reason found while carrying it out."""
-    status = conditions.stalled_now(status, trouble, job.metadata.generation, now)
+    status = conditions.stalled_now(status, job.status, trouble, job.metadata.generation, now)
     events = tuple(transitions(job.status, status, before.losses))
     return replace(before, status=_changed(job, status), events=events)
 
