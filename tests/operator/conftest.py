@@ -16,10 +16,9 @@ import yaml
 
 sys.path.append(str(Path(__file__).parent))
 
-from operator_kit import Server, admin, options, running, until
+from operator_kit import Server, admin, make_namespace, options, running, until
 
 from rljob_api.crd import strip_cel
-from rljob_operator.kube.client import Kube
 
 APPLY = "application/apply-patch+yaml"
 CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
@@ -63,16 +62,6 @@ async def server(connection: kopf.ConnectionInfo) -> AsyncIterator[Server]:
     async with admin(connection) as kube:
         await make_namespace(kube, name)
         yield Server(kube, name)
-
-
-async def make_namespace(kube: Kube, name: str) -> None:
-    """A namespace with the account that its controller would make."""
-    headers = {"Content-Type": "application/json"}
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await kube._send("POST", "/api/v1/namespaces", json.dumps(body).encode(), {}, headers)
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-    path = f"/api/v1/namespaces/{name}/serviceaccounts"
-    await kube._send("POST", path, json.dumps(account).encode(), {}, headers)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
@@ -201,6 +202,16 @@ class FaultyKube(Kube):
         answer = await super()._send(method, path, *args)
         self.after(number, method, path)
         return answer
+
+
+async def make_namespace(kube: Kube, name: str) -> None:
+    """A namespace with the account that its controller would make."""
+    headers = {"Content-Type": "application/json"}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await kube._send("POST", "/api/v1/namespaces", json.dumps(body).encode(), {}, headers)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    path = f"/api/v1/namespaces/{name}/serviceaccounts"
+    await kube._send("POST", path, json.dumps(account).encode(), {}, headers)
 
 
 @contextlib.asynccontextmanager

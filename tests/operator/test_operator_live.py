@@ -8,7 +8,7 @@ from typing import Any
 
 import kopf
 import pytest
-from operator_kit import FaultyKube, Server, condition, gone, merged, options, patch, running, until
+from operator_kit import FaultyKube, Server, condition, gone, make_namespace, merged, options, patch, running, until
 
 from rljob_operator.kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
 from rljob_operator.policies.config import Config
@@ -287,8 +287,6 @@ async def test_a_silent_coordinator_is_replaced(connection: kopf.ConnectionInfo,
 
 
 async def test_namespaced_mode_and_a_second_namespace(connection: kopf.ConnectionInfo, server: Server) -> None:
-    from conftest import make_namespace
-
     other = Server(server.kube, f"{server.namespace}-b")
     await make_namespace(server.kube, other.namespace)
     async with running(connection, options(server.namespace)):
