@@ -147,9 +147,16 @@ def carrying(variable: str, value: str) -> list[Process]:
 
 
 def sweep(variable: str, value: str, timeout: float = 10) -> None:
-    """SIGKILL everything that carries ``variable=value``, until nothing does."""
+    """SIGKILL everything that carries ``variable=value``, until two looks find nothing: in the middle of its exec a
+    process has no environment to be known by."""
     end = time.monotonic() + timeout
-    while left := carrying(variable, value):
+    looks = 0
+    while looks < 2:
+        if not (left := carrying(variable, value)):
+            looks += 1
+            time.sleep(0.1)
+            continue
+        looks = 0
         for process in left:
             process.signal(signal.SIGKILL)
         if time.monotonic() > end:
