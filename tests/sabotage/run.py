@@ -1,7 +1,7 @@
 """Breaks the code one line at a time and demands that the tests notice.
 
-Each mutant is applied to a copy of the tree, and only the tests named with it run there. A mutant that survives, a line
-that is no longer there, and a test that fails without the mutant are all failures of this run.
+Each mutant is applied to a copy of the tree, two at a time, and only the tests named with it run there. A mutant that
+survives, a line that is no longer there, and a test that fails without the mutant are all failures of this run.
 
     python tests/sabotage/run.py [NAME ...]
 """
@@ -14,12 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
+TREES = 2
+"""Copies of the tree, and so mutants tried at a time."""
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed; anything else means that the mutant broke the run itself."""
 
@@ -29,25 +35,53 @@ def main(names: list[str]) -> int:
         print(f"sabotage: there is no mutant named {', '.join(sorted(unknown))}")
         return 2
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
-        tree = Path(folder)
-        for part in COPIED:
-            source = ROOT / part
-            (shutil.copytree if source.is_dir() else shutil.copy2)(source, tree / part)
-        status, output = _pytest(tree, tuple(sorted({test for mutant in chosen for test in mutant.tests})))
-        if status != 0:
-            print(output[-4000:])
-            print("sabotage: these tests must pass without any mutant")
-            return 1
-        print("the tests pass without any mutant", flush=True)
-        survived = [mutant.name for mutant in chosen if not _caught(tree, mutant)]
+    with tempfile.TemporaryDirectory(prefix="sabotage-") as folder, ThreadPoolExecutor(TREES) as pool:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(TREES):
+            trees.put(_copy(Path(folder) / str(number)))
+        untouched = pool.submit(_untouched, trees, tuple(sorted({test for mutant in chosen for test in mutant.tests})))
+        caught = list(pool.map(lambda mutant: _caught(trees, mutant), chosen))
+        healthy = untouched.result()
+    survived = [mutant.name for mutant, was_caught in zip(chosen, caught, strict=True) if not was_caught]
     print(f"sabotages: {len(chosen) - len(survived)} caught, {len(survived)} survived")
     for name in survived:
         print(f"  survived: {name}")
-    return 1 if survived else 0
+    return 1 if survived or not healthy else 0
 
 
-def _caught(tree: Path, mutant: Mutant) -> bool:
+def _copy(tree: Path) -> Path:
+    tree.mkdir()
+    for part in COPIED:
+        source = ROOT / part
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, tree / part)
+    return tree
+
+
+@contextmanager
+def _one_of(trees: SimpleQueue[Path]) -> Iterator[Path]:
+    tree = trees.get()
+    try:
+        yield tree
+    finally:
+        trees.put(tree)
+
+
+def _untouched(trees: SimpleQueue[Path], tests: tuple[str, ...]) -> bool:
+    with _one_of(trees) as tree:
+        status, output = _pytest(tree, tests, limit=1800)
+    if status != 0:
+        print(f"{output[-4000:]}\nsabotage: these tests must pass without any mutant", flush=True)
+        return False
+    print("the tests pass without any mutant", flush=True)
+    return True
+
+
+def _caught(trees: SimpleQueue[Path], mutant: Mutant) -> bool:
+    with _one_of(trees) as tree:
+        return _caught_in(tree, mutant)
+
+
+def _caught_in(tree: Path, mutant: Mutant) -> bool:
     path = tree / mutant.file
     original = path.read_text(encoding="utf-8")
     if original.count(mutant.line) != 1:
@@ -68,7 +102,7 @@ def _caught(tree: Path, mutant: Mutant) -> bool:
     return True
 
 
-def _pytest(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+def _pytest(tree: Path, tests: tuple[str, ...], limit: float = 600) -> tuple[int, str]:
     # The copy's packages come before the editable install. No bytecode: a mutant can keep a file's size and second.
     path = os.pathsep.join(str(tree / part) for part in ("crds", "operator", "runtime"))
     done = subprocess.run(
@@ -77,7 +111,7 @@ def _pytest(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         env=os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=limit,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
