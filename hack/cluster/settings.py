@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout. It is mounted into the pods of real nodes."""
@@ -179,25 +180,36 @@ def routes() -> list[str]:
 
 @contextlib.contextmanager
 def locked(what: str, timeout: float = 1800, waiting: str = "") -> Iterator[None]:
-    """Hold the cache's lock ``what`` against other processes.
+    """Hold the cache's lock ``what`` against other processes. Its file goes with the holder.
 
     Raises ClusterError when it is not free within ``timeout`` seconds. The kernel frees it when the holder dies.
     """
-    folder = cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    path = cache_dir() / f".{what}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + timeout
-    with open(folder / f".{what}.lock", "w") as handle:
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if waiting and not told:
-                    print(waiting, flush=True)
-                    told = True
-                if time.monotonic() > end:
-                    message = f"{folder}/.{what}.lock was held for {timeout:.0f} s by another process"
-                    raise ClusterError(message) from None
-                time.sleep(0.2)
-        yield
+    while (handle := _take(path)) is None:
+        if waiting:
+            print(waiting, flush=True)
+            waiting = ""
+        if time.monotonic() > end:
+            raise ClusterError(f"{path} was held for {timeout:.0f} s by another process")
+        time.sleep(0.2)
+    with handle:
+        try:
+            yield
+        finally:
+            path.unlink()
+
+
+def _take(path: Path) -> IO[str] | None:
+    """The file, open and locked; None while somebody else has it."""
+    handle = open(path, "w")  # noqa: SIM115
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A holder that ended since took the file's name with it: what is locked here would keep nobody out.
+        if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    handle.close()
+    return None

@@ -91,3 +91,23 @@ def test_lock_is_waited_for_and_freed_by_death(monkeypatch, tmp_path, capsys):
         holder.join()
     with settings.locked("x", 30):
         pass
+    assert list((tmp_path / "rljob").iterdir()) == []
+
+
+def _count(path, times):
+    for _ in range(times):
+        with settings.locked("x", 60):
+            number = int(path.read_text())
+            path.write_text(str(number + 1))
+
+
+def test_lock_keeps_others_out_although_its_file_comes_and_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLJOB_CACHE", str(tmp_path))
+    path = tmp_path / "count"
+    path.write_text("0")
+    counters = [multiprocessing.Process(target=_count, args=(path, 30)) for _ in range(4)]
+    for counter in counters:
+        counter.start()
+    for counter in counters:
+        counter.join(60)
+    assert path.read_text() == "120"
