@@ -158,6 +158,11 @@ class Rollout(Model):
         return self.machines if self.max_machines is None else self.max_machines
 
     @property
+    def tensor_parallel_sizes(self) -> tuple[int, ...]:
+        """All sizes that may be chosen, the smallest first."""
+        return tuple(sorted({self.tensor_parallel_size, *(self.allowed_tensor_parallel_sizes or ())}))
+
+    @property
     def slots(self) -> int:
         """Accelerators of a machine as far as layouts are concerned: a CPU machine counts as one."""
         return max(1, self.accelerators_per_machine)

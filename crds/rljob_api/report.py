@@ -125,6 +125,10 @@ class RoundReport(StatusModel):
     """Prompts that wait for a long round after this one."""
     early_groups: Count | None = None
     """Groups whose gradients were computed before the update, while others still generated (stream training)."""
+    tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
+    """Accelerators of one replica, on most machines: those whose engines refused another layout keep theirs."""
+    layout_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Seconds for which engines were laid out anew before this round. 0: they stayed as they were."""
     overlap_seconds: Annotated[float | None, Field(ge=0)] = None
     """Seconds of training beside generation. trainingSeconds is what was left after it."""
 

@@ -21,6 +21,7 @@ from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulation.events import Event, Observe
 from rljob_runtime.simulation.invariants import Invariants
 from rljob_runtime.simulation.pace import loop_time
+from rljob_runtime.simulation.replica import steady
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
 from rljob_runtime.simulation.world import Site, World
 
@@ -68,6 +69,8 @@ class Stage:
     seed: int = 0
     machines: int = 2
     replicas: int = 1
+    sizes: tuple[int, ...] = (1,)
+    """Tensor parallel sizes that engines can be laid out with."""
     fails: dict[str, int] = field(default_factory=dict)
     reward_levels: int = 1000
     around: Callable[[str], None] = lambda moment: None
@@ -76,7 +79,9 @@ class Stage:
     def __post_init__(self) -> None:
         self.invariants = Invariants(self.job.spec.algorithm.responses_per_prompt, self.prompts.size, loop_time)
         self.watchers: list[Observe] = [self.invariants]
-        self.world = World(self.seed, Site(self.replicas), observe=self.observe)
+        wider = tuple((size, steady(0.02 / size)) for size in self.sizes[1:])
+        site = Site(self.replicas, tensor_parallel=self.sizes[0], wider=wider, layout_seconds=0.5)
+        self.world = World(self.seed, site, observe=self.observe)
         self.control: SimulatedControlPlane | None = None
         self.term = 0
         self.coordinator: Coordinator | None = None

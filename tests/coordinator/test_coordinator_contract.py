@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.hosted import Bounds, HostedReplica
 from rljob_runtime.coordinator.protocols import GenerateRequest, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
 from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.relays import Weights
 from rljob_runtime.simulation.replica import SimulatedReplica, steady
 from rljob_runtime.simulation.wire import Process, SimulatedWire
 
@@ -31,7 +32,8 @@ class Peer(SimulatedReplica):
     """A replica that can also be slow, or fail in a way that the protocol does not know."""
 
     def __init__(self) -> None:
-        super().__init__("replica-0", kind=steady(0.01), loaded=1)
+        kind = steady(0.01)
+        super().__init__("replica-0", Weights(whole=1), kind, layouts={1: kind, 2: steady(0.005)})
         self.calls = 0
 
     async def abort(self, term, attempts):
@@ -57,6 +59,11 @@ def make_peer(**_):
     return Peer()
 
 
+async def prepare(replica):
+    await replica.lay_out(1, 1)
+    await replica.load(1, 1)
+
+
 class InProcess:
     """The simulator's wire."""
 
@@ -68,7 +75,9 @@ class InProcess:
             async def kill():
                 process.kill()
 
-            await test(wire, HostedReplica("replica-0", wire, BOUNDS), kill)
+            replica = HostedReplica("replica-0", wire, BOUNDS)
+            await prepare(replica)
+            await test(wire, replica, kill)
 
         clock.run(program())
 
@@ -96,7 +105,9 @@ class OverRay:
             async def kill():
                 os.kill(pid, signal.SIGKILL)
 
-            await test(wire, HostedReplica(name, wire, BOUNDS), kill)
+            replica = HostedReplica(name, wire, BOUNDS)
+            await prepare(replica)
+            await test(wire, replica, kill)
 
         import ray
 
@@ -118,7 +129,7 @@ def ray_cluster():
         log_to_driver=False,
         namespace="contract",
         resources={"rollout-0.1": 1},
-        runtime_env={"env_vars": {"PYTHONPATH": here}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}},
     )
     yield OverRay()
     ray.shutdown()
@@ -213,6 +224,59 @@ def test_a_former_coordinator_is_refused(binding):
         await replica.abort(5, {})
         with pytest.raises(StaleTerm, match="term 4 is over"):
             await replica.submit(4, [request()])
+        await replica.submit(5, [request()])
+
+    binding.run(test)
+
+
+def test_a_layout_begins_without_weights_and_drops_what_was_held(binding):
+    async def test(wire, replica, kill):
+        await replica.submit(1, [request()])
+        boot = (await replica.poll(1, 0, 0.0)).boot
+        await replica.make_room(1, 2)
+        with pytest.raises(WrongVersion, match="holds version None"):
+            await replica.submit(1, [request(attempt=2)])
+        await replica.lay_out(1, 2)
+        await replica.load(1, 1)
+        cursor = (await replica.poll(1, 0, 0.0)).cursor
+        await replica.submit(1, [request(attempt=2)])
+        deltas, _ = await collect(replica, cursor)
+        assert {delta.attempt for delta in deltas} == {2}
+        report = await replica.poll(1, 0, 0.0)
+        assert report.boot == boot
+        assert (report.stats.layout_switches_total, report.stats.aborted_total) == (2, 1)
+
+    binding.run(test)
+
+
+def test_a_layout_that_is_in_force_is_left_alone(binding):
+    async def test(wire, replica, kill):
+        await replica.submit(1, [request()])
+        await asyncio.gather(replica.make_room(1, 1), replica.lay_out(1, 1), replica.lay_out(1, 1))
+        deltas, _ = await collect(replica)
+        assert deltas[-1].finish_reason
+        assert (await replica.poll(1, 0, 0.0)).stats.layout_switches_total == 1
+
+    binding.run(test)
+
+
+def test_a_layout_that_cannot_be_had_is_refused_and_the_former_one_can_be_had_again(binding):
+    async def test(wire, replica, kill):
+        with pytest.raises(Refused, match="no engine of tensor parallel size 3, only of 1 and 2"):
+            await replica.lay_out(1, 3)
+        await prepare(replica)
+        await replica.submit(1, [request()])
+        await collect(replica)
+
+    binding.run(test)
+
+
+def test_a_former_coordinator_changes_no_layout(binding):
+    async def test(wire, replica, kill):
+        await replica.abort(5, {})
+        for command in (replica.make_room(4, 2), replica.lay_out(4, 2)):
+            with pytest.raises(StaleTerm, match="term 4 is over"):
+                await command
         await replica.submit(5, [request()])
 
     binding.run(test)

@@ -81,7 +81,8 @@ async def replica(
 ) -> AsyncIterator[RolloutReplica]:
     """A replica with the weights of `model` under the publisher's newest version."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda: make_engine(kind, settings), frozenset({EOS}))
+    replica = RolloutReplica("r0", lambda size: make_engine(kind, settings), frozenset({EOS}))
+    await replica.lay_out(1, 1)
     await replica.load(1, publisher.version)
     yield replica
     await replica.close()
@@ -93,7 +94,8 @@ async def small(
 ) -> AsyncIterator[RolloutReplica]:
     """The same over the reference engine only: for what no engine decides."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda: make_engine("Reference", settings), frozenset({EOS}))
+    replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset({EOS}))
+    await replica.lay_out(1, 1)
     await replica.load(1, publisher.version)
     yield replica
     await replica.close()
@@ -230,7 +232,8 @@ async def test_another_version_is_refused_whole(small: RolloutReplica, publisher
 
 
 async def test_nothing_is_generated_before_the_first_load(settings: EngineSettings) -> None:
-    replica = RolloutReplica("r0", lambda: make_engine("Reference", settings), frozenset())
+    replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset())
+    await replica.lay_out(1, 1)
     with pytest.raises(WrongVersion, match="holds None"):
         await replica.submit(1, [ask(0, 0)])
     assert (await replica.poll(1, 0, 0)).weight_version is None
@@ -269,6 +272,8 @@ async def test_an_older_term_is_refused_by_every_command(small: RolloutReplica, 
         small.abort(4, {}),
         small.poll(4, 0, 0),
         small.load(4, publisher.version),
+        small.make_room(4, 2),
+        small.lay_out(4, 2),
     ):
         with pytest.raises(StaleTerm, match="term 4 is over: replica r0 has seen term 5"):
             await command
@@ -329,10 +334,11 @@ async def test_a_failing_step_ends_the_replica_with_its_cause(gated: Gated) -> N
         await gated.replica.poll(1, 0, PATIENCE)
 
 
-async def test_an_engine_that_cannot_start_is_gone_with_its_cause(settings: EngineSettings) -> None:
-    replica = RolloutReplica("r0", lambda: make_engine("Nonsense", settings), frozenset())
-    with pytest.raises(PeerGone, match="'Nonsense' is not one of VLLM, Reference"):
-        await replica.ready()
+async def test_an_engine_that_cannot_start_is_refused_with_its_cause(settings: EngineSettings) -> None:
+    replica = RolloutReplica("r0", lambda size: make_engine("Nonsense", settings), frozenset())
+    with pytest.raises(Refused, match="'Nonsense' is not one of VLLM, Reference"):
+        await replica.lay_out(1, 1)
+    await replica.close()
 
 
 class ScriptedEngine:
@@ -371,6 +377,11 @@ class ScriptedEngine:
     def load(self, version: int) -> None:
         self.weight_version = version
 
+    def sleep(self) -> None:
+        self.weight_version = None
+
+    def wake(self) -> None: ...
+
     def stats(self) -> object:
         from rljob_runtime.coordinator.protocols import EngineStats
 
@@ -387,7 +398,7 @@ class Gated:
         self.engine = ScriptedEngine()
         self.replica = RolloutReplica("r0", self._make, frozenset())
 
-    def _make(self) -> Engine:
+    def _make(self, tensor_parallel: int) -> Engine:
         return self.engine  # type: ignore[return-value]
 
     def step(self) -> None:
@@ -406,6 +417,7 @@ class Gated:
 @pytest.fixture
 async def gated() -> AsyncIterator[Gated]:
     gated = Gated()
+    await gated.replica.lay_out(1, 1)
     yield gated
     gated.release()
     await gated.replica.close()
@@ -421,7 +433,8 @@ def test_the_replica_generates_what_the_engine_does(
     direct = run(engine, [EngineRequest("d", prompts(16)[0], 20, temperature=1.0, seed=3)])["d"].tokens
 
     async def through_replica() -> list[int]:
-        replica = RolloutReplica("r0", lambda: make_engine("Reference", settings), frozenset())
+        replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset())
+        await replica.lay_out(1, 1)
         await replica.load(1, version)
         await replica.submit(1, [ask(0, version, temperature=1.0, seed=3)])
         tokens = (await Reader(replica).until_finished(1))[key(0)]

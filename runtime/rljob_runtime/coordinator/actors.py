@@ -78,16 +78,13 @@ def make_relay(job: RLJob, member: Member, places: Places) -> Any:
     )
 
 
-def make_replica(
-    job: RLJob, member: Member, places: Places, name: str, tensor_parallel: int, model_files: dict[str, bytes]
-) -> Any:
+def make_replica(job: RLJob, member: Member, places: Places, name: str, model_files: dict[str, bytes]) -> Any:
     """`protocols.Replica`, reading the machine's weights from shared memory."""
     from rljob_runtime.rollout.factory import make_replica
 
     return make_replica(
         name=f"{member.machine}/{name}",
         spec=job.spec,
-        tensor_parallel=tensor_parallel,
         model_files=model_files,
         workdir=places.scratch / "replicas",
         segment=places.shared_memory / member.machine,

@@ -12,6 +12,8 @@ from rljob_runtime.coordinator.trainer_seat import TrainerSeat
 
 log = logging.getLogger(__name__)
 
+PROBLEM = "CheckpointFailed"
+
 
 class Checkpoints:
     """The job's checkpoints. Both methods raise `TrainerLost`."""
@@ -41,7 +43,8 @@ class Checkpoints:
             name = await self._trainer.call(lambda trainer: trainer.checkpoint(self._term, step))
         except Refused as error:
             log.error("checkpoint of step %d failed: %s", step, error)
-            self._reporter.event(problems=(Problem(reason="CheckpointFailed", message=str(error)[:2048]),))
+            self._reporter.problem(PROBLEM, Problem(reason=PROBLEM, message=str(error)[:2048]))
         else:
             self._newest = step
-            self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name), problems=())
+            self._reporter.problem(PROBLEM, None)
+            self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name))

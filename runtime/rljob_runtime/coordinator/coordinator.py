@@ -13,13 +13,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeStatus
+from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
+from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
 from rljob_runtime.coordinator.protocols import (
     Binding,
     ControlPlane,
@@ -154,7 +155,7 @@ class Coordinator:
                 await asyncio.sleep(self._settings.back_off.delay(self._setbacks) or 0.0)
             except Interrupted:
                 log.info("generation was interrupted")
-            except (ModelNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
+            except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except _Ended as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
@@ -172,11 +173,10 @@ class Coordinator:
         """From wherever the job stands to its end. Raises `_Ended` there."""
         boundary = await self._recover(restarts)
         while boundary.step < self._following.rounds:
-            await self._follow_target()
             boundary = await self._play_round(boundary)
             await self._checkpoints.after_round(boundary.step)
         await self._checkpoints.ensure(boundary.step)
-        await self._follow_target()
+        await self._follow_target(None)
         path = await self._trainer.call(lambda trainer: trainer.export(self._term))
         self._reporter.update(model_path=path)
         raise _Ended(
@@ -200,6 +200,8 @@ class Coordinator:
             raise Interrupted
         self._following.trainer_ready()
         self._step = step = state.step
+        check_layouts(state.model_files, self._settings.tensor_parallel_sizes)
+        self._following.expect(self._likely_kind())
         self._fleet.set_model_files(state.model_files)
         prompts = self._prompts = self._prompts or await self._prompts_from(state.model_files)
         boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
@@ -217,12 +219,18 @@ class Coordinator:
         )
         return replace(boundary, totals=totals)
 
-    async def _follow_target(self) -> None:
-        """At a boundary: stop here if asked to, and let go of the machines that are to leave."""
+    def _likely_kind(self) -> RoundKind:
+        """Of the first round to come: engines start while it is not known yet."""
+        reported = self._before.kind if self._before is not None else None
+        return reported or (RoundKind.LONG if self._settings.tail_factors is None else RoundKind.SHORT)
+
+    async def _follow_target(self, kind: RoundKind | None) -> None:
+        """At a boundary: stop here if asked to, let go of the machines that are to leave, and have the others laid out
+        for a round of this kind (None: there is none)."""
         if self._stopping:
             raise Interrupted
         await self._obey_suspend()
-        await self._following.apply_target()
+        await self._following.apply_target(kind)
 
     async def _obey_suspend(self) -> None:
         """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over."""
@@ -257,11 +265,14 @@ class Coordinator:
     async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
         """The round under way, or the next one."""
         opened = await self._store.do(Store.round_under_way)
+        left = self._following.rounds - boundary.step
+        shape = opened.plan.shape if opened is not None else draws.opening(left).shape
+        await self._follow_target(shape.kind)
         if opened is not None:
             draws.resume(opened)
             return opened
         version = await self._publish(boundary.step)
-        return await draws.open(version, self._following.rounds - boundary.step)
+        return await draws.open(version, left)
 
     async def _generate(
         self, opened: OpenRound, draws: Draws, clock: RoundClock
@@ -355,7 +366,8 @@ class Coordinator:
     ) -> Boundary:
         settlement, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
-        report = round_report(generation, groups, settlement, len(queue), clock, trained)
+        layout = self._fleet.tensor_parallel, self._fleet.layouts.take_seconds()
+        report = round_report(generation, groups, settlement, len(queue), clock, trained, layout)
         totals = totals_after(boundary.totals, plan, settlement, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         await self._store.do(lambda store: store.close_round(settlement, closed))

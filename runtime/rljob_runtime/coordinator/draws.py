@@ -10,7 +10,7 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Boundary, OpenRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.scheduling.rounds import RoundPlan, Saved
-from rljob_runtime.scheduling.tail_batching import next_round, queue_after, replacements
+from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_after, replacements
 from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey
 
 
@@ -24,12 +24,16 @@ class Draws:
         self._settings = settings
         self.cursor = boundary.cursor
 
+    def opening(self, rounds_left: int) -> Opening:
+        """What the round launches, and so its kind."""
+        settings, queued = self._settings, len(self._boundary.queue)
+        return next_round(
+            settings.prompts_per_round, settings.responses_per_prompt, settings.tail_factors, queued, rounds_left
+        )
+
     async def open(self, version: int, rounds_left: int) -> OpenRound:
         """Open the round: its kind, its first prompts."""
-        settings, queue = self._settings, self._boundary.queue
-        opening = next_round(
-            settings.prompts_per_round, settings.responses_per_prompt, settings.tail_factors, len(queue), rounds_left
-        )
+        settings, queue, opening = self._settings, self._boundary.queue, self.opening(rounds_left)
         fresh, self.cursor = self._prompts.draw(self.cursor, opening.fresh)
         rules = settings.rules(opening.shape)
         plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)

@@ -51,9 +51,11 @@ def round_report(
     long_queue: int,
     clock: RoundClock,
     trained: TrainReport,
+    layout: tuple[int, float],
 ) -> RoundReport:
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
-    nothing later makes up for responses that lost to their siblings, and only figures show how much it matters."""
+    nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
+    `layout`: the tensor parallel size, and the seconds that it took to come to it."""
     plan, tally = generation.round.plan, generation.tally
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()
@@ -85,6 +87,8 @@ def round_report(
         scored_reward=_mean(scored),
         long_queue=long_queue,
         early_groups=trained.early_groups,
+        tensor_parallel_size=layout[0],
+        layout_seconds=round(layout[1], 3),
         overlap_seconds=round(clock.overlap, 3),
     )
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from rljob_api.status import Member, RelayTopology, Suspect
+from rljob_runtime.coordinator.layouts import Layouts
+from rljob_runtime.coordinator.machines import Machine, loss_reason
 from rljob_runtime.coordinator.protocols import (
     Binding,
     Chain,
     PeerError,
-    PeerGone,
     PeerTimeout,
-    Relay,
     RelayMember,
-    RelayStatus,
     Replica,
     StaleTerm,
 )
@@ -34,27 +33,6 @@ log = logging.getLogger(__name__)
 
 Ship = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
-
-
-@dataclass
-class Machine:
-    """A seated machine. `loaded` is the version its replicas hold, `whole` the newest that its relay holds."""
-
-    member: Member
-    relay: Relay
-    replicas: tuple[Replica, ...]
-    host: str
-    port: int
-    whole: int | None
-    loaded: int | None = None
-    joined: tuple[int, int] | None = None
-    received: int = 0
-    missed: int = 0
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def name(self) -> str:
-        return self.member.machine
 
 
 class Fleet:
@@ -74,6 +52,7 @@ class Fleet:
         self._ship: Ship | None = None
         self._arrival = asyncio.Event()
         self._suspects: dict[str, Suspect] = {}
+        self.layouts = Layouts(term, settings.tensor_parallel, reporter)
         self.on_change: Callable[[], None] = lambda: None
         self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
         self.version: int | None = None
@@ -96,6 +75,12 @@ class Fleet:
     def newest_seen(self) -> int:
         """The highest version that any relay holds; 0 for none."""
         return max((machine.whole for machine in self._machines.values() if machine.whole is not None), default=0)
+
+    @property
+    def tensor_parallel(self) -> int:
+        """The layout of most machines, the smaller of two."""
+        counts = Counter(machine.tensor_parallel for machine in self._machines.values())
+        return min(counts, key=lambda size: (-counts[size], size), default=self.layouts.wanted)
 
     def replicas(self) -> dict[str, Replica]:
         """Replicas by name that hold the fleet's version."""
@@ -130,6 +115,7 @@ class Fleet:
         _, task = self._keepers.pop(name)
         task.cancel()
         machine = self._machines.pop(name, None)
+        self.layouts.forget(name)
         if machine is not None:
             machine.gone.set()
         if self._suspects.pop(name, None) is not None:
@@ -159,6 +145,7 @@ class Fleet:
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
+        self.layouts.forget(name)
         self._suspect(machine.member, reason)
         machine.gone.set()
         self.on_change()
@@ -186,6 +173,7 @@ class Fleet:
             files = await asyncio.shield(self._model_files)
             try:
                 found = await self._binding.rollout_machine(self._term, member, files)
+                layout = await self.layouts.settle(found)
                 status = await found.relay.status(self._term)
             except StaleTerm:
                 raise
@@ -198,7 +186,7 @@ class Fleet:
             else:
                 failures = 0
                 self._newest_chain = max(self._newest_chain, (status.epoch, status.revision))
-                machine = Machine(member, found.relay, found.replicas, status.host, status.port, status.whole)
+                machine = Machine(found, *layout, status.host, status.port, status.whole)
                 self._machines[member.machine] = machine
                 self._arrival.set()
                 await machine.gone.wait()
@@ -230,7 +218,7 @@ class Fleet:
             self._lose_this(machine, "ProcessExited", error)
         else:
             machine.missed = 0
-            _note(machine, status)
+            machine.note(status)
 
     def _lose_this(self, machine: Machine, reason: str, detail: object) -> None:
         if self._seated(machine):
@@ -254,6 +242,29 @@ class Fleet:
                     log.warning("newcomers not fed yet: %s", error)
                     await asyncio.sleep(self._settings.heartbeat)
                     self._arrival.set()
+
+    # --- layouts ---
+
+    async def lay_out(self, tensor_parallel: int, asked: Collection[int]) -> None:
+        """Replicas run on so many accelerators each from now on: machines in another layout are brought to it, those
+        that refuse keep theirs, those that fail are lost. Nobody generates meanwhile; weights have to be brought
+        again. `asked`: see `Layouts.want`."""
+        async with self._bringing:
+            self.layouts.want(tensor_parallel, asked)
+            await asyncio.gather(*(self._settle(machine) for machine in list(self._machines.values())))
+
+    async def _settle(self, machine: Machine) -> None:
+        if not self.layouts.due(machine.name, machine.tensor_parallel):
+            return
+        machine.loaded = None
+        try:
+            machine.tensor_parallel, machine.replicas = await self.layouts.settle(
+                machine.peers, machine.tensor_parallel
+            )
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._lose_this(machine, loss_reason(error), error)
 
     # --- weights ---
 
@@ -307,7 +318,7 @@ class Fleet:
         except StaleTerm:
             raise
         except PeerError as error:
-            self._lose_this(machine, _reason(error), error)
+            self._lose_this(machine, loss_reason(error), error)
         else:
             machine.joined = number
 
@@ -339,7 +350,9 @@ class Fleet:
         return all(self._seated(machine) for machine in machines)
 
     async def _load(self, machine: Machine, version: int) -> None:
-        if machine.loaded == version:
+        # One that sat down while the layout changed is in the former one.
+        await self._settle(machine)
+        if machine.loaded == version or not self._seated(machine):
             return
         try:
             await asyncio.gather(*(replica.load(self._term, version) for replica in machine.replicas))
@@ -367,19 +380,3 @@ class Fleet:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next
         `bring`."""
         self.version, self.starved = None, False
-
-
-def _note(machine: Machine, status: RelayStatus) -> None:
-    machine.whole = status.whole
-    machine.received = status.chunks_received
-    machine.host, machine.port = status.host, status.port
-
-
-def _reason(error: PeerError) -> str:
-    match error:
-        case PeerGone():
-            return "ProcessExited"
-        case PeerTimeout():
-            return "HeartbeatLost"
-        case _:
-            return "Refused"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from rljob_api import RLJob
-from rljob_api.status import Member, RelayTopology, Role, Target, TargetPhase
+from rljob_api.status import Member, RelayTopology, Role, RoundKind, Target, TargetPhase
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.protocols import ControlPlane, PeerError
 from rljob_runtime.coordinator.reporter import Reporter
@@ -108,11 +108,18 @@ class Following:
             self._seen.clear()
             await self._seen.wait()
 
-    async def apply_target(self) -> None:
-        """At a boundary: machines that the target no longer names are let go, and the operator is told."""
+    def expect(self, kind: RoundKind) -> None:
+        """Rounds of this kind come next: who sits down from now on is laid out for them."""
+        self._fleet.layouts.want(*_layout(self.target, kind))
+
+    async def apply_target(self, kind: RoundKind | None) -> None:
+        """At a boundary: machines that the target no longer names are let go, the others are laid out for a round of
+        this kind (None: there is no further one), and the operator is told."""
         target = self.target
         leaving = set(self._fleet.kept) - set(target.machines)
         gone = await self._fleet.remove(leaving)
+        if kind is not None:
+            await self._fleet.lay_out(*_layout(target, kind))
         drained = tuple(
             sorted((set(self._reporter.draft.drained) & self._member_names() | set(gone)) - set(target.machines))
         )
@@ -161,3 +168,9 @@ class Following:
         """The coordinator is asked to go: nobody waits any longer."""
         self._stopped = True
         self._seen.set()
+
+
+def _layout(target: Target, kind: RoundKind) -> tuple[int, frozenset[int]]:
+    """The tensor parallel size in rounds of this kind, and all that the target asks for."""
+    sizes = target.tensor_parallel
+    return sizes.short if kind is RoundKind.SHORT else sizes.long, frozenset({sizes.short, sizes.long})

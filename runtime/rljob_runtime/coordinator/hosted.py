@@ -57,6 +57,12 @@ class HostedReplica:
         self._wire = wire
         self._bounds = bounds
 
+    async def make_room(self, term: int, tensor_parallel: int) -> None:
+        await self._wire.call(self._bounds.load, "make_room", term, tensor_parallel)
+
+    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+        await self._wire.call(self._bounds.start, "lay_out", term, tensor_parallel)
+
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         await self._wire.call(self._bounds.command, "submit", term, tuple(requests))
 

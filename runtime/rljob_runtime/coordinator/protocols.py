@@ -14,6 +14,7 @@ from typing import Protocol
 
 from rljob_api import RLJob
 from rljob_api.status import Member, RuntimeStatus
+from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Group, PromptKey, Sampling, TrajectoryKey
 
 
@@ -85,6 +86,10 @@ class EngineStats:
     weight_loads_total: int
     aborted_total: int = 0
     """Requests stopped by `abort` before they ended."""
+    layouts_built_total: int = 0
+    """Engines that were built, one for each layout."""
+    layout_switches_total: int = 0
+    """Changes from one layout to another, or from none."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,21 @@ class ReplicaReport:
 
 
 class Replica(Protocol):
-    """One engine group of `tensorParallelSize` accelerators on one rollout machine."""
+    """One seat of a rollout machine. It outlives layouts: in one it leads an engine of so many accelerators, in another
+    it rests while its accelerators work for a seat before it."""
 
     name: str
+
+    async def make_room(self, term: int, tensor_parallel: int) -> None:
+        """Give the accelerators back, unless this layout is the one in force. The requests held are dropped, as by an
+        abort, and the weights are gone; the engine is kept asleep."""
+        ...
+
+    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+        """Generate on so many accelerators from now on; nothing changes if that is so already. All seats of the machine
+        have made room. A layout begins without weights. Raises `Refused` with the reason when its engine does not
+        start; the seat rests then, and an earlier layout can be had again."""
+        ...
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests. A key already held with the same attempt is ignored; a higher attempt replaces it. Raises
@@ -339,11 +356,20 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True)
 class RolloutMachine:
-    """The actors of one rollout machine."""
+    """The actors of one rollout machine: its relay, and a seat for each `accelerators_per_seat` of its accelerators."""
 
     member: Member
     relay: Relay
-    replicas: tuple[Replica, ...]
+    seats: tuple[Replica, ...]
+    accelerators_per_seat: int = 1
+
+    def leading(self, tensor_parallel: int) -> tuple[Replica, ...]:
+        """The seats that generate in this layout. Raises `Refused` where it does not fit the machine."""
+        each = self.accelerators_per_seat
+        try:
+            return tuple(self.seats[index] for index in Seats(len(self.seats) * each, each).leading(tensor_parallel))
+        except ValueError as error:
+            raise Refused(f"{self.member.machine}: {error}") from error
 
 
 class Binding(Protocol):
@@ -355,7 +381,8 @@ class Binding(Protocol):
         ...
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        """Relay and replicas of one machine; `PeerTimeout` when it has not joined within the bound."""
+        """Relay and seats of one machine, whatever layout they are in; `PeerTimeout` when it has not joined within the
+        bound."""
         ...
 
     async def release(self, member: Member) -> None:

@@ -20,6 +20,7 @@ from rljob_runtime.coordinator import protocols
 from rljob_runtime.coordinator.actors import Answer, Host, Places
 from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
 from rljob_runtime.coordinator.protocols import PeerError, PeerGone, PeerTimeout, Refused, RolloutMachine, Trainer
+from rljob_runtime.scheduling.layouts import Seats
 
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
@@ -127,21 +128,20 @@ class RayBinding:
         )
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        """See `protocols.Binding.rollout_machine`. Returns when the engines are built."""
+        """See `protocols.Binding.rollout_machine`."""
         relay = await self._actor(member, "relay", self._factories.relay)
-        size = self._job.spec.rollout.tensor_parallel_size
-        replicas = await asyncio.gather(
+        seats, names = self._seats(), self._seat_names()
+        wires = await asyncio.gather(
             *(
                 self._actor(
                     member,
                     name,
                     self._factories.replica,
-                    gpus=size if self._job.spec.rollout.accelerators_per_machine else 0,
+                    gpus=seats.each if self._job.spec.rollout.accelerators_per_machine else 0,
                     name=name,
-                    tensor_parallel=size,
                     model_files=model_files,
                 )
-                for name in self._replica_names()
+                for name in names
             )
         )
         return RolloutMachine(
@@ -149,8 +149,9 @@ class RayBinding:
             HostedRelay(member.machine, relay, self._bounds),
             tuple(
                 HostedReplica(f"{member.machine}/{name}", wire, self._bounds)
-                for name, wire in zip(self._replica_names(), replicas, strict=True)
+                for name, wire in zip(names, wires, strict=True)
             ),
+            seats.each,
         )
 
     async def release(self, member: Member) -> None:
@@ -158,13 +159,15 @@ class RayBinding:
         if member.role is Role.TRAINER:
             names = [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
         else:
-            names = ["relay", *self._replica_names()]
+            names = ["relay", *self._seat_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
-    def _replica_names(self) -> list[str]:
+    def _seats(self) -> Seats:
         rollout = self._job.spec.rollout
-        count = max(1, rollout.accelerators_per_machine // rollout.tensor_parallel_size)
-        return [f"replica-{index}" for index in range(count)]
+        return Seats(rollout.slots, rollout.tensor_parallel_sizes[0])
+
+    def _seat_names(self) -> list[str]:
+        return [f"replica-{index}" for index in range(self._seats().count)]
 
     def _actor_name(self, member: Member, name: str) -> str:
         return f"{self._job.name}/{member.machine}.{member.incarnation}/{name}"

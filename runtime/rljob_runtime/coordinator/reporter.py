@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from rljob_api.status import RuntimeStatus
+from rljob_api.status import Problem, RuntimeStatus
 from rljob_runtime.coordinator.protocols import ControlPlane, PeerError
 from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.scheduling.reporting import Reported, due
@@ -44,6 +44,13 @@ class Reporter:
     def event(self, **fields: Any) -> None:
         """A boundary, a failure or an acknowledgement: written at once, and it wakes the operator."""
         self.update(**fields, event=self._draft.event + 1)
+
+    def problem(self, reason: str, problem: Problem | None) -> None:
+        """There is such a problem now, or none of this reason any more; those of other reasons stay."""
+        others = [known for known in self._draft.problems if known.reason != reason]
+        problems = tuple(others if problem is None else [*others, problem])
+        if problems != self._draft.problems:
+            self.event(problems=problems)
 
     async def run(self) -> None:
         """Write until cancelled. An unreachable API server delays reports, never the training."""

@@ -29,6 +29,10 @@ class Settings:
     heartbeat: float
     rebuild_timeout: float
 
+    tensor_parallel: int = 1
+    """The spec's."""
+    tensor_parallel_sizes: tuple[int, ...] = (1,)
+    """All that the target may ask for."""
     tail_factors: Factors | None = None
     """None: no tail batching."""
     max_prompt_factor: float | None = None
@@ -71,6 +75,8 @@ class Settings:
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
+            tensor_parallel=spec.rollout.tensor_parallel_size,
+            tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
             tail_factors=Factors(tail.prompt_factor, tail.response_factor) if tail.enabled is True else None,
             max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
             stream_groups=STREAM_GROUPS if spec.stream_training.enabled is True else 0,

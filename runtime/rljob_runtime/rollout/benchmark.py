@@ -121,9 +121,9 @@ async def _in_turns(
     from rljob_runtime.rollout.vllm_engine import VllmEngine
 
     bare = BareVllm(settings)
-    replica = RolloutReplica("bench", lambda: VllmEngine(settings), frozenset())
+    replica = RolloutReplica("bench", lambda size: VllmEngine(settings), frozenset())
     try:
-        await replica.ready()
+        await replica.lay_out(1, 1)
         started = time.perf_counter()
         await replica.load(1, VERSION)
         load_seconds = time.perf_counter() - started

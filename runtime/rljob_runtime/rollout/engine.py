@@ -73,8 +73,10 @@ class StepOutput:
 class Engine(Protocol):
     """Continuous batching over a bounded KV cache; the youngest request is preempted and recomputed when it is full."""
 
-    weight_version: int | None
-    """None until the first `load`, and after a failed one: an engine without weights must not generate."""
+    @property
+    def weight_version(self) -> int | None:
+        """None until the first `load`, and after a failed one: an engine without weights must not generate."""
+        ...
 
     @property
     def busy(self) -> bool:
@@ -108,6 +110,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free memory and end worker processes."""
+        ...
+
+
+class KeptEngine(Engine, Protocol):
+    """An engine that can be kept while another one has its accelerators."""
+
+    def sleep(self) -> None:
+        """Give memory back, as far as this kind of engine can, and forget the weights; only while not busy. `stats` can
+        be asked for meanwhile."""
+        ...
+
+    def wake(self) -> None:
+        """Be ready for a `load` again after `sleep`."""
         ...
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.models.folder import eos_token_ids
-from rljob_runtime.rollout.engine import Engine, EngineSettings
+from rljob_runtime.rollout.engine import EngineSettings, KeptEngine
 from rljob_runtime.rollout.replica import RolloutReplica
 
 KINDS = ("VLLM", "Reference")
 
 
-def make_engine(kind: str, settings: EngineSettings) -> Engine:
+def make_engine(kind: str, settings: EngineSettings) -> KeptEngine:
     """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
     if kind == "VLLM":
         from rljob_runtime.rollout.vllm_engine import VllmEngine
@@ -28,12 +29,11 @@ def make_engine(kind: str, settings: EngineSettings) -> Engine:
 def make_replica(
     name: str,
     spec: RLJobSpec,
-    tensor_parallel: int,
     model_files: dict[str, bytes],
     workdir: Path,
     segment: Path,
 ) -> RolloutReplica:
-    """A replica as the spec describes it, starting in the background: await its `ready`.
+    """A replica as the spec describes it; it rests until it is laid out.
 
     `model_files` are the trainer's (`TrainerState.model_files`), written below `workdir`; `segment` is the folder of
     this machine's relay segment.
@@ -47,9 +47,12 @@ def make_replica(
         max_running=options.max_concurrent_requests,
         kv_cache_bytes=options.kv_cache_bytes,
         memory_fraction=options.accelerator_memory_fraction,
-        tensor_parallel=tensor_parallel,
     )
-    return RolloutReplica(name, lambda: make_engine(str(spec.rollout.engine), settings), eos_token_ids(model_files))
+
+    def make(tensor_parallel: int) -> KeptEngine:
+        return make_engine(str(spec.rollout.engine), replace(settings, tensor_parallel=tensor_parallel))
+
+    return RolloutReplica(name, make, eos_token_ids(model_files))
 
 
 def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:

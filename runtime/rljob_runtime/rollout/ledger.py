@@ -99,6 +99,12 @@ class Ledger:
                 del self._held[output.id]
         return made
 
+    def drop_all(self) -> list[str]:
+        """Let go of everything held, as an abort of each does; the engine ids to stop."""
+        names = list(self._held)
+        self._held.clear()
+        return names
+
     def forget(self) -> None:
         """New weights: requests of the old ones are refused by their version from now on. Nothing may be held."""
         if self._held:

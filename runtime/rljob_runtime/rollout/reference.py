@@ -46,13 +46,10 @@ class _Sequence:
 
 
 class ReferenceEngine:
-    """See `engine.Engine`. Single process; tensor parallelism is refused."""
+    """See `engine.Engine`. Single process: in a layout of several accelerators it computes on the first one, and its
+    tokens are the same in all."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        if settings.tensor_parallel != 1:
-            raise ValueError(
-                f"the reference engine runs on one accelerator, not {settings.tensor_parallel}; use engine VLLM"
-            )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.weight_version: int | None = None
         self._settings = settings
@@ -108,6 +105,12 @@ class ReferenceEngine:
         self._counters.prefix_resets += 1
         self._counters.weight_loads += 1
         self.weight_version = version
+
+    def sleep(self) -> None:
+        self.weight_version = None
+
+    def wake(self) -> None:
+        """Its memory was never given back."""
 
     def stats(self) -> EngineStats:
         return self._counters.stats(len(self._running), len(self._waiting), self._pool.used_share)

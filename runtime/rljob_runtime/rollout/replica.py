@@ -7,6 +7,7 @@ command as it answered the first. Leases, terms and versions are checked here, s
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,37 +22,51 @@ from rljob_runtime.coordinator.protocols import (
     StaleTerm,
     WrongVersion,
 )
-from rljob_runtime.rollout.engine import Engine, EngineRequest, RequestRejected, StepOutput
+from rljob_runtime.rollout.engine import Engine, EngineRequest, KeptEngine, RequestRejected, StepOutput
 from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
+from rljob_runtime.rollout.layouts import EngineLayouts, NoLayout
 from rljob_runtime.rollout.ledger import Ledger, engine_id
 from rljob_runtime.rollout.outbox import Outbox
 from rljob_runtime.rollout.weights import VersionUnavailable, WeightMismatch
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
 
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 30.0
 """Bound of a clean end: the step in progress plus the engine's own shutdown."""
 
 
 class RolloutReplica:
-    """`protocols.Replica` over the engine that `make_engine` builds (in the engine's own thread, from now on).
+    """`protocols.Replica` over the engines that `make_engine(tensor_parallel)` builds (in the engine's own thread). It
+    rests until it is laid out.
 
     `eos_token_ids` end a response unless its sampling ignores them. All methods may be called from any event loop.
     """
 
-    def __init__(self, name: str, make_engine: Callable[[], Engine], eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, name: str, make_engine: Callable[[int], KeptEngine], eos_token_ids: frozenset[int]) -> None:
         self.name = name
         self.boot = uuid.uuid4().hex
         self._eos = eos_token_ids
         self._term = 0
         self._ledger = Ledger()
         self._outbox = Outbox()
-        self._engine = EngineThread(name, make_engine, self._stepped, self._outbox.wake)
+        self._layouts = EngineLayouts(make_engine)
+        self._engine = EngineThread(name, lambda: self._layouts, self._stepped, self._outbox.wake)
 
     async def ready(self) -> None:
-        """Wait until the engine is built. Raises `PeerGone` with the cause when it could not be."""
+        """Wait until the engine's thread serves. Raises `PeerGone` with the cause when it has ended."""
         await self._on_engine(lambda engine: None)
+
+    async def make_room(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.make_room`."""
+        self._check_term(term)
+        await self._on_engine(lambda engine: self._make_room(engine, tensor_parallel))
+
+    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.lay_out`."""
+        self._check_term(term)
+        await self._on_engine(lambda engine: self._lay_out(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`. All or none: one impossible request refuses the batch with its reason."""
@@ -98,6 +113,22 @@ class RolloutReplica:
 
     # --- in the engine's thread --------------------------------------------------------------------------------------
 
+    def _make_room(self, engine: Engine, tensor_parallel: int) -> None:
+        if self._layouts.tensor_parallel == tensor_parallel:
+            return
+        engine.abort(self._ledger.drop_all())
+        self._layouts.rest()
+
+    def _lay_out(self, engine: Engine, tensor_parallel: int) -> None:
+        self._make_room(engine, tensor_parallel)
+        try:
+            self._layouts.lay_out(tensor_parallel)
+        except Exception as error:
+            log.exception("no engine of tensor parallel size %d", tensor_parallel)
+            raise Refused(
+                f"replica {self.name}: no engine of tensor parallel size {tensor_parallel}: {error}"
+            ) from error
+
     def _start(self, engine: Engine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
             if engine.weight_version is None or request.weight_version != engine.weight_version:
@@ -123,7 +154,7 @@ class RolloutReplica:
             engine.load(version)
         except VersionUnavailable as error:
             raise WrongVersion(str(error)) from error
-        except WeightMismatch as error:
+        except (WeightMismatch, NoLayout) as error:
             raise Refused(str(error)) from error
         self._ledger.forget()
 

@@ -75,6 +75,12 @@ class VllmEngine:
         self._counters.weight_loads += 1
         self.weight_version = version
 
+    def sleep(self) -> None:
+        self.weight_version = None
+
+    def wake(self) -> None:
+        """On CPUs its memory was never given back."""
+
     def stats(self) -> EngineStats:
         self._counters.preemptions = self._view.preemptions
         return self._counters.stats(*self._view.gauges())

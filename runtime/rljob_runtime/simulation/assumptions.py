@@ -59,6 +59,14 @@ class Assumptions:
         "assumed: host to device over PCIe 5.0 x16, 64 GB/s at most, less its overhead",
     )
 
+    # Layouts.
+    layout_seconds: Assumption = Assumption(
+        0.6,
+        "s a change of a machine's tensor parallel size, weights not counted",
+        "measured: vLLM on CPUs, 0.41 to 0.61 s to drop an engine and build another in warm processes; a kept one is "
+        "faster. GPUs assumed alike",
+    )
+
     # Rewards, where the workload records none.
     reward_seconds: Assumption = Assumption(1.0, "s a response", "PolyTrace's DeepCoder trace: 0.58 to 1.95 s a sample")
 

@@ -8,6 +8,7 @@ from rljob_runtime.coordinator.hosted import Bounds
 from rljob_runtime.enginemodel.hardware import VLLM_NVLINK, Accelerator, Achieved
 from rljob_runtime.enginemodel.model_shape import ModelShape
 from rljob_runtime.enginemodel.roofline import memory, roofline
+from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.simulation.assumptions import STANDARD, Assumptions
 from rljob_runtime.simulation.replica import EngineKind
 from rljob_runtime.simulation.scenario import Scenario
@@ -30,32 +31,37 @@ class Cluster:
     trainer_accelerators: int
     accelerators_per_machine: int = 8
     tensor_parallel: int = 1
+    wider: tuple[int, ...] = ()
+    """Further tensor parallel sizes that the machines can be laid out with, multiples of the first."""
     achieved: Achieved = VLLM_NVLINK
     assumptions: Assumptions = field(default=STANDARD)
 
     def __post_init__(self) -> None:
-        if self.accelerators_per_machine % self.tensor_parallel:
-            raise ValueError(
-                f"{self.accelerators_per_machine} accelerators of a machine do not split into replicas of "
-                f"{self.tensor_parallel}; a divisor would"
-            )
+        for size in (self.tensor_parallel, *self.wider):
+            self._seats.leading(size)
         if self.machines < 1 or self.trainer_accelerators < 1:
             raise ValueError(
                 f"{self.machines} machines and {self.trainer_accelerators} trainer accelerators; 1 or more of each"
             )
 
     @property
+    def _seats(self) -> Seats:
+        return Seats(self.accelerators_per_machine, self.tensor_parallel)
+
+    @property
     def weight_bytes(self) -> float:
         """Of one whole version."""
         return self.model.parameters * self.model.dtype_bytes
 
-    def engine(self) -> EngineKind:
-        """Of each replica. Whole responses come off it: at this size nobody reads them token by token."""
+    def engine(self, tensor_parallel: int | None = None) -> EngineKind:
+        """Of each replica, in the first layout or in another. Whole responses come off it: at this size nobody reads
+        them token by token."""
+        size = tensor_parallel or self.tensor_parallel
         return EngineKind(
-            law=roofline(self.model, self.accelerator, self.tensor_parallel, self.achieved),
-            kv_tokens=memory(self.model, self.accelerator, self.tensor_parallel).kv_tokens,
+            law=roofline(self.model, self.accelerator, size, self.achieved),
+            kv_tokens=memory(self.model, self.accelerator, size).kv_tokens,
             stream_seconds=float("inf"),
-            load_seconds=self.weight_bytes / self.tensor_parallel / self.assumptions.load_bandwidth.value,
+            load_seconds=self.weight_bytes / size / self.assumptions.load_bandwidth.value,
         )
 
     def site(self) -> Site:
@@ -64,8 +70,11 @@ class Cluster:
         link = assumed.relay_bandwidth.value
         chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
         return Site(
-            replicas=self.accelerators_per_machine // self.tensor_parallel,
+            replicas=self._seats.count,
             engine=self.engine(),
+            tensor_parallel=self.tensor_parallel,
+            wider=tuple((size, self.engine(size)) for size in self.wider),
+            layout_seconds=assumed.layout_seconds.value,
             latency=assumed.message_seconds.value,
             hop_seconds=assumed.relay_chunk.value / link + assumed.relay_start_seconds.value,
             transfer_seconds=self.weight_bytes / link + (chunks - 1) * assumed.relay_start_seconds.value,

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from rljob_api import RLJob
-from rljob_api.status import Member, RelayTopology, Role, RuntimeStatus, Target, TargetPhase
+from rljob_api.status import Member, RelayTopology, Role, RuntimeStatus, Target, TargetPhase, TargetTensorParallel
 from rljob_runtime.coordinator.protocols import Job, PeerTimeout
 from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.simulation.events import Observe, Reported, unobserved
@@ -39,7 +39,9 @@ class SimulatedControlPlane:
         self._changed = asyncio.Event()
         self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
         self._trainer = 1
-        self._target = Target(revision=1, machines=tuple(self._incarnations))
+        size = job.spec.rollout.tensor_parallel_size
+        parallel = TargetTensorParallel(short=size, long=size)
+        self._target = Target(revision=1, machines=tuple(self._incarnations), tensor_parallel=parallel)
         self._epoch = 1
         self._job = self._before = job
         self._refresh()
@@ -73,6 +75,10 @@ class SimulatedControlPlane:
             self._incarnations.setdefault(name, 1)
         self._epoch += 1
         self._retarget(machines=names)
+
+    def set_tensor_parallel(self, short: int, long: int) -> None:
+        """Other layouts for rounds to come."""
+        self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
 
     def set_phase(self, phase: TargetPhase) -> None:
         """Run or Suspend."""

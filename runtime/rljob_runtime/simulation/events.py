@@ -56,6 +56,15 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class LaidOut:
+    """The replica generates on so many accelerators from now on."""
+
+    replica: str
+    tensor_parallel: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The replica generates with this version from now on; `content` is what its relay handed it."""
 
@@ -180,6 +189,7 @@ Event = (
     | Submitted
     | Generated
     | Aborted
+    | LaidOut
     | Loaded
     | Received
     | Restored

@@ -21,7 +21,7 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.enginemodel.engine import Engine, Request
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.trajectory import FinishReason, TrajectoryKey
-from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Observe, Submitted, unobserved
+from rljob_runtime.simulation.events import Aborted, Generated, LaidOut, Loaded, Observe, Submitted, unobserved
 from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import SOON, Pace, Signal, loop_time
 from rljob_runtime.simulation.relays import Weights
@@ -72,7 +72,8 @@ class _Held:
 
 
 class SimulatedReplica:
-    """`protocols.Replica`. A new one is a new boot: what a former process held is gone."""
+    """`protocols.Replica`. A new one is a new boot: what a former process held is gone. With `layouts` (engines by
+    tensor parallel size) it rests until it is laid out."""
 
     def __init__(
         self,
@@ -84,12 +85,20 @@ class SimulatedReplica:
         boot: str = "0",
         pace: Pace | None = None,
         observe: Observe = unobserved,
+        layouts: Mapping[int, EngineKind] | None = None,
+        layout_seconds: float = 0.0,
     ) -> None:
         self.name = name
         self.held: dict[TrajectoryKey, _Held] = {}
         self._attempts: dict[TrajectoryKey, int] = {}
         """The highest ones seen, or given up, under these weights."""
         self._kind = kind or steady(0.02)
+        self._layouts = layouts or {1: self._kind}
+        self._layout_seconds = layout_seconds
+        self._layout: int | None = None if layouts else 1
+        self._switches = 0
+        self._past = (0, 0)
+        """Preemptions and tokens of the engines of former layouts."""
         self._lengths = lengths
         self._weights = weights or Weights(whole=loaded)
         self._loaded = loaded
@@ -109,6 +118,41 @@ class SimulatedReplica:
         self._aborted = 0
 
     # --- the protocol ---
+
+    async def make_room(self, term: int, tensor_parallel: int) -> None:
+        self._office.check(term)
+        async with self._busy:
+            if self._layout != tensor_parallel:
+                self._rest()
+        self._asked.fire()
+
+    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+        self._office.check(term)
+        async with self._busy:
+            if self._layout == tensor_parallel:
+                return
+            self._rest()
+            if tensor_parallel not in self._layouts:
+                sizes = " and ".join(map(str, sorted(self._layouts)))
+                raise Refused(f"{self.name}: no engine of tensor parallel size {tensor_parallel}, only of {sizes}")
+            since = loop_time()
+            await self._pace.sleep(self._layout_seconds)
+            self._change_engine(self._layouts[tensor_parallel])
+            self._layout = tensor_parallel
+            self._switches += 1
+            self._observe(LaidOut(self.name, tensor_parallel, since))
+
+    def _rest(self) -> None:
+        self._advance()
+        for key in list(self.held):
+            self._drop(key)
+        self._layout = self._loaded = None
+
+    def _change_engine(self, kind: EngineKind) -> None:
+        assert self._engine is not None
+        load = self._engine.load(self._engine_time)
+        self._past = (self._past[0] + load.preemptions, self._past[1] + load.generated_tokens)
+        self._kind, self._engine = kind, None
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         self._office.check(term)
@@ -245,10 +289,11 @@ class SimulatedReplica:
             load.running,
             load.waiting,
             min(1.0, load.kv_use),
-            load.preemptions,
-            load.generated_tokens,
+            self._past[0] + load.preemptions,
+            self._past[1] + load.generated_tokens,
             self._prompt_tokens,
             self._loads,
             self._loads,
             self._aborted,
+            layout_switches_total=self._switches,
         )

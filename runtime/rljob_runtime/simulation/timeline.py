@@ -19,6 +19,7 @@ from rljob_runtime.simulation.events import (
     Event,
     FaultEnded,
     Generated,
+    LaidOut,
     Loaded,
     ProcessEnded,
     ProcessStarted,
@@ -59,6 +60,8 @@ class Timeline:
             case Aborted(replica, key, attempt, tokens, since):
                 self._count(replica, -1)
                 self._overlapping(replica, f"response {key}", since, attempt=attempt, tokens=tokens, end="aborted")
+            case LaidOut(replica, tensor_parallel, since):
+                self._span(replica, f"lay out with TP {tensor_parallel}", since)
             case Loaded(replica, version, _, since):
                 self._span(replica, f"load version {version}", since)
             case Received(machine, version, since):

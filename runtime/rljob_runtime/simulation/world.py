@@ -31,8 +31,14 @@ class Site:
     """What the machines are, and how fast. Seconds."""
 
     replicas: int = 1
-    """On each rollout machine."""
+    """On each rollout machine, in its first layout."""
     engine: EngineKind = field(default_factory=lambda: steady(0.02))
+    tensor_parallel: int = 1
+    """Of the first layout, the smallest; `engine` is its."""
+    wider: tuple[tuple[int, EngineKind], ...] = ()
+    """Engines of further layouts, by tensor parallel size."""
+    layout_seconds: float = 0.0
+    """To change the layout of a machine."""
     lengths: Lengths | None = None
     latency: float = 0.002
     """Of a message, on average."""
@@ -152,6 +158,7 @@ class World:
             member,
             HostedRelay(name, self._wire(relay), self.site.bounds),
             tuple(HostedReplica(process.name, self._wire(process), self.site.bounds) for process in replicas),
+            self.site.tensor_parallel,
         )
 
     async def release(self, member: Member) -> None:
@@ -181,6 +188,8 @@ class World:
             self.machine(name.partition("/")[0]).weights,
             self.site.engine,
             self.site.lengths,
+            layouts={self.site.tensor_parallel: self.site.engine, **dict(self.site.wider)},
+            layout_seconds=self.site.layout_seconds,
             boot=f"{self._boots + 1}",
             pace=pace,
             observe=self._observe,

@@ -1,0 +1,112 @@
+"""Which layout (tensor parallel size) the rollout machines are to have, and how each of them comes to it.
+
+A change takes two rounds of calls: every seat that is not in the wanted layout gives its accelerators back, and only
+then the seats that lead start their engines on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from rljob_api.status import Problem
+from rljob_runtime.coordinator.protocols import Refused, Replica, RolloutMachine, StaleTerm
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.enginemodel.model_shape import ModelShape
+
+log = logging.getLogger(__name__)
+
+PROBLEM = "LayoutRefused"
+
+
+class LayoutNotUsable(Exception):
+    """A tensor parallel size that the job allows does not split the model."""
+
+
+def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
+    """Raises `LayoutNotUsable` when one of these sizes does not split the heads of the model. Of an architecture that
+    is not known here the engine is the judge."""
+    wider = [size for size in sizes if size > 1]
+    if not wider:
+        return
+    try:
+        shape = ModelShape.from_config("the model", json.loads(model_files.get("config.json", b"{}")))
+    except ValueError as error:
+        log.warning("whether tensor parallel sizes %s fit is left to the engine: %s", wider, error)
+        return
+    for size in wider:
+        try:
+            shape.check_layout(size)
+        except ValueError as error:
+            raise LayoutNotUsable(f"spec.rollout: {error}") from error
+
+
+class Layouts:
+    """`wanted` is the tensor parallel size now; `usual` the spec's, for a machine whose engines cannot start in the
+    wanted one."""
+
+    def __init__(self, term: int, usual: int, reporter: Reporter) -> None:
+        self.wanted = self._usual = usual
+        self._asked: Collection[int] = (usual,)
+        self._term = term
+        self._reporter = reporter
+        self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        self._seconds = 0.0
+
+    def want(self, tensor_parallel: int, asked: Collection[int]) -> None:
+        """The layout from now on. `asked`: all that the target asks for; to refuse one of these is a problem, in
+        whatever kind of round."""
+        self.wanted, self._asked = tensor_parallel, asked
+        self._tell()
+
+    def due(self, machine: str, tensor_parallel: int) -> bool:
+        """Whether a machine in this layout is to be laid out anew. One that refused the wanted layout is not asked
+        again before its processes are new ones."""
+        return tensor_parallel != self.wanted and self.wanted not in self._refused[machine]
+
+    def take_seconds(self) -> float:
+        """How long the slowest change of a machine took since the last look."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def forget(self, machine: str) -> None:
+        """Its processes are gone, and what they refused with them."""
+        if self._refused.pop(machine, None):
+            self._tell()
+
+    async def settle(self, machine: RolloutMachine, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
+        """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
+        refuses: the layout in force and the replicas that generate in it. They hold no weights after a change. Raises
+        what its seats raise, `Refused` when neither can be had."""
+        clock = asyncio.get_running_loop().time
+        name, since, wanted = machine.member.machine, clock(), self.wanted
+        try:
+            return wanted, await self._lay_out(machine, wanted)
+        except StaleTerm:
+            raise
+        except Refused as error:
+            fallback = before or self._usual
+            if fallback == wanted:
+                raise
+            log.warning("%s refused tensor parallel size %d: %s", name, wanted, error)
+            replicas = await self._lay_out(machine, fallback)
+            self._refused[name][wanted] = f"{name} goes on with tensor parallel size {fallback}, not {wanted}: {error}"
+            return fallback, replicas
+        finally:
+            if before is not None:
+                self._seconds = max(self._seconds, clock() - since)
+            self._tell()
+
+    async def _lay_out(self, machine: RolloutMachine, tensor_parallel: int) -> tuple[Replica, ...]:
+        leading = machine.leading(tensor_parallel)
+        await asyncio.gather(*(seat.make_room(self._term, tensor_parallel) for seat in machine.seats))
+        await asyncio.gather(*(seat.lay_out(self._term, tensor_parallel) for seat in leading))
+        return leading
+
+    def _tell(self) -> None:
+        refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
+        problem = Problem(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
+        self._reporter.problem(PROBLEM, problem)

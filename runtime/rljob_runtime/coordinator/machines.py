@@ -1,0 +1,64 @@
+"""A rollout machine as the fleet holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from rljob_api.status import Member
+from rljob_runtime.coordinator.protocols import (
+    PeerError,
+    PeerGone,
+    PeerTimeout,
+    Relay,
+    RelayStatus,
+    Replica,
+    RolloutMachine,
+)
+
+
+@dataclass
+class Machine:
+    """A seated machine. `replicas` are those of its seats that generate in its layout; `loaded` is the version that
+    they hold, `whole` the newest that its relay holds."""
+
+    peers: RolloutMachine
+    tensor_parallel: int
+    replicas: tuple[Replica, ...]
+    host: str
+    port: int
+    whole: int | None
+    loaded: int | None = None
+    joined: tuple[int, int] | None = None
+    received: int = 0
+    missed: int = 0
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def member(self) -> Member:
+        return self.peers.member
+
+    @property
+    def relay(self) -> Relay:
+        return self.peers.relay
+
+    @property
+    def name(self) -> str:
+        return self.member.machine
+
+    def note(self, status: RelayStatus) -> None:
+        """What its relay just answered."""
+        self.whole = status.whole
+        self.received = status.chunks_received
+        self.host, self.port = status.host, status.port
+
+
+def loss_reason(error: PeerError) -> str:
+    """Why a machine is lost that failed a call with this."""
+    match error:
+        case PeerGone():
+            return "ProcessExited"
+        case PeerTimeout():
+            return "HeartbeatLost"
+        case _:
+            return "Refused"

@@ -1,0 +1,51 @@
+"""Layouts of a rollout machine: how its accelerators are grouped into replicas.
+
+A machine has seats, each with the accelerators of the smallest layout. In a layout of tensor parallel size k, every
+replica is led by one seat and computes on the accelerators of the k / each seats that begin with it; the others rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Seats:
+    """The seats of a machine with `accelerators`, `each` of them to a seat. Raises `ValueError` where they do not
+    split."""
+
+    accelerators: int
+    each: int = 1
+
+    def __post_init__(self) -> None:
+        if self.each < 1 or self.accelerators < 1 or self.accelerators % self.each:
+            raise ValueError(
+                f"{self.accelerators} accelerators of a machine do not split into seats of {self.each}; "
+                "a divisor would be right"
+            )
+
+    @property
+    def count(self) -> int:
+        """How many seats there are."""
+        return self.accelerators // self.each
+
+    def leading(self, tensor_parallel: int) -> tuple[int, ...]:
+        """The seats that lead a replica in this layout. Raises `ValueError` with both numbers where it does not fit.
+
+        >>> Seats(4).leading(2), Seats(8, each=2).leading(4)
+        ((0, 2), (0, 2))
+        """
+        fits = tensor_parallel >= self.each and not tensor_parallel % self.each
+        if not fits or self.accelerators % tensor_parallel:
+            raise ValueError(
+                f"tensor parallel size {tensor_parallel} does not fit a machine of {self.accelerators} accelerators in "
+                f"seats of {self.each}; one of {', '.join(map(str, self.sizes))} would"
+            )
+        return tuple(range(0, self.count, tensor_parallel // self.each))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All tensor parallel sizes that fit."""
+        return tuple(
+            size for size in range(self.each, self.accelerators + 1, self.each) if not self.accelerators % size
+        )

@@ -1,0 +1,250 @@
+"""Engines laid out anew at a round's boundary: the target's layout, machines that refuse or die, tokens and fences."""
+
+import asyncio
+import json
+
+import pytest
+from coordinator_kit import Stage, job, until
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.status import FinishedOutcome
+from rljob_runtime.coordinator.layouts import PROBLEM, LayoutNotUsable, check_layouts
+from rljob_runtime.coordinator.protocols import PeerGone, Refused
+from rljob_runtime.scheduling.layouts import Seats
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.events import LaidOut, Loaded, ProcessStarted, Submitted
+
+# --- the arithmetic ---
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "each", "size", "leading"),
+    [(1, 1, 1, (0,)), (2, 1, 2, (0,)), (4, 1, 2, (0, 2)), (8, 2, 2, (0, 1, 2, 3)), (8, 2, 8, (0,)), (6, 1, 3, (0, 3))],
+)
+def test_the_seats_that_lead(accelerators, each, size, leading):
+    assert Seats(accelerators, each).leading(size) == leading
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 64))
+def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(count, each, size):
+    seats = Seats(count * each, each)
+    if size in seats.sizes:
+        used = [index * each + place for index in seats.leading(size) for place in range(size)]
+        assert used == list(range(count * each))
+    else:
+        with pytest.raises(ValueError, match=rf"size {size} does not fit a machine of {count * each} accelerators"):
+            seats.leading(size)
+
+
+def test_accelerators_that_do_not_split_into_seats_are_refused():
+    with pytest.raises(ValueError, match="8 accelerators of a machine do not split into seats of 3"):
+        Seats(8, 3)
+
+
+def test_a_size_that_does_not_split_the_model_ends_the_job_before_any_engine_is_built():
+    shape = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "num_hidden_layers": 30,
+             "intermediate_size": 1536, "vocab_size": 49152}  # fmt: skip
+    files = {"config.json": json.dumps(shape).encode()}
+    check_layouts(files, (1, 3))
+    check_layouts({}, (1, 2))
+    with pytest.raises(LayoutNotUsable, match="tensor parallel size 2 does not split the 9 heads and 3 KV heads"):
+        check_layouts(files, (1, 2))
+
+
+# --- at the boundary ---
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """Two machines of two accelerators."""
+    return Stage(tmp_path / "state.db", replicas=2, sizes=(1, 2))
+
+
+class Watch:
+    """What the engines did, in order."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.laid: list[tuple[str, int]] = []
+        self.started: list[str] = []
+        self.generating: list[set[str]] = []
+        self.bad: list[str] = []
+        self._rests: set[str] = set()
+        self._version = 0
+        stage.watchers.append(self)
+
+    def __call__(self, event) -> None:
+        match event:
+            case LaidOut(replica, size):
+                self.laid.append((replica, size))
+                self._rests.add(replica)
+            case Loaded(replica, version):
+                self._rests.discard(replica)
+            case ProcessStarted(name) if "/replica-" in name:
+                self.started.append(name)
+            case Submitted(replica, _, _, version):
+                if replica in self._rests:
+                    self.bad.append(f"{replica} generates with the weights it had before its change of layout")
+                if version != self._version:
+                    self.generating.append(set())
+                    self._version = version
+                self.generating[-1].add(replica.split("/")[1])
+
+
+def retarget(short, long, after):
+    async def action(stage):
+        await until(lambda: len(stage.closed) >= after, tick=0.01)
+        stage.control.set_tensor_parallel(short, long)
+
+    return action
+
+
+def test_the_next_round_runs_in_the_targets_layout_in_the_same_processes(stage):
+    """1 → 2 → 1: each change is in force for whole rounds, no process is started anew, and every round says what it ran
+    with."""
+    stage.job = job(rounds=6)
+    watch = Watch(stage)
+    assert stage.play(retarget(2, 2, after=1), retarget(1, 1, after=3)).outcome is FinishedOutcome.COMPLETE
+    sizes = [report.tensor_parallel_size for report in stage.closed]
+    assert sizes == sorted(sizes[:4]) + [1] * 2
+    assert sizes[3] == 2
+    assert [len(seats) for seats in watch.generating] == [2 // size for size in sizes]
+    assert sorted(watch.started) == [f"rollout-{m}/replica-{s}" for m in range(2) for s in range(2)]
+    assert watch.bad == []
+    changed = [report.layout_seconds > 0 for report in stage.closed]
+    assert changed == [before != after for before, after in zip([1, *sizes], sizes, strict=False)]
+    assert stage.control.last.problems == ()
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == 6 * 3 * 2
+
+
+def test_short_and_long_rounds_have_layouts_of_their_own(tmp_path):
+    stage = Stage(
+        tmp_path / "state.db",
+        job=job(rounds=8, prompts=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1}),
+        replicas=2,
+        sizes=(1, 2),
+    )
+    assert stage.play(retarget(2, 1, after=1)).outcome is FinishedOutcome.COMPLETE
+    ran = {(report.kind.value, report.tensor_parallel_size) for report in stage.closed[2:]}
+    assert ran == {("Short", 2), ("Long", 1)}
+
+
+def test_applied_is_said_when_the_layout_is_in_force(stage):
+    laid = Watch(stage).laid
+    seen: list[tuple[int, int]] = []
+    revision = []
+
+    async def action(stage):
+        await until(lambda: len(stage.closed) >= 1, tick=0.01)
+        stage.control.set_tensor_parallel(2, 2)
+        revision.append(stage.control._target.revision)
+
+    def report(event) -> None:
+        if revision and type(event).__name__ == "Reported" and event.status.applied == revision[0]:
+            seen.append(sum(size == 2 for _, size in laid))
+
+    stage.watchers.append(report)
+    assert stage.play(action).outcome is FinishedOutcome.COMPLETE
+    assert seen
+    assert min(seen) == 2
+
+
+def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a_problem(stage):
+    asked: list[int] = []
+
+    async def break_one(stage):
+        await until(lambda: len(stage.closed) >= 1, tick=0.01)
+        seat = stage.world.process("rollout-1/replica-0").peer
+        lay_out = seat.lay_out
+
+        async def refuse(term, size):
+            if size == 2:
+                asked.append(size)
+                raise Refused("out of memory")
+            await lay_out(term, size)
+
+        seat.lay_out = refuse
+        stage.control.set_tensor_parallel(2, 2)
+
+    stage.job = job(rounds=5)
+    watch = Watch(stage)
+    assert stage.play(break_one).outcome is FinishedOutcome.COMPLETE
+    (problem,) = stage.control.last.problems
+    assert problem.reason == PROBLEM
+    assert problem.message == "rollout-1 goes on with tensor parallel size 1, not 2: out of memory"
+    assert asked == [2], "a layout that was refused is not tried again at every boundary"
+    assert watch.generating[-1] == {"replica-0", "replica-1"}
+    assert len(watch.started) == 4
+    assert watch.bad == []
+
+
+def test_the_problem_ends_with_the_wish(stage):
+    async def break_both(stage):
+        await until(lambda: len(stage.closed) >= 1, tick=0.01)
+        for machine in range(2):
+            seat = stage.world.process(f"rollout-{machine}/replica-0").peer
+
+            async def refuse(term, size, lay_out=seat.lay_out):
+                if size == 2:
+                    raise Refused("no")
+                await lay_out(term, size)
+
+            seat.lay_out = refuse
+        stage.control.set_tensor_parallel(2, 2)
+
+    stage.job = job(rounds=6)
+    assert stage.play(break_both, retarget(1, 1, after=4)).outcome is FinishedOutcome.COMPLETE
+    told = [bool(report.problems) for report in stage.control.reports]
+    assert True in told
+    assert not told[-1]
+    assert {report.tensor_parallel_size for report in stage.closed} == {1}
+
+
+def test_a_machine_that_dies_while_its_layout_changes_is_lost_and_comes_back_in_the_new_one(stage):
+    killed = []
+
+    async def break_one(stage):
+        await until(lambda: len(stage.closed) >= 1, tick=0.01)
+        seat = stage.world.process("rollout-1/replica-0").peer
+
+        async def die(term, size):
+            killed.append(size)
+            stage.world.kill("rollout-1")
+            raise PeerGone("dead")
+
+        seat.lay_out = die
+        stage.control.set_tensor_parallel(2, 2)
+
+    stage.job = job(rounds=6)
+    watch = Watch(stage)
+    assert stage.play(break_one).outcome is FinishedOutcome.COMPLETE
+    assert killed == [2]
+    assert stage.control.last.problems == ()
+    assert ("rollout-1/replica-0", 2) in watch.laid
+    assert stage.closed[-1].tensor_parallel_size == 2
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == 6 * 3 * 2
+
+
+def test_a_new_coordinator_finds_engines_in_their_layout_and_leaves_them(stage):
+    stage.job = job(rounds=5)
+    watch = Watch(stage)
+
+    async def program():
+        async def change_and_stop():
+            await until(lambda: len(stage.closed) >= 1, tick=0.01)
+            stage.control.set_tensor_parallel(2, 2)
+            await until(lambda: len(stage.closed) >= 3, tick=0.01)
+            stage.coordinator.stop()
+
+        helper = asyncio.create_task(change_and_stop())
+        assert await stage.coordinate() is None
+        await helper
+        laid = list(watch.laid)
+        assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
+        assert watch.laid == laid
+        assert len(watch.started) == 4
+
+    clock.run(program())
+    assert stage.closed[-1].tensor_parallel_size == 2
