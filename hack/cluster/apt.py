@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .settings import ClusterError
+from .settings import ClusterError, locked
 
 Execute = Callable[[Sequence[str | Path], Path | None, Mapping[str, str] | None], None]
 
@@ -97,10 +97,19 @@ def _uris() -> str:
 
 def ensure_commands(commands: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Have every command (name → package), installing what is missing when root. Raises ClusterError when not."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    packages = sorted({package for name, package in commands.items() if not shutil.which(name, path=path)})
-    if not packages:
+    if not _missing(commands):
         return
+    with locked("apt", 900, "another process installs packages; waiting for it"):
+        if packages := _missing(commands):
+            _install(packages, say)
+
+
+def _missing(commands: Mapping[str, str]) -> list[str]:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    return sorted({package for name, package in commands.items() if not shutil.which(name, path=path)})
+
+
+def _install(packages: Sequence[str], say: Callable[[str], None]) -> None:
     if os.geteuid() != 0:
         raise ClusterError(f"missing: {', '.join(packages)}. As root: apt-get install {' '.join(packages)}")
     say(f"installing {', '.join(packages)}")
