@@ -331,8 +331,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "last_round=boundary.report or self._reporter.draft.last_round,",
         "last_round=boundary.report,",
         (
-            "tests/coordinator/test_coordinator_rounds.py::"
-            "test_the_trainer_dies_at_any_time_and_the_store_follows_its_checkpoint[4.0]",
+            "tests/coordinator/test_coordinator_lost_store.py::"
+            "test_a_lost_store_costs_no_more_than_the_checkpoint_says[3-machines at once]",
         ),
     ),
     # --- rollout: what was asked for, from the weights that were asked for ---
