@@ -53,15 +53,21 @@ def freeze(stage: Stage, process: str, seconds: float) -> None:
 
 
 def test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed(stage):
-    """One answers its submit after 4 s. The other one dies meanwhile, and sits there anew before anybody looks."""
+    """The second to hear of its requests answers after 4 s. The first one dies meanwhile, and sits there anew before
+    anybody looks."""
+    heard: list[str] = []
+
+    def first(event: Event) -> bool:
+        if isinstance(event, Submitted):
+            heard.append(event.replica)
+        return bool(heard)
 
     def trouble() -> None:
-        freeze(stage, "rollout-0/replica-0", 4.0)
-        stage.world.kill("rollout-1")
+        slow, dies = ("rollout-1", "rollout-0") if heard[0].startswith("rollout-0") else ("rollout-0", "rollout-1")
+        freeze(stage, f"{slow}/replica-0", 4.0)
+        stage.world.kill(dies)
 
-    happened = once(
-        stage, lambda event: isinstance(event, Submitted) and event.replica.startswith("rollout-1"), trouble
-    )
+    happened = once(stage, first, trouble)
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     assert happened
     check_trained_once(stage)
