@@ -8,9 +8,9 @@ survives, a line that is no longer there, and a test that fails without the muta
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
 TREES = 2
 """Copies of the tree, and so mutants tried at a time."""
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "hypothesis", "torch", "transformers", "numpy", "pydantic"])
+"""Where the runs of pytest come from: the imports that cost most are made once."""
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed; anything else means that the mutant broke the run itself."""
 
@@ -103,18 +106,30 @@ def _caught_in(tree: Path, mutant: Mutant) -> bool:
 
 
 def _pytest(tree: Path, tests: tuple[str, ...], limit: float = 600) -> tuple[int, str]:
+    output = tree / "pytest.log"
+    run = FORKS.Process(target=_session, args=(tree, tests, output))
+    run.start()
+    run.join(limit)
+    if run.exitcode is None:
+        run.kill()
+        run.join()
+    return run.exitcode or 0, output.read_text(encoding="utf-8", errors="replace")
+
+
+def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
+    """The child's part. Nothing of ours was imported before the fork, so the tree's files are what runs."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    packages = [str(tree / part) for part in ("crds", "operator", "runtime")]
     # The copy's packages come before the editable install. No bytecode: a mutant can keep a file's size and second.
-    path = os.pathsep.join(str(tree / part) for part in ("crds", "operator", "runtime"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    sys.path[:0] = [str(tree), *packages]
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    import pytest
+
+    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests])))
 
 
 if __name__ == "__main__":
