@@ -38,7 +38,9 @@ __all__ = [
     "FinishedOutcome",
     "MachineGroup",
     "Member",
+    "ParallelismHistory",
     "Phase",
+    "PreemptionHistory",
     "Problem",
     "RLJobStatus",
     "RelayTopology",
@@ -159,6 +161,38 @@ class Target(StatusModel):
     """Why it is so."""
 
 
+class PreemptionHistory(StatusModel):
+    """What the parallelism planner remembers of the rounds of one kind."""
+
+    preemptions: Count | None = None
+    """In the round counted last."""
+    quiet: Count = 0
+    """Rounds in a row without preemptions, since the last decision over such."""
+    quiet_tokens: Count | None = None
+    """The most tokens that one of them generated."""
+    stepped_down: bool = False
+    """Whether a step down led to the present size."""
+    floor: Annotated[int | None, Field(ge=1)] = None
+    """A step below this size brought preemptions back."""
+    floor_tokens: Count | None = None
+    """Tokens of the round in which it did: the floor holds until rounds are clearly smaller."""
+
+
+class ParallelismHistory(StatusModel):
+    """The parallelism planner's memory, kept here so that a restarted operator decides the same."""
+
+    round: Count = 0
+    """The last round that it has seen."""
+    start: Annotated[int, Field(ge=1)]
+    """The spec's tensorParallelSize: another one starts the planner anew."""
+    machines: Count
+    """Rollout machines of the rounds remembered."""
+    short: PreemptionHistory = PreemptionHistory()
+    """Short rounds."""
+    long: PreemptionHistory = PreemptionHistory()
+    """Long rounds and plain ones."""
+
+
 class MachineGroup(StatusModel):
     """Pods of one role."""
 
@@ -254,6 +288,8 @@ class RLJobStatus(StatusModel):
     """Highest incarnation ever given to each machine, remembered while no pod of it exists."""
     target: Target | None = None
     """What the operator asks of the coordinator."""
+    parallelism: ParallelismHistory | None = None
+    """What the planner of tensor parallel sizes remembers; only where allowedTensorParallelSizes gives it a choice."""
     relay: RelayTopology | None = None
     """The order of the weight chain."""
     replacements: Replacements | None = None

@@ -13,7 +13,17 @@ from operator_kit import NOW, make_job
 
 from rljob_api import FieldError
 from rljob_api.spec import ReplacementBackOff
-from rljob_api.status import BackOff, Member, RelayTopology, Replacements, RLJobStatus, Role, Target, TargetPhase
+from rljob_api.status import (
+    BackOff,
+    Member,
+    RelayTopology,
+    Replacements,
+    RLJobStatus,
+    Role,
+    Target,
+    TargetPhase,
+    TargetTensorParallel,
+)
 from rljob_operator.policies import conditions, drain, failure, placement, scale
 from rljob_operator.policies.clock import earliest_wait
 from rljob_operator.policies.config import Config
@@ -281,12 +291,17 @@ def test_when_a_machine_may_leave(pods: list[Pod], runtime: Any, since: Any, gon
 
 
 def test_the_revision_rises_with_changes_only() -> None:
-    spec = make_job().spec
-    first = drain.next_target(None, spec, ["rollout-0"], TargetPhase.RUN, "Started")
-    same = drain.next_target(first, spec, ["rollout-0"], TargetPhase.RUN, "another reason")
-    other = drain.next_target(first, spec, ["rollout-0"], TargetPhase.SUSPEND, "Suspended")
-    assert (first.revision, same, other.revision) == (1, first, 2)
-    assert drain.next_target(Target(), spec, [], TargetPhase.RUN, "").revision in (0, 1)
+    one, two = TargetTensorParallel(), TargetTensorParallel(short=2, long=1)
+    first = drain.next_target(None, ["rollout-0"], one, TargetPhase.RUN, "Started")
+    same = drain.next_target(first, ["rollout-0"], one, TargetPhase.RUN, "another reason")
+    assert (first.revision, same) == (1, first)
+    for machines, sizes, phase in (
+        (["rollout-0"], one, TargetPhase.SUSPEND),
+        (["rollout-0"], two, TargetPhase.RUN),
+        (["rollout-1"], one, TargetPhase.RUN),
+    ):
+        assert drain.next_target(first, machines, sizes, phase, "").revision == 2
+    assert drain.next_target(Target(), [], one, TargetPhase.RUN, "").revision == 0
 
 
 # --- placement, observation -------------------------------------------------------------------------------------------

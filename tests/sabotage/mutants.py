@@ -67,6 +67,7 @@ ENGINE_MODEL = (
     "test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew",
 )
 POLICIES = ("tests/operator/test_operator_policies.py",)
+PARALLELISM = ("tests/operator/test_operator_parallelism.py",)
 PLAN = (
     "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
     "tests/operator/test_operator_plan.py::test_a_lost_pods_name_is_not_used_again",
@@ -638,5 +639,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "if bytes_written(pid) > FOLDER_BYTES:",
         "if bytes_written(pid) < 0:",
         (f"{ESCAPES}::test_what_does_not_stop_is_stopped[Landlock]",),
+    ),
+    Mutant(
+        "one kind of round teaches the other",
+        f"{OPERATOR}/policies/parallelism.py",
+        'kind = "short" if last.kind is RoundKind.SHORT else "long"',
+        'kind = "long"',
+        PARALLELISM,
+    ),
+    Mutant(
+        "a round that had not heard of the target counts",
+        f"{OPERATOR}/policies/parallelism.py",
+        "if again or last.tensor_parallel_size != size or last.preemptions is None:",
+        "if again or last.preemptions is None:",
+        PARALLELISM,
+    ),
+    Mutant(
+        "a step down that failed is tried again",
+        f"{OPERATOR}/policies/parallelism.py",
+        "if history.stepped_down:",
+        "if False:",
+        PARALLELISM,
     ),
 )

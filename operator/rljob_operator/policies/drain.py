@@ -19,16 +19,14 @@ STOPPED = "Suspended"
 
 
 def next_target(
-    before: Target | None, spec: RLJobSpec, machines: Sequence[str], phase: TargetPhase, reason: str
+    before: Target | None, machines: Sequence[str], sizes: TargetTensorParallel, phase: TargetPhase, reason: str
 ) -> Target:
     """The target with these contents; its revision rises when, and only when, they change."""
-    size = spec.rollout.tensor_parallel_size
-    parallel = TargetTensorParallel(short=size, long=size)
     old = before or Target()
-    if (old.machines, old.tensor_parallel, old.phase) == (tuple(machines), parallel, phase):
+    if (old.machines, old.tensor_parallel, old.phase) == (tuple(machines), sizes, phase):
         return old
     return Target(
-        revision=old.revision + 1, machines=tuple(machines), tensor_parallel=parallel, phase=phase, reason=reason
+        revision=old.revision + 1, machines=tuple(machines), tensor_parallel=sizes, phase=phase, reason=reason
     )
 
 

@@ -56,11 +56,17 @@ def _told(loss: Loss) -> str:
 def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     if before.target is None or after.target is None:
         return []
+    events = []
     old, new = len(before.target.machines), len(after.target.machines)
-    if old == new:
-        return []
-    reason = "RolloutScaledUp" if new > old else "RolloutScaledDown"
-    return [Event(NORMAL, reason, f"from {old} to {new} rollout machines")]
+    if old != new:
+        reason = "RolloutScaledUp" if new > old else "RolloutScaledDown"
+        events.append(Event(NORMAL, reason, f"from {old} to {new} rollout machines"))
+    was, now = before.target.tensor_parallel, after.target.tensor_parallel
+    for kind, one, other in (("short", was.short, now.short), ("long", was.long, now.long)):
+        if one != other:
+            message = f"{kind} rounds: from TP {one} to TP {other}"
+            events.append(Event(NORMAL, "TensorParallelChanged", message))
+    return events
 
 
 def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:

@@ -14,7 +14,7 @@ from typing import Any
 from rljob_api.accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus, Role, Target, TargetPhase
-from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, placement, pods, scale
+from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, parallelism, placement, pods, scale
 from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.events import Event, transitions
@@ -142,7 +142,10 @@ def _go_on(
     members = placement.members(seen, created, removals)
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(blocked)))
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
-    target = drain.next_target(before.target, spec, machines, TargetPhase.RUN, _target_reason(before.target, machines))
+    last = before.runtime.last_round if before.runtime is not None else None
+    choice = parallelism.choose(spec.rollout, before.target, before.parallelism, last, len(machines))
+    reason = _target_reason(before.target, machines, choice)
+    target = drain.next_target(before.target, machines, choice.sizes, TargetPhase.RUN, reason)
     leaving = placement.leaving(placed, seen, removals)
     report = Report(
         job=job,
@@ -163,6 +166,7 @@ def _go_on(
             "accepted": accept(job),
             "incarnations": _numbers(before, seen, created),
             "target": target,
+            "parallelism": choice.history,
             "relay": relay,
             "replacements": replacements,
             "start_time": before.start_time or now,
@@ -189,11 +193,12 @@ def _go_on(
     )
 
 
-def _target_reason(before: Target | None, new: Sequence[str]) -> str:
+def _target_reason(before: Target | None, new: Sequence[str], choice: parallelism.Choice) -> str:
     old = before.machines if before is not None else ()
     if not old:
         return "Started"
-    return "ScaledUp" if len(new) > len(old) else "ScaledDown" if len(new) < len(old) else "Resumed"
+    scaled = ("ScaledUp",) if len(new) > len(old) else ("ScaledDown",) if len(new) < len(old) else ()
+    return "; ".join((*scaled, *choice.reasons)) or "Resumed"
 
 
 def _numbers(before: RLJobStatus, seen: Observed, created: Iterable[NewPod]) -> dict[str, int]:
@@ -235,8 +240,9 @@ def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | 
     removals = [Removal(pod, "Suspended") for pod in present] if stop else []
     members = placement.members(seen, (), removals)
     target = before.target
+    choice = parallelism.choose(spec.rollout, target, before.parallelism, None, len(rollout))
     if target is not None or present:
-        target = drain.next_target(target, spec, rollout, TargetPhase.SUSPEND, "Suspended")
+        target = drain.next_target(target, rollout, choice.sizes, TargetPhase.SUSPEND, "Suspended")
     report = Report(job=job, seen=seen, machines=rollout, members=members, chain_length=0, pods=len(seen.pods))
     facts = replace(report.facts(None), suspending=True, refused=refused_edit)
     waiting = bool(present) and not stop
@@ -245,6 +251,7 @@ def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | 
             "accepted": accept(job),
             "incarnations": _numbers(before, seen, ()),
             "target": target,
+            "parallelism": choice.history,
             "start_time": before.start_time or (now if present else None),
             "active_since": before.active_since if waiting else None,
             "first_ready_time": before.first_ready_time if waiting else None,

@@ -60,6 +60,7 @@ class Report:
         shape = self.shapes.get(Role.ROLLOUT)
         old = before.rollout or RolloutStatus()
         current = [pod for pod in self.seen.pods if pod.role is Role.ROLLOUT and pod.live]
+        played = before.runtime.last_round if before.runtime is not None else None
         return before.model_copy(
             update={
                 "observed_generation": job.metadata.generation,
@@ -80,7 +81,8 @@ class Report:
                     ready=facts.rollouts_ready,
                     restarts=old.restarts + self._lost(Role.ROLLOUT),
                     updated=sum(pod.shape == shape for pod in current) if shape is not None else old.updated,
-                    tensor_parallel_size=job.spec.rollout.tensor_parallel_size,
+                    tensor_parallel_size=(played and played.tensor_parallel_size)
+                    or job.spec.rollout.tensor_parallel_size,
                     selector=selector_text(job.name, Role.ROLLOUT),
                 ),
                 "members": self.members,

@@ -1,0 +1,120 @@
+"""The parallelism planner (RollPacker §4.2): the tensor parallel size of the next short and of the next long round.
+
+A larger size leaves more memory for KV on all accelerators together, since fewer copies of the weights lie there; a
+smaller one decodes more sequences a second while there is room. Preemptions tell which of the two is short. The paper's
+rule: more than 1.05 × those of the round before → the next larger size; none in four rounds in a row → the next smaller
+one; never across machines. Short and long rounds are judged apart, for their pressure differs (1.79 × in the paper).
+
+Added here, because the rule alone would step down and up again for ever: a step down that brought preemptions back sets
+a floor, which holds until rounds have become shorter. All that is remembered is in the status, so a restarted operator
+decides the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api.spec import Rollout
+from rljob_api.status import ParallelismHistory, PreemptionHistory, RoundKind, RoundReport, Target, TargetTensorParallel
+
+SURGE = 1.05
+"""Preemptions, over those of the round before, above which a round steps up."""
+QUIET_ROUNDS = 4
+"""Rounds in a row without a preemption after which a step down is due."""
+RELIEF = 0.8
+"""Tokens of each quiet round, over those of the round that set the floor, below which the floor is forgotten."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Sizes for the rounds to come, and what the next decision needs to know."""
+
+    sizes: TargetTensorParallel
+    history: ParallelismHistory | None
+    """None for a job that has no choice and never had one."""
+    reasons: tuple[str, ...] = ()
+    """Why sizes changed, a sentence each."""
+
+
+def choose(
+    rollout: Rollout,
+    told: Target | None,
+    history: ParallelismHistory | None,
+    last: RoundReport | None,
+    machines: int,
+) -> Choice:
+    """The sizes after the `last` round that was reported, on so many `machines`.
+
+    Each round counts once, by its number. A round at another size than its kind's target (which it had not heard of)
+    teaches nothing. Rounds before a change of the number of machines are no measure of those after it.
+    """
+    sizes, history = _taken_up(rollout, told, history, machines)
+    if history is None or last is None or last.round == history.round:
+        return Choice(sizes, history)
+    again = last.round < history.round
+    history = history.model_copy(update={"round": last.round})
+    kind = "short" if last.kind is RoundKind.SHORT else "long"
+    size: int = getattr(sizes, kind)
+    if again or last.tensor_parallel_size != size or last.preemptions is None:
+        # A lower number: the run went back to a checkpoint, and this round was counted, or missed, before it did.
+        return Choice(sizes, history)
+    chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
+    history = history.model_copy(update={kind: learned})
+    if chosen == size:
+        return Choice(sizes, history)
+    return Choice(sizes.model_copy(update={kind: chosen}), history, (f"{kind} rounds: TP {chosen}, {why}",))
+
+
+def _taken_up(
+    rollout: Rollout, told: Target | None, history: ParallelismHistory | None, machines: int
+) -> tuple[TargetTensorParallel, ParallelismHistory | None]:
+    """Sizes and history as they were left, as far as the spec still agrees with them."""
+    start, choices = rollout.tensor_parallel_size, rollout.tensor_parallel_sizes
+    fresh = ParallelismHistory(start=start, machines=machines)
+    if history is None and len(choices) > 1:
+        history = fresh
+    same = history is None or history.start == start
+    if told is None or not same or not {told.tensor_parallel.short, told.tensor_parallel.long} <= set(choices):
+        round_ = history.round if history is not None else 0
+        history = fresh.model_copy(update={"round": round_}) if history is not None else None
+        return TargetTensorParallel(short=start, long=start), history
+    if history is not None and history.machines != machines:
+        history = fresh.model_copy(update={"round": history.round})
+    return told.tensor_parallel, history
+
+
+def _judge(
+    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
+) -> tuple[int, PreemptionHistory, str]:
+    """The size for the next round of the kind, what is remembered of it, and why it changes."""
+    preemptions, before = last.preemptions or 0, history.preemptions
+    learned = history.model_copy(update={"preemptions": preemptions})
+    if not preemptions:
+        return _quiet(size, learned, last, choices)
+    learned = learned.model_copy(update={"quiet": 0, "quiet_tokens": None})
+    larger = next((one for one in choices if one > size), None)
+    if before is None or preemptions <= SURGE * before or larger is None:
+        return size, learned, ""
+    if history.stepped_down:
+        learned = learned.model_copy(update={"floor": larger, "floor_tokens": last.tokens or 0})
+    learned = learned.model_copy(update={"stepped_down": False})
+    return larger, learned, f"preemptions {before} → {preemptions} in round {last.round}"
+
+
+def _quiet(
+    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
+) -> tuple[int, PreemptionHistory, str]:
+    """After a round without preemptions. Every fourth of them in a row asks for the next smaller size."""
+    quiet, tokens = history.quiet + 1, max(history.quiet_tokens or 0, last.tokens or 0)
+    if quiet < QUIET_ROUNDS:
+        return size, history.model_copy(update={"quiet": quiet, "quiet_tokens": tokens}), ""
+    learned = history.model_copy(update={"quiet": 0, "quiet_tokens": None})
+    smaller = next((one for one in reversed(choices) if one < size), None)
+    if smaller is None:
+        return size, learned, ""
+    if history.floor is not None and smaller < history.floor:
+        if tokens >= RELIEF * (history.floor_tokens or 0):
+            return size, learned, ""
+        learned = learned.model_copy(update={"floor": None, "floor_tokens": None})
+    why = f"no preemptions in {QUIET_ROUNDS} rounds up to round {last.round}"
+    return smaller, learned.model_copy(update={"stepped_down": True}), why
