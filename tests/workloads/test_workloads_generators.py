@@ -30,6 +30,7 @@ from rljob_runtime.workloads.distribution import DistributionParameters
 from rljob_runtime.workloads.fit import fit
 from rljob_runtime.workloads.law import Law, TurnCounts, fit_law
 from rljob_runtime.workloads.parameters import ToolUse
+from rljob_runtime.workloads.phases import Phases
 from rljob_runtime.workloads.summary import intraclass_correlation
 
 SCORE_OF_75, SCORE_OF_90 = (statistics.NormalDist().inv_cdf(at) for at in (0.75, 0.9))
@@ -304,3 +305,13 @@ def test_tool_use_of_the_distribution_parameters(tmp_path: Path) -> None:
     assert drawn.mean() == pytest.approx(100, rel=0.03), "the mean of the file"
     assert drawn.std() == pytest.approx(50, rel=0.06), "and its variance"
     assert made.tool_use.seconds == seconds
+
+
+def test_phases_follow_one_another() -> None:
+    short, long = open_workload("rollpacker-7b-8k", 1), open_workload("rollpacker-32b-32k", 1)
+    phases = Phases(((0, short), (3, long), (5, short)))
+    drawn = [phases.prompt(step, 7, 4, 1) for step in range(7)]
+    assert drawn == [(long if step in (3, 4) else short).prompt(step, 7, 4, 1) for step in range(7)]
+    for steps in ([], [1], [0, 0], [0, 3, 2]):
+        with pytest.raises(ValueError, match="rising steps from 0 on"):
+            Phases(tuple((step, short) for step in steps))

@@ -18,6 +18,8 @@ from rljob_runtime.simulation.world import Site
 MAX_PROMPT_TOKENS = 2048
 BEAT_SECONDS = 5.0
 POLL_SECONDS = 60.0
+ROUND_SECONDS = 6 * 3600.0
+"""A round that takes longer has come to a stop."""
 
 
 @dataclass(frozen=True)
@@ -114,4 +116,5 @@ class Cluster:
             heartbeat_seconds=BEAT_SECONDS,
             poll_seconds=POLL_SECONDS,
             store_seconds=assumed.store_seconds.value,
+            patience_seconds=rounds * ROUND_SECONDS,
         )

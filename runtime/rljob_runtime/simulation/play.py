@@ -27,10 +27,8 @@ from rljob_runtime.simulation.scenario import Scenario
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore, is_full_disk
 from rljob_runtime.simulation.wire import Life, Trouble
 from rljob_runtime.simulation.world import World
-from rljob_runtime.workloads import open_workload
+from rljob_runtime.workloads import Workload, open_workload
 
-PATIENCE = 1800.0
-"""Seconds after the last fault in which the job must end."""
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
 """From a coordinator's end to the next one's start, at least."""
@@ -53,11 +51,14 @@ class Outcome:
         return self.violation is None
 
 
-def play(scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = ()) -> Outcome:
+def play(
+    scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = (), workload: Workload | None = None
+) -> Outcome:
     """Run to the end of the job, or to the first violation. Pure but for a temporary file: the same arguments give the
-    same outcome."""
+    same outcome. `workload`: one that has no name, in place of the scenario's."""
     with tempfile.TemporaryDirectory(prefix="rljob-simulate-") as folder:
-        run = _Run(scenario, plan, Path(folder) / "state.db", observers)
+        drawn = workload or open_workload(scenario.workload, scenario.seed)
+        run = _Run(scenario, plan, Path(folder) / "state.db", observers, drawn)
         try:
             clock.run(run.to_the_end())
         except (clock.Deadlock, clock.Livelock) as error:
@@ -68,7 +69,9 @@ def play(scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = ())
 class _Run:
     """One run's objects."""
 
-    def __init__(self, scenario: Scenario, plan: FaultPlan, path: Path, observers: Sequence[Observe]) -> None:
+    def __init__(
+        self, scenario: Scenario, plan: FaultPlan, path: Path, observers: Sequence[Observe], workload: Workload
+    ) -> None:
         self._scenario = scenario
         self._plan = plan
         self._path = path
@@ -77,7 +80,7 @@ class _Run:
         self._job = scenario.job
         self._settings = replace(Settings.of(self._job), join_patience=JOIN_PATIENCE, poll_wait=scenario.poll_seconds)
         self._lengths = WorkloadLengths(
-            open_workload(scenario.workload, scenario.seed),
+            workload,
             scenario.launched_responses,
             scenario.max_prompt_tokens,
         )
@@ -125,7 +128,7 @@ class _Run:
         Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
         job = asyncio.create_task(self._coordinators_in_turn())
         stop = asyncio.create_task(self._broken.wait())
-        patience = self._plan.end + scenario.horizon + PATIENCE
+        patience = self._plan.end + scenario.horizon + scenario.patience_seconds
         await asyncio.wait({job, stop}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         self._seconds = loop_time()
         if job.done():

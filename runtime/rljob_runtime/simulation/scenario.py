@@ -46,6 +46,8 @@ class Scenario:
     """How long the coordinator lets a replica wait for news."""
     store_seconds: float = 0.001
     """Of a transaction."""
+    patience_seconds: float = 1800.0
+    """After the last fault and the horizon, in which the job must end."""
 
     @property
     def job(self) -> RLJob:
