@@ -18,7 +18,6 @@ from rljob_api.rules import (
     MIN_HEARTBEAT_SECONDS,
     NODE_FAILURE,
     TECHNIQUES,
-    TENSOR_PARALLEL_CHOICE,
     not_available,
 )
 from rljob_api.update import NEVER, WHILE_SUSPENDED
@@ -120,8 +119,17 @@ RULES: dict[str, list[Rule]] = {
             f"all machines together may have at most {MAX_ACCELERATORS} accelerators",
         ),
         Rule(
-            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes == [self.tensorParallelSize]",
-            f"allowedTensorParallelSizes: {not_available(TENSOR_PARALLEL_CHOICE, '[tensorParallelSize]')}",
+            "!has(self.allowedTensorParallelSizes) || self.tensorParallelSize in self.allowedTensorParallelSizes",
+            "allowedTensorParallelSizes must hold tensorParallelSize: the choice begins there",
+        ),
+        Rule(
+            f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, {_SLOTS} % size == 0)",
+            "allowedTensorParallelSizes must divide acceleratorsPerMachine: tensor parallelism stays inside a machine",
+        ),
+        Rule(
+            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.exists(least, "
+            "self.allowedTensorParallelSizes.all(size, size % least == 0))",
+            "allowedTensorParallelSizes must be multiples of the smallest: a replica takes the place of whole ones",
         ),
         Rule(
             f"{_SLOTS} % self.tensorParallelSize == 0",

@@ -134,12 +134,14 @@ class Rollout(Model):
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """Accelerators of one replica."""
+    """Accelerators of one replica; with a choice, in the first rounds."""
     allowed_tensor_parallel_sizes: Annotated[
         tuple[Annotated[int, Field(ge=1, le=64)], ...] | None,
         Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = None
-    """Sizes to choose from. A choice is not available in this version: absent, or tensorParallelSize alone."""
+    """Sizes to choose from, for short and long rounds apart: more preemptions than the round before choose the next
+    larger one, none in four rounds the next smaller one. Each divides acceleratorsPerMachine and the model's heads, and
+    is a multiple of the smallest. Absent: tensorParallelSize alone, always."""
     engine: Engine = Field(default=Engine.VLLM)
     """VLLM, or Reference: a small engine in plain PyTorch for tests and for machines without vLLM."""
     engine_options: EngineOptions = EngineOptions()

@@ -29,7 +29,18 @@ def check(job: RLJob) -> Errors:
     """Every mistake that the types alone cannot show."""
     yield from _name(job)
     spec = job.spec
-    for rule in (_size, _not_there_yet, _prompts, _rewards, _algorithm, _techniques, _rollout, _volumes, _times):
+    for rule in (
+        _size,
+        _not_there_yet,
+        _prompts,
+        _rewards,
+        _algorithm,
+        _techniques,
+        _rollout,
+        _layouts,
+        _volumes,
+        _times,
+    ):
         yield from rule(spec)
     for role, template, accelerators in (
         ("trainer", spec.trainer.template, spec.trainer.accelerators_per_replica),
@@ -69,7 +80,6 @@ TECHNIQUES = {
 
 
 NODE_FAILURE = "judging and avoiding lost nodes"
-TENSOR_PARALLEL_CHOICE = "a choice of tensor parallel sizes"
 
 
 def not_available(what: str, instead: object = False) -> str:
@@ -108,10 +118,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         if nodes[field] != default:
             where = f"spec.failurePolicy.nodeFailure.{field}"
             yield FieldError(where, nodes[field], not_available(NODE_FAILURE, default))
-    sizes, only = spec.rollout.allowed_tensor_parallel_sizes, (spec.rollout.tensor_parallel_size,)
-    if sizes is not None and sizes != only:
-        advice = not_available(TENSOR_PARALLEL_CHOICE, list(only))
-        yield FieldError("spec.rollout.allowedTensorParallelSizes", list(sizes), advice)
     if spec.scheduling.gang is Gang.POD_GROUP:
         yield FieldError(
             "spec.scheduling.gang",
@@ -256,6 +262,27 @@ def _rollout(spec: RLJobSpec) -> Errors:
             f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
             "inside a machine, and a machine without accelerators is one replica",
         )
+
+
+def _layouts(spec: RLJobSpec) -> Errors:
+    rollout, path = spec.rollout, "spec.rollout.allowedTensorParallelSizes"
+    sizes = rollout.allowed_tensor_parallel_sizes
+    if sizes is None:
+        return
+    if rollout.tensor_parallel_size not in sizes:
+        start = rollout.tensor_parallel_size
+        yield FieldError(path, list(sizes), f"must hold tensorParallelSize ({start}): the choice begins there")
+    for index, size in enumerate(sizes):
+        if size in sizes[:index]:
+            yield FieldError(f"{path}[{index}]", size, "must be there once only")
+        elif rollout.slots % size:
+            told = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
+            yield FieldError(f"{path}[{index}]", size, f"{told}: tensor parallelism stays inside a machine")
+        elif size % min(sizes):
+            advice = (
+                f"must be a multiple of the smallest of them ({min(sizes)}): a replica takes the place of whole ones"
+            )
+            yield FieldError(f"{path}[{index}]", size, advice)
 
 
 def _volumes(spec: RLJobSpec) -> Errors:

@@ -204,6 +204,35 @@ CROSS_FIELD = [
     ),
     one("spec.rollout.tensorParallelSize", 2, "must divide acceleratorsPerMachine (0)"),
     Case(
+        {"spec.rollout.acceleratorsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [2]},
+        "spec.rollout.allowedTensorParallelSizes",
+        "must hold tensorParallelSize (1): the choice begins there",
+    ),
+    inside(
+        "spec.rollout.allowedTensorParallelSizes",
+        [1, 2],
+        "spec.rollout.allowedTensorParallelSizes[1]",
+        2,
+        "must divide acceleratorsPerMachine (0): tensor parallelism stays inside a machine",
+    ),
+    inside(
+        "spec.rollout.allowedTensorParallelSizes",
+        [1, 1],
+        "spec.rollout.allowedTensorParallelSizes[1]",
+        1,
+        "must be there once only",
+    ),
+    Case(
+        {
+            "spec.rollout.acceleratorsPerMachine": 6,
+            "spec.rollout.tensorParallelSize": 2,
+            "spec.rollout.allowedTensorParallelSizes": [2, 3],
+        },
+        "spec.rollout.allowedTensorParallelSizes[1]",
+        "must be a multiple of the smallest of them (2)",
+        value=3,
+    ),
+    Case(
         {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 3},
         "spec.rollout.tensorParallelSize",
         "must divide acceleratorsPerMachine (8)",
@@ -310,12 +339,6 @@ NOT_THERE_YET = [
     ),
     one("spec.failurePolicy.nodeFailure.forceDelete", "Always", "leave it out or set it to 'WhenFenced'"),
     one("spec.failurePolicy.nodeFailure.avoidFailedNodesSeconds", 60, "leave it out or set it to 3600.0"),
-    one(
-        "spec.rollout.allowedTensorParallelSizes",
-        [1, 2],
-        "is not available in this version (a choice of tensor parallel sizes); leave it out or set it to [1]",
-    ),
-    one("spec.rollout.allowedTensorParallelSizes", [1, 1], "leave it out or set it to [1]"),
 ]
 
 _POD = "spec.rollout.template.spec"
