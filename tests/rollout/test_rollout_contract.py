@@ -181,6 +181,8 @@ def test_kv_pressure_preempts_and_changes_no_token(
         peak = max(peak, tight.stats().kv_use)
     assert tight.stats().preemptions_total > before
     assert peak > 0.8
+    assert 0 < tight.stats().kv_tokens < sum(len(r.token_ids) + r.max_new_tokens for r in asked)
+    assert tight.stats().max_running >= len(asked)
     assert {id: g.tokens for id, g in got.items()} == {id: g.tokens for id, g in free.items()}
 
 

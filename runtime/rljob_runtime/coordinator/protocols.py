@@ -90,6 +90,10 @@ class EngineStats:
     """Engines that were built, one for each layout."""
     layout_switches_total: int = 0
     """Changes from one layout to another, or from none."""
+    kv_tokens: int = 0
+    """Tokens that the KV cache holds; 0 where the engine cannot tell."""
+    max_running: int = 0
+    """Most requests that run at a time; 0 where the engine cannot tell."""
 
 
 @dataclass(frozen=True)

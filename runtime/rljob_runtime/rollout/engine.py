@@ -137,7 +137,7 @@ class Counters:
     weight_loads: int = 0
     aborted: int = 0
 
-    def stats(self, running: int, waiting: int, kv_use: float) -> EngineStats:
+    def stats(self, running: int, waiting: int, kv_use: float, kv_tokens: int, max_running: int) -> EngineStats:
         return EngineStats(
             running=running,
             waiting=waiting,
@@ -148,6 +148,8 @@ class Counters:
             prefix_resets_total=self.prefix_resets,
             weight_loads_total=self.weight_loads,
             aborted_total=self.aborted,
+            kv_tokens=kv_tokens,
+            max_running=max_running,
         )
 
 

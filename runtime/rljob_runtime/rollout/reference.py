@@ -113,7 +113,14 @@ class ReferenceEngine:
         """Its memory was never given back."""
 
     def stats(self) -> EngineStats:
-        return self._counters.stats(len(self._running), len(self._waiting), self._pool.used_share)
+        pool = self._pool
+        return self._counters.stats(
+            len(self._running),
+            len(self._waiting),
+            pool.used_share,
+            pool.total * pool.block_size,
+            self._settings.max_running,
+        )
 
     def close(self) -> None:
         self._waiting.clear()

@@ -84,6 +84,8 @@ class SchedulerView:
         self._scheduler = engine.engine_core.engine_core.scheduler
         self._seen: dict[str, int] = {}
         self.preemptions = 0
+        self.kv_tokens = self._scheduler.kv_cache_manager.block_pool.num_gpu_blocks * self._scheduler.block_size
+        """Capacity of the KV cache."""
 
     def observe(self) -> None:
         """Count new preemptions: a request preempted in a step waits at its end, since that step admits nobody."""

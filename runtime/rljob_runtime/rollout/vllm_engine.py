@@ -83,7 +83,7 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         self._counters.preemptions = self._view.preemptions
-        return self._counters.stats(*self._view.gauges())
+        return self._counters.stats(*self._view.gauges(), self._view.kv_tokens, self._settings.max_running)
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()

@@ -296,4 +296,6 @@ class SimulatedReplica:
             self._loads,
             self._aborted,
             layout_switches_total=self._switches,
+            kv_tokens=self._kind.kv_tokens,
+            max_running=self._kind.max_sequences,
         )

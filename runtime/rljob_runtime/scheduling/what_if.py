@@ -1,0 +1,316 @@
+"""What if the next rounds raced, or streamed? Each plan is played on the engine model with lengths like those of the
+last rounds, and the job takes the one that trains its prompts soonest: tail batching pays up to four times where the
+mean is far below the longest, and costs a fifth on engines that are busy to the end (RollPacker §3 has one setting).
+
+Fair accounting: a plan's time is the mean over the rounds to come, of which the long ones are those that its own queue
+will cost. Hysteresis: the reference plan is left only for a clear gain, which covers what the model does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+from random import Random
+from statistics import fmean
+
+from rljob_api.status import RoundKind
+from rljob_runtime.scheduling.lengths import Lengths
+from rljob_runtime.scheduling.rehearsal import Asked, Rehearsed, Stage, rehearse
+from rljob_runtime.scheduling.tail_batching import Factors, next_round, times
+
+PROMPT_FACTORS = (1.0, 1.25, 1.5)
+RESPONSE_FACTORS = (1.0, 1.25, 1.5)
+STANDARD = Factors()
+"""RollPacker's, which hold where factors are to be found and nothing is known yet."""
+
+FIRST_ROUNDS = 2
+"""At least so many rounds are played by the reference plan before anything is predicted …"""
+FIRST_RESPONSES = 256
+"""… and so many responses seen, …"""
+MOST_FIRST_ROUNDS = 8
+"""… unless rounds are so small that this takes longer."""
+HORIZON = 40
+"""Rounds over which a plan's time is a mean, if so many are left. What is queued then is paid in them."""
+DRAWN_RESPONSES = 3072
+"""Responses that are drawn for each of the finalists: three rounds of 1,024, more where rounds are small and chance is
+large, …"""
+MOST_DRAWS = 24
+"""… but no more rounds than this; the other plans get a third of them."""
+FINALISTS = 3
+"""Plans that are near the best after the first third."""
+SPARE = 1.25
+"""More prompts than filtering takes on average stand ready."""
+
+LEAVE = 0.10
+"""Predicted gain from which the reference plan is left."""
+RETURN = 0.03
+"""Predicted gain below which it is returned to."""
+SWITCH = 0.05
+"""By how much another plan must be better than the one in force."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rounds are played: `factors` of the race, None without one; whether finished groups are trained on at once.
+
+    >>> str(Plan()), str(Plan(Factors(1.25, 1), stream=True))
+    ('plain', 'race 1.25 x 1, stream')
+    """
+
+    factors: Factors | None = None
+    stream: bool = False
+
+    def __str__(self) -> str:
+        race = "plain" if self.factors is None else f"race {self.factors.prompts:g} x {self.factors.responses:g}"
+        return f"{race}, stream" if self.stream else race
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the job leaves open. The first plan is the reference: it holds until there is something to predict from."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def reference(self) -> Plan:
+        return self.plans[0]
+
+    @property
+    def open(self) -> bool:
+        """Whether there is anything to decide."""
+        return len(self.plans) > 1
+
+
+def choices(
+    race: bool | None,
+    prompt_factor: float | None,
+    response_factor: float | None,
+    stream: bool | None,
+    fits: Callable[[Factors], bool] = lambda factors: True,
+) -> Choices:
+    """None stands for Auto. `fits`: whether a round of these factors may be launched.
+
+    >>> [str(plan) for plan in choices(None, 1.25, 1.0, None).plans]
+    ['plain', 'plain, stream', 'race 1.25 x 1', 'race 1.25 x 1, stream']
+    """
+    prompts = PROMPT_FACTORS if prompt_factor is None else (prompt_factor,)
+    responses = RESPONSE_FACTORS if response_factor is None else (response_factor,)
+    races = [Factors(*pair) for pair in product(prompts, responses) if max(pair) > 1]
+    if race is True:
+        first = Factors(prompt_factor or STANDARD.prompts, response_factor or STANDARD.responses)
+        races.sort(key=lambda factors: factors != first)
+    kinds: list[Factors | None] = [None] if race is not True else []
+    if race is not False:
+        kinds += [factors for factors in races if fits(factors)]
+    if not kinds:
+        kinds = [Factors(prompt_factor or 1, response_factor or 1)]
+    streams = (False, True) if stream is None else (stream,)
+    return Choices(tuple(Plan(factors, stream) for factors in kinds for stream in streams))
+
+
+def known_enough(rounds: int, responses: int) -> bool:
+    """Whether the history tells of the next rounds, in rounds played and responses seen."""
+    return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= FIRST_RESPONSES)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a round takes beside its generation, as measured. Seconds."""
+
+    reward: float = 0.0
+    """From the end of a response to its reward."""
+    update: float = 0.0
+    """Of an update, whatever it trains on."""
+    token: float = 0.0
+    """Of an update, for each token of prompts and responses."""
+    broadcast: float = 0.0
+    """Until the new weights are in every replica."""
+    stream_slowdown: float = 1.0
+    """How many times longer engines take while the trainer computes beside them."""
+
+    def round(self, rehearsed: Rehearsed, stream: bool) -> float:
+        """Seconds of the whole round. With streaming the trainer takes groups one after the other as they come, and is
+        done soonest when it never waits for the next one."""
+        if not stream:
+            tokens = sum(group.tokens for group in rehearsed.groups)
+            return rehearsed.seconds + self.token * tokens + self.update + self.broadcast
+        free = 0.0
+        for group in rehearsed.groups:
+            free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
+        return free + self.update + self.broadcast
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where the job stands: P0, R0, the rounds that are left (1 or more), and the prompts that wait for a long one."""
+
+    prompts: int
+    responses: int
+    rounds_left: int
+    queued: int = 0
+
+    def rounds(self, factors: Factors | None) -> tuple[int, int, int]:
+        """How many plain, short and long rounds are to come, by the rule that will open them."""
+        count, queued = {"plain": 0, "short": 0, "long": 0}, self.queued
+        for left in range(min(self.rounds_left, HORIZON), 0, -1):
+            opening = next_round(self.prompts, self.responses, factors, queued, left)
+            if opening.shape.kind is RoundKind.SHORT:
+                count["short"] += 1
+                queued += opening.shape.prompts - opening.shape.groups
+            else:
+                count["long" if opening.queued else "plain"] += 1
+                queued -= opening.queued
+        return count["plain"], count["short"], count["long"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a round: of a plain one, a short and a long one of the plan (0 where it has none), and the mean over
+    those to come, by which plans are compared. Every round trains on as many prompts."""
+
+    plan: Plan
+    plain: float
+    short: float
+    long: float
+    seconds: float
+
+    def of(self, kind: RoundKind, queued: int) -> float:
+        """Of the next round, if it is such a one with so many prompts from the queue."""
+        return self.short if kind is RoundKind.SHORT else self.long if queued and self.long else self.plain
+
+
+class WhatIf:
+    """Predicts the plans of `choices`. The same arguments give the same predictions: all that is random comes from
+    `seed`. `most_prompts`: what a round may draw, replacements of filtered prompts included. `events` counts the engine
+    model's, which are what it costs."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        stage: Stage,
+        lengths: Lengths,
+        costs: Costs,
+        outlook: Outlook,
+        most_prompts: int = 0,
+        seed: str = "",
+    ) -> None:
+        self.choices = choices
+        self.lengths = lengths
+        self.events = 0
+        self._stage = stage
+        self._costs = costs
+        self._outlook = outlook
+        self._seed = seed
+        factors = [plan.factors for plan in choices.plans if plan.factors is not None]
+        self._responses = times(max((one.responses for one in factors), default=1), outlook.responses)
+        prompts = times(max((one.prompts for one in factors), default=1), outlook.prompts)
+        spares = ceil(prompts * SPARE / max(1 - lengths.filtered, 0.01)) if lengths.filtered else 0
+        self._prompts = max(prompts, min(spares, most_prompts))
+        self._drawn: dict[int, tuple[Asked, ...]] = {}
+        self._played: dict[tuple[Factors | None, int], tuple[Rehearsed, Rehearsed | None]] = {}
+
+    @property
+    def draws(self) -> int:
+        """Rounds drawn for a prediction that counts."""
+        return min(MOST_DRAWS, max(1, DRAWN_RESPONSES // (self._outlook.prompts * self._outlook.responses)))
+
+    def predict(self, plan: Plan, draws: int) -> Prediction:
+        """Over so many draws, which are the same for all plans."""
+
+        def mean(rounds: Iterable[Rehearsed | None]) -> float:
+            seconds = [self._costs.round(one, plan.stream) for one in rounds if one is not None]
+            return fmean(seconds) if seconds else 0.0
+
+        plain_rounds, short_rounds, long_rounds = self._outlook.rounds(plan.factors)
+        plain = mean(self._play(None, draw)[0] for draw in range(draws))
+        short = long = 0.0
+        if plan.factors is not None:
+            short = mean(self._play(plan.factors, draw)[0] for draw in range(draws))
+            long = mean(self._play(plan.factors, draw)[1] for draw in range(draws))
+        total = plain_rounds * plain + short_rounds * short + long_rounds * (long or plain)
+        return Prediction(plan, plain, short, long, total / (plain_rounds + short_rounds + long_rounds))
+
+    def _play(self, factors: Factors | None, draw: int) -> tuple[Rehearsed, Rehearsed | None]:
+        """A plain round; or a short one, and a long one of prompts that lose such races."""
+        key = (factors, draw)
+        if key not in self._played:
+            outlook, asked = self._outlook, self._draw(draw)
+            if factors is None:
+                self._played[key] = self._rehearse(asked, outlook.prompts, outlook.responses), None
+            else:
+                prompts, responses = (
+                    times(factors.prompts, outlook.prompts),
+                    times(factors.responses, outlook.responses),
+                )
+                short, long = self._rehearse(asked, prompts, responses), None
+                if prompts > outlook.prompts:
+                    losers = [asked[prompt] for prompt in short.lost]
+                    long = self._rehearse(self._again(losers, draw), outlook.prompts, outlook.responses)
+                self._played[key] = short, long
+        return self._played[key]
+
+    def _rehearse(self, asked: Sequence[Asked], prompts: int, responses: int) -> Rehearsed:
+        outlook = self._outlook
+        launched = [one.first(responses) for one in asked]
+        rehearsed = rehearse(self._stage, launched, prompts, outlook.prompts, outlook.responses, self._costs.reward)
+        self.events += rehearsed.events
+        return rehearsed
+
+    def _draw(self, draw: int) -> tuple[Asked, ...]:
+        """Prompts for any plan: what one does not launch stands ready in place of filtered ones."""
+        if draw not in self._drawn:
+            random = Random(f"{self._seed}/{draw}")
+            self._drawn[draw] = self.lengths.draw(random, self._prompts, self._responses)
+        return self._drawn[draw]
+
+    def _again(self, losers: Sequence[Asked], draw: int) -> list[Asked]:
+        """A long round: the queue is such prompts, and each is generated anew."""
+        random = Random(f"{self._seed}/{draw}/again")
+        chosen = (random.choice(losers) for _ in range(self._prompts))
+        return [self.lengths.again(random, one, self._outlook.responses) for one in chosen]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`prediction` of the plan and of the `reference`: None where there was nothing to predict from."""
+
+    plan: Plan
+    reason: str
+    prediction: Prediction | None = None
+    reference: Prediction | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Predicted: the reference plan's time over this one's."""
+        if self.prediction is None or self.reference is None:
+            return None
+        return self.reference.seconds / self.prediction.seconds
+
+
+def decide(what_if: WhatIf, in_force: Plan) -> Decision:
+    """The plan of the next round, `in_force` being that of the last one."""
+    plans = what_if.choices.plans
+    reference = plans[0]
+    few = ceil(what_if.draws / 3)
+    pilot = sorted(plans, key=lambda plan: what_if.predict(plan, few).seconds)
+    near = {reference, *pilot[:FINALISTS], *({in_force} & set(plans))}
+    predicted = {plan: what_if.predict(plan, what_if.draws) for plan in plans if plan in near}
+    plain, best = predicted[reference], min(predicted.values(), key=lambda one: one.seconds)
+    kept = predicted.get(in_force, plain)
+    chosen = kept if kept.plan != reference and kept.seconds <= (1 - RETURN) * plain.seconds else plain
+    needed = LEAVE if chosen is plain else SWITCH
+    if best.seconds < (1 - needed) * chosen.seconds:
+        chosen = best
+    if chosen is plain:
+        reason = f"{reference}: {plain.seconds:.3g} s a round; {_rival(predicted, reference)}"
+    else:
+        reason = f"{chosen.plan}: {chosen.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
+    return Decision(chosen.plan, reason, chosen, plain)
+
+
+def _rival(predicted: Mapping[Plan, Prediction], reference: Plan) -> str:
+    others = [one for plan, one in predicted.items() if plan != reference]
+    best = min(others, key=lambda one: one.seconds)
+    return f"{best.plan}, the best other one, {best.seconds:.3g} s, and {LEAVE:.0%} less would be clear"

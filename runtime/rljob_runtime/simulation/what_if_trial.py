@@ -1,0 +1,157 @@
+"""Auto against the truth, without a coordinator: a job whose rounds are played on one engine while its plans are chosen
+on another. What the job sees is what a store would have kept: lengths of past rounds, stopped responses as stopped.
+
+This is how the margins of `what_if` were found and are kept: no workload may lose more than 2 % by Auto, also when the
+engine is 30 % off its model in any of its coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from rljob_api.status import RoundKind
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.history import PastRound, looked_at, population
+from rljob_runtime.scheduling.lengths import Lengths, Seen, SeenPrompt
+from rljob_runtime.scheduling.rehearsal import Asked, Rehearsed, Stage, rehearse
+from rljob_runtime.scheduling.tail_batching import next_round
+from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_runtime.scheduling.what_if import Choices, Costs, Outlook, Plan, WhatIf, decide, known_enough
+from rljob_runtime.workloads.workload import Workload
+
+PERTURBATION = 0.3
+"""How far each coefficient of the engine may be off its model."""
+
+
+def perturbed(law: LatencyLaw, random: Random, by: float = PERTURBATION) -> LatencyLaw:
+    """An engine whose every coefficient is off by up to this share, each by its own."""
+
+    def off() -> float:
+        return 1 + by * random.uniform(-1, 1)
+
+    fixed, slope = off(), off()
+    first = law.knots[0][1]
+    return LatencyLaw(
+        tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in law.knots),
+        law.context_token_seconds * off(),
+        law.prefill_seconds * off(),
+        law.prefill_token_seconds * off(),
+        law.prefill_square_seconds * off(),
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """`model`: what the job believes of its engines; `engines`: what they are. The trainer's costs are known."""
+
+    workload: Workload
+    prompts: int
+    responses: int
+    rounds: int
+    limit: int
+    model: Stage
+    engines: Stage
+    costs: Costs = field(default_factory=Costs)
+    seed: int = 0
+
+
+@dataclass
+class Trial:
+    """What came of it: seconds of each round, the plans, and predicted seconds where something was predicted."""
+
+    seconds: list[float] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    predicted: list[float | None] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds)
+
+
+def play(job: Job, choices: Choices) -> Trial:
+    """All rounds of the job."""
+    return _Play(job, choices).to_the_end()
+
+
+class _Play:
+    def __init__(self, job: Job, choices: Choices) -> None:
+        self._job = job
+        self._choices = choices
+        self._past: list[PastRound] = []
+        self._whole: list[int] = []
+        self._queue: list[PromptKey] = []
+        self._attempts: dict[PromptKey, int] = {}
+        self._cursor = self._fresh()
+        self.trial = Trial()
+
+    def to_the_end(self) -> Trial:
+        plan = self._choices.reference
+        for step in range(1, self._job.rounds + 1):
+            plan = self._play_round(step, plan)
+        return self.trial
+
+    def _fresh(self) -> Iterator[PromptKey]:
+        index = 0
+        while True:
+            yield PromptKey(0, index)
+            index += 1
+
+    def _play_round(self, step: int, in_force: Plan) -> Plan:
+        job, left = self._job, self._job.rounds - step + 1
+        what_if = self._what_if(step, left)
+        decision = decide(what_if, in_force) if what_if is not None else None
+        plan = decision.plan if decision is not None else self._choices.reference
+        opening = next_round(job.prompts, job.responses, plan.factors, len(self._queue), left)
+        queued = self._queue[: opening.queued]
+        keys = [*queued, *(next(self._cursor) for _ in range(opening.fresh))]
+        asked = [self._ask(key, opening.shape.responses) for key in keys]
+        went = rehearse(job.engines, asked, len(keys), job.prompts, job.responses, job.costs.reward)
+        self._queue = [*self._queue[len(queued) :], *(keys[lost] for lost in went.lost)]
+        self._remember(step, keys, asked, went, queued)
+        prediction = decision.prediction if decision is not None else None
+        self.trial.plans.append(plan)
+        self.trial.seconds.append(job.costs.round(went, plan.stream))
+        self.trial.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
+        if opening.shape.kind is RoundKind.LONG and not queued:
+            self._whole.append(step)
+        return plan
+
+    def _ask(self, key: PromptKey, responses: int) -> Asked:
+        attempt = self._attempts[key] = self._attempts.get(key, -1) + 1
+        drawn = self._job.workload.prompt(0, key.index, responses, attempt)
+        limit = self._job.limit
+        lengths = tuple(min(limit, max(1, response.output_tokens)) for response in drawn.responses)
+        return Asked(max(1, int(drawn.input_tokens)), lengths)
+
+    def _what_if(self, step: int, left: int) -> WhatIf | None:
+        job = self._job
+        if not self._past or not self._choices.open:
+            return None
+        steps = set(looked_at(step - 1, self._whole))
+        lengths = Lengths(population([one for one in self._past if one.step in steps]), job.limit)
+        if not known_enough(step - 1, len(lengths)):
+            return None
+        outlook = Outlook(job.prompts, job.responses, left, len(self._queue))
+        return WhatIf(self._choices, job.model, lengths, job.costs, outlook, seed=f"{job.seed}/{step}")
+
+    def _remember(
+        self, step: int, keys: Sequence[PromptKey], asked: Sequence[Asked], went: Rehearsed, queued: Sequence[PromptKey]
+    ) -> None:
+        prompts = {
+            key: SeenPrompt(
+                one.prompt_tokens,
+                tuple(
+                    Seen(went.stopped.get((number, sample), length), (number, sample) not in went.stopped)
+                    for sample, length in enumerate(one.lengths)
+                ),
+            )
+            for number, (key, one) in enumerate(zip(keys, asked, strict=True))
+        }
+        self._past.append(PastRound(step, prompts, frozenset(queued)))
+
+
+def against(job: Job, choices: Choices) -> tuple[Trial, Trial]:
+    """The job with these choices, and with their reference plan alone."""
+    return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))

@@ -1,0 +1,319 @@
+"""What-if: rounds on the engine model, lengths that were stopped, plans that pay for their long rounds."""
+
+from dataclasses import replace
+from random import Random
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.history import PastRound, looked_at, population
+from rljob_runtime.scheduling.lengths import Lengths, Seen, SeenPrompt, likeness
+from rljob_runtime.scheduling.rehearsal import Asked, Stage, rehearse
+from rljob_runtime.scheduling.survival import Survival
+from rljob_runtime.scheduling.tail_batching import Factors, next_round
+from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_runtime.scheduling.what_if import (
+    FINALISTS,
+    HORIZON,
+    LEAVE,
+    Choices,
+    Costs,
+    Outlook,
+    Plan,
+    WhatIf,
+    choices,
+    decide,
+)
+
+# A token a second, however many run: times are lengths.
+SECOND = LatencyLaw(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
+STAGE = Stage(SECOND, replicas=2, kv_tokens=1 << 30)
+BUSY = Stage(LatencyLaw(((1, 0.01), (256, 2.56)), 0.0, 0.0, 0.0, 0.0), replicas=2, kv_tokens=1 << 30)
+"""Engines that are compute bound: a second token costs as much as the first."""
+OUTLOOK = Outlook(prompts=16, responses=8, rounds_left=100)
+AUTO = choices(None, None, None, False)
+
+
+def asked(*lengths: tuple[int, ...]) -> list[Asked]:
+    return [Asked(1, one) for one in lengths]
+
+
+def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> list[SeenPrompt]:
+    """Short responses, of which a few run away."""
+    return [
+        SeenPrompt(
+            10,
+            tuple(
+                Seen(random.randint(2000, 4000) if random.random() < tail else random.randint(50, 150))
+                for _ in range(responses)
+            ),
+        )
+        for _ in range(prompts)
+    ]
+
+
+# --- rehearsal ---
+
+
+def test_a_round_without_a_race_ends_with_its_longest_response():
+    went = rehearse(STAGE, asked((3, 9), (4, 5)), runners=2, groups=2, group_size=2)
+    assert (went.seconds, went.lost, went.stopped) == (9.0, (), {})
+    assert [(group.prompt, group.time, group.tokens) for group in went.groups] == [(1, 5.0, 11), (0, 9.0, 14)]
+
+
+def test_a_race_ends_with_the_places_and_stops_the_rest():
+    went = rehearse(STAGE, asked((3, 90, 4), (50, 60, 70), (5, 6, 7)), runners=3, groups=2, group_size=2)
+    assert [(group.prompt, group.time) for group in went.groups] == [(0, 4.0), (2, 6.0)]
+    assert went.lost == (1,)
+    assert went.stopped == {(0, 1): 4, (2, 2): 6, (1, 0): 6, (1, 1): 6, (1, 2): 6}
+
+
+def test_rewards_come_later_and_the_others_run_on():
+    went = rehearse(STAGE, asked((3, 4), (5, 9)), runners=2, groups=1, group_size=1, reward_seconds=3.0)
+    assert went.seconds == 6.0
+    assert went.lost == (1,)
+
+
+def test_a_filtered_prompt_is_replaced_and_is_not_queued():
+    prompts = [Asked(1, (3, 3), filtered=True), Asked(1, (8, 8)), Asked(1, (2, 2))]
+    went = rehearse(STAGE, prompts, runners=2, groups=2, group_size=2)
+    # Launched at 3, in the middle of a step that ends at 4.
+    assert [(group.prompt, group.time) for group in went.groups] == [(2, 6.0), (1, 8.0)]
+    assert went.lost == ()
+    assert rehearse(STAGE, prompts[:2], runners=2, groups=2, group_size=2).groups[0].prompt == 0
+
+
+@pytest.mark.parametrize(("runners", "groups", "group_size"), [(3, 2, 2), (2, 3, 2), (2, 2, 3), (2, 0, 2)])
+def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
+    with pytest.raises(ValueError, match="keeps no more than it launches"):
+        rehearse(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 40), min_size=4, max_size=4), min_size=3, max_size=8),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([60, 200, 1 << 20]),
+)
+def test_any_race_settles_all_that_it_launched(lengths, groups, group_size, replicas, kv_tokens):
+    prompts = asked(*map(tuple, lengths))
+    stage = Stage(BUSY.law, replicas, kv_tokens, max_sequences=5)
+    went = rehearse(stage, prompts, len(prompts), groups, group_size)
+    winners = [group.prompt for group in went.groups]
+    assert len(set(winners)) == groups
+    assert sorted([*winners, *went.lost]) == list(range(len(prompts)))
+    for prompt, one in enumerate(prompts):
+        ended = [sample for sample in range(4) if (prompt, sample) not in went.stopped]
+        assert len(ended) == group_size if prompt in winners else len(ended) <= group_size
+        assert all(went.stopped[prompt, s] <= one.lengths[s] for s in range(4) if s not in ended)
+    assert [group.time for group in went.groups] == sorted(group.time for group in went.groups)
+    assert went == rehearse(stage, prompts, len(prompts), groups, group_size)
+    # Racing against more prompts never takes longer where engines have room for all.
+    if kv_tokens == 1 << 20 and replicas == 4:
+        plain = rehearse(replace(stage, law=SECOND), prompts, len(prompts), len(prompts), 4)
+        assert rehearse(replace(stage, law=SECOND), prompts, len(prompts), groups, group_size).seconds <= plain.seconds
+
+
+# --- lengths ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=30), st.integers(0, 60))
+def test_what_was_stopped_is_longer_than_where_it_was_stopped(responses, reached):
+    curve = Survival([n for n, ended in responses if ended], [n for n, ended in responses if not ended])
+    longest = max(n for n, _ in responses)
+    drawn = [curve.beyond(reached, share / 20) for share in range(20)]
+    assert drawn == sorted(drawn)
+    assert all(reached < length <= max(longest, reached + 1) for length in drawn)
+
+
+def test_the_tail_is_seen_through_a_race():
+    """Of 1,000 responses a tenth is long. All of the long ones but those of one round in ten were stopped early."""
+    random = Random(1)
+    prompts = []
+    for number in range(500):
+        long = random.random() < 0.1
+        length = 1000 if long else random.randint(50, 100)
+        seen = Seen(length) if not long or number % 5 == 0 else Seen(random.randint(60, 300), ended=False)
+        prompts.append(SeenPrompt(1, (seen,)))
+    lengths = Lengths(prompts, limit=2000)
+    drawn = [one.lengths[0] for one in lengths.draw(random, 4000, 1)]
+    assert fmean(length >= 1000 for length in drawn) == pytest.approx(0.1, abs=0.03)
+
+
+def test_the_responses_of_a_prompt_stay_together():
+    hard = [SeenPrompt(1, (Seen(100 * n),) * 4) for n in range(1, 20)]
+    lengths = Lengths(hard, limit=10_000)
+    assert lengths.likeness == 1.0
+    assert all(len(set(one.lengths)) == 1 for one in lengths.draw(Random(0), 50, 6))
+    loser = Asked(1, (1900,) * 4)
+    assert lengths.again(Random(0), loser, 3) == Asked(1, (1900,) * 3)
+    apart = Lengths([SeenPrompt(1, tuple(Seen(n) for n in (10, 20, 30, 2000))) for _ in range(20)], limit=10_000)
+    assert apart.likeness == 0.0
+    assert fmean(length > 1000 for _ in range(100) for length in apart.again(Random(_), loser, 8).lengths) < 0.4
+
+
+def test_more_responses_leave_the_first_ones_as_they_are():
+    lengths = Lengths(tailed(Random(3), 30, 4), limit=4000)
+    few, more = (lengths.draw(Random(5), 1, responses)[0].lengths for responses in (3, 9))
+    assert more[:3] == few
+    assert len(more) == 9
+
+
+def test_likeness_is_between_none_and_all():
+    random = Random(0)
+    half = [[Seen(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in
+            (random.gauss(0, 1) for _ in range(400))]  # fmt: skip
+    assert likeness(half) == pytest.approx(0.5, abs=0.07)
+    assert likeness([]) == likeness([[Seen(3)]]) == 0.0
+
+
+# --- which rounds tell ---
+
+
+def test_a_prompt_counts_once_by_what_was_seen_last():
+    lost, old, won = PromptKey(0, 1), PromptKey(0, 0), PromptKey(0, 2)
+    cut, whole = SeenPrompt(1, (Seen(5, ended=False),)), SeenPrompt(1, (Seen(90),))
+    short = PastRound(4, {lost: cut, won: whole})
+    long = PastRound(5, {lost: whole, old: whole}, frozenset({lost, old}))
+    assert population([short, long]) == [whole, whole]
+    assert population([short]) == [cut, whole]
+
+
+@given(st.integers(1, 100), st.lists(st.integers(1, 100), unique=True))
+def test_the_last_rounds_and_a_few_whole_ones_are_looked_at(last, whole):
+    steps = looked_at(last, whole)
+    assert list(steps) == sorted(set(steps))
+    assert steps[-1] == last
+    assert len(steps) <= 10
+
+
+# --- plans ---
+
+
+@pytest.mark.parametrize(
+    ("given_", "reference", "count"),
+    [
+        ((False, None, None, False), Plan(), 1),
+        ((True, 1.1, 1.3, True), Plan(Factors(1.1, 1.3), stream=True), 1),
+        ((True, 1.0, 1.0, False), Plan(Factors(1, 1)), 1),
+        ((True, None, 1.0, False), Plan(Factors(1.25, 1)), 2),
+        ((True, None, None, None), Plan(Factors(1.25, 1.25)), 16),
+        ((None, 1.5, 1.5, False), Plan(), 2),
+        ((None, 1.0, 1.0, False), Plan(), 1),
+        ((None, None, None, None), Plan(), 18),
+        ((False, None, None, None), Plan(), 2),
+    ],
+)
+def test_what_is_left_open_is_chosen_from(given_, reference, count):
+    found = choices(*given_)
+    assert found.reference == reference
+    assert len(set(found.plans)) == len(found.plans) == count
+    assert found.open == (count > 1)
+
+
+def test_a_plan_that_cannot_be_launched_is_none():
+    assert choices(None, None, None, False, fits=lambda factors: False) == Choices((Plan(),))
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 60),
+    st.integers(0, 40),
+    st.sampled_from([None, Factors(1.25, 1), Factors(1.5, 1.5), Factors(1, 1.5), Factors(4, 1)]),
+)
+def test_a_plan_pays_for_every_prompt_that_it_queues(prompts, left, queued, factors):
+    plain, short, long = Outlook(prompts, 8, left, queued).rounds(factors)
+    rounds = min(left, HORIZON)
+    assert plain + short + long == rounds
+    each = next_round(prompts, 8, factors, 0, 1000).shape.prompts - prompts if factors else 0
+    if queued + short * each <= rounds * prompts:
+        assert long * prompts >= min(queued + short * each, (rounds - short) * prompts)
+    if factors is None:
+        assert short == 0
+
+
+def test_long_rounds_are_charged():
+    """Half of the prompts are hard, and hard in every response: a race of prompts never meets them, its queue does."""
+    hard = [SeenPrompt(1, (Seen(1000),) * 2) for _ in range(5)]
+    easy = [SeenPrompt(1, (Seen(10),) * 2) for _ in range(5)]
+    lengths = Lengths([*hard, *easy] * 4, limit=1000)
+    factors = Factors(4, 1)
+    what_if = WhatIf(Choices((Plan(), Plan(factors))), STAGE, lengths, Costs(update=5.0), Outlook(4, 2, 400))
+    found = what_if.predict(Plan(factors), draws=4)
+    assert found.short < 100 < 1000 <= found.long
+    assert Outlook(4, 2, 400).rounds(factors)[1:] == (10, 30)
+    assert found.seconds == pytest.approx((10 * found.short + 30 * found.long) / 40)
+
+
+def test_streaming_hides_what_can_be_computed_before_the_last_group():
+    went = rehearse(STAGE, asked((10, 10), (90, 90)), runners=2, groups=2, group_size=2)
+    costs = Costs(update=4.0, token=1.0, broadcast=1.0)
+    assert costs.round(went, stream=False) == 90 + (22 + 182) + 5
+    assert costs.round(went, stream=True) == 90 + 182 + 5
+    assert replace(costs, stream_slowdown=2.0).round(went, stream=True) == 180 + 182 + 5
+
+
+# --- decisions ---
+
+
+def what_if(prompts, stage=STAGE, open_=AUTO, outlook=OUTLOOK, seed="0"):
+    return WhatIf(open_, stage, Lengths(prompts, limit=4000), Costs(), outlook, seed=seed)
+
+
+def test_a_long_tail_races_and_a_plateau_does_not():
+    race = decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan())
+    assert race.plan.factors is not None
+    assert race.speedup is not None
+    assert race.speedup > 1.5
+    plateau = [SeenPrompt(10, tuple(Seen(random.randint(900, 1000)) for _ in range(8)))
+               for random in map(Random, range(64))]  # fmt: skip
+    busy = decide(what_if(plateau, BUSY), in_force=Plan())
+    assert busy.plan == Plan()
+    assert busy.prediction == busy.reference
+    assert "plain: " in busy.reason
+
+
+def test_the_same_question_has_the_same_answer():
+    first, second = (decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan()) for _ in range(2))
+    assert first == second
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.floats(0, 0.05), st.sampled_from([STAGE, BUSY]))
+def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail, stage):
+    asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=Outlook(8, 4, 100), seed=str(seed))
+    left = decide(asked_, in_force=Plan())
+    if left.plan != Plan():
+        assert left.prediction.seconds < (1 - LEAVE) * left.reference.seconds
+        again = decide(asked_, in_force=left.plan)
+        assert again.plan == left.plan
+    for plan in (Plan(Factors(1, 1.25)), Plan(Factors(1.25, 1.25))):
+        stayed = decide(asked_, in_force=plan)
+        assert stayed.prediction.seconds <= stayed.reference.seconds
+
+
+def test_a_former_plan_that_is_no_choice_any_more_holds_nobody():
+    tail = what_if(tailed(Random(0), 64, 8), open_=choices(False, 1, 1, None))
+    assert decide(tail, in_force=Plan(Factors(1.5, 1.5))).plan.factors is None
+
+
+def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
+    random = Random(0)
+    seen = [replace(prompt, filtered=number % 2 == 0) for number, prompt in enumerate(tailed(random, 64, 8))]
+    lengths = Lengths(seen, limit=4000)
+    replaced, kept = (WhatIf(AUTO, STAGE, lengths, Costs(), OUTLOOK, most_prompts=most) for most in (128, 16))
+    assert replaced.predict(Plan(), draws=1).seconds >= kept.predict(Plan(), draws=1).seconds
+    assert replaced.events > 1.3 * kept.events
+
+
+def test_a_decision_over_a_thousand_responses_is_cheap():
+    """Events of the engine model are what it costs; docs/design/what-if.md has the seconds."""
+    asked_ = what_if(tailed(Random(0), 256, 8), outlook=Outlook(128, 8, 100))
+    decide(asked_, in_force=Plan(Factors()))
+    rounds = len(AUTO.plans) * 2 + (FINALISTS + 1) * 2 * 2
+    assert 1024 * 3 < asked_.events < 1024 * 1.6 * rounds < 60_000

@@ -1,0 +1,53 @@
+"""Auto against the truth: jobs on engines that are off their model choose plans, and none loses by it."""
+
+from random import Random
+
+import pytest
+
+from rljob_runtime.enginemodel.hardware import H800
+from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B
+from rljob_runtime.enginemodel.roofline import roofline
+from rljob_runtime.scheduling.rehearsal import Stage
+from rljob_runtime.scheduling.what_if import Costs, choices
+from rljob_runtime.simulation.what_if_trial import PERTURBATION, Job, against, perturbed
+from rljob_runtime.workloads import open_workload
+
+LAW = roofline(QWEN2_5_7B, H800)
+AUTO = choices(None, None, None, None)
+
+
+def job(workload: str, seed: int) -> Job:
+    engines = Stage(perturbed(LAW, Random(seed)), replicas=2, kv_tokens=200_000)
+    costs = Costs(reward=0.5, update=2.0, token=1e-6, broadcast=1.0)
+    drawn = open_workload(workload, seed)
+    return Job(drawn, 8, 4, rounds=16, limit=32_000, model=Stage(LAW, 2, 200_000), engines=engines, costs=costs)
+
+
+def test_a_perturbed_engine_is_off_in_every_coefficient():
+    for seed in range(20):
+        law = perturbed(LAW, Random(seed))
+        ratio = law.context_token_seconds / LAW.context_token_seconds
+        assert abs(ratio - 1) <= PERTURBATION
+        assert ratio != law.prefill_token_seconds / LAW.prefill_token_seconds
+        assert all(abs(a / b - 1) <= 0.301 for (_, a), (_, b) in zip(law.knots, LAW.knots, strict=True))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("workload", ["deepcoder-14b-16k", "video-7b"])
+def test_no_workload_is_slower_by_auto(workload, seed):
+    auto, plain = against(job(workload, seed), AUTO)
+    assert plain.total / auto.total > 0.98, auto.plans
+
+
+@pytest.mark.parametrize("workload", ["dapo-32b", "rollpacker-32b-32k"])
+def test_a_long_tail_is_faster_by_auto(workload):
+    auto, plain = against(job(workload, 0), AUTO)
+    assert plain.total / auto.total > 1.2, auto.plans
+    assert auto.plans[:8] == plain.plans[:8]
+    predicted = [(p, s) for p, s in zip(auto.predicted, auto.seconds, strict=True) if p is not None]
+    assert 0.5 < sum(p for p, _ in predicted) / sum(s for _, s in predicted) < 2
+
+
+def test_the_same_job_is_played_the_same():
+    first, second = (against(job("search-r1-7b", 3), AUTO)[0] for _ in range(2))
+    assert first == second
