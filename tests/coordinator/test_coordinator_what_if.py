@@ -11,22 +11,12 @@ from hypothesis import strategies as st
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.history import PastRound, looked_at, population
 from rljob_runtime.scheduling.lengths import Lengths, Seen, SeenPrompt, likeness
+from rljob_runtime.scheduling.plans import Choices, Chosen, Plan, choices
 from rljob_runtime.scheduling.rehearsal import Asked, Stage, rehearse
 from rljob_runtime.scheduling.survival import Survival
 from rljob_runtime.scheduling.tail_batching import Factors, next_round
 from rljob_runtime.scheduling.trajectory import PromptKey
-from rljob_runtime.scheduling.what_if import (
-    FINALISTS,
-    HORIZON,
-    LEAVE,
-    Choices,
-    Costs,
-    Outlook,
-    Plan,
-    WhatIf,
-    choices,
-    decide,
-)
+from rljob_runtime.scheduling.what_if import FINALISTS, HORIZON, LEAVE, Costs, Outlook, WhatIf, decide
 
 # A token a second, however many run: times are lengths.
 SECOND = LatencyLaw(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
@@ -214,6 +204,13 @@ def test_what_is_left_open_is_chosen_from(given_, reference, count):
     assert found.reference == reference
     assert len(set(found.plans)) == len(found.plans) == count
     assert found.open == (count > 1)
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(Factors(1.25, 1), stream=True)])
+@pytest.mark.parametrize("figures", [(None, None), (41.5, 2.0)])
+def test_what_is_chosen_reads_back(plan, figures):
+    chosen = Chosen(plan, "why", *figures)
+    assert Chosen.from_json(chosen.to_json()) == chosen
 
 
 def test_a_plan_that_cannot_be_launched_is_none():

@@ -7,8 +7,9 @@ import pytest
 from rljob_runtime.enginemodel.hardware import H800
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B
 from rljob_runtime.enginemodel.roofline import roofline
+from rljob_runtime.scheduling.plans import choices
 from rljob_runtime.scheduling.rehearsal import Stage
-from rljob_runtime.scheduling.what_if import Costs, choices
+from rljob_runtime.scheduling.what_if import Costs
 from rljob_runtime.simulation.what_if_trial import PERTURBATION, Job, against, perturbed
 from rljob_runtime.workloads import open_workload
 

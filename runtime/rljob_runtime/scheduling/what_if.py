@@ -8,22 +8,17 @@ will cost. Hysteresis: the reference plan is left only for a clear gain, which c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import ceil
 from random import Random
 from statistics import fmean
 
 from rljob_api.status import RoundKind
 from rljob_runtime.scheduling.lengths import Lengths
+from rljob_runtime.scheduling.plans import Choices, Plan
 from rljob_runtime.scheduling.rehearsal import Asked, Rehearsed, Stage, rehearse
 from rljob_runtime.scheduling.tail_batching import Factors, next_round, times
-
-PROMPT_FACTORS = (1.0, 1.25, 1.5)
-RESPONSE_FACTORS = (1.0, 1.25, 1.5)
-STANDARD = Factors()
-"""RollPacker's, which hold where factors are to be found and nothing is known yet."""
 
 FIRST_ROUNDS = 2
 """At least so many rounds are played by the reference plan before anything is predicted …"""
@@ -49,65 +44,6 @@ RETURN = 0.03
 """Predicted gain below which it is returned to."""
 SWITCH = 0.05
 """By how much another plan must be better than the one in force."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How rounds are played: `factors` of the race, None without one; whether finished groups are trained on at once.
-
-    >>> str(Plan()), str(Plan(Factors(1.25, 1), stream=True))
-    ('plain', 'race 1.25 x 1, stream')
-    """
-
-    factors: Factors | None = None
-    stream: bool = False
-
-    def __str__(self) -> str:
-        race = "plain" if self.factors is None else f"race {self.factors.prompts:g} x {self.factors.responses:g}"
-        return f"{race}, stream" if self.stream else race
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the job leaves open. The first plan is the reference: it holds until there is something to predict from."""
-
-    plans: tuple[Plan, ...]
-
-    @property
-    def reference(self) -> Plan:
-        return self.plans[0]
-
-    @property
-    def open(self) -> bool:
-        """Whether there is anything to decide."""
-        return len(self.plans) > 1
-
-
-def choices(
-    race: bool | None,
-    prompt_factor: float | None,
-    response_factor: float | None,
-    stream: bool | None,
-    fits: Callable[[Factors], bool] = lambda factors: True,
-) -> Choices:
-    """None stands for Auto. `fits`: whether a round of these factors may be launched.
-
-    >>> [str(plan) for plan in choices(None, 1.25, 1.0, None).plans]
-    ['plain', 'plain, stream', 'race 1.25 x 1', 'race 1.25 x 1, stream']
-    """
-    prompts = PROMPT_FACTORS if prompt_factor is None else (prompt_factor,)
-    responses = RESPONSE_FACTORS if response_factor is None else (response_factor,)
-    races = [Factors(*pair) for pair in product(prompts, responses) if max(pair) > 1]
-    if race is True:
-        first = Factors(prompt_factor or STANDARD.prompts, response_factor or STANDARD.responses)
-        races.sort(key=lambda factors: factors != first)
-    kinds: list[Factors | None] = [None] if race is not True else []
-    if race is not False:
-        kinds += [factors for factors in races if fits(factors)]
-    if not kinds:
-        kinds = [Factors(prompt_factor or 1, response_factor or 1)]
-    streams = (False, True) if stream is None else (stream,)
-    return Choices(tuple(Plan(factors, stream) for factors in kinds for stream in streams))
 
 
 def known_enough(rounds: int, responses: int) -> bool:

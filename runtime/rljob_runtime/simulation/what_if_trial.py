@@ -15,10 +15,11 @@ from rljob_api.status import RoundKind
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.history import PastRound, looked_at, population
 from rljob_runtime.scheduling.lengths import Lengths, Seen, SeenPrompt
+from rljob_runtime.scheduling.plans import Choices, Plan
 from rljob_runtime.scheduling.rehearsal import Asked, Rehearsed, Stage, rehearse
 from rljob_runtime.scheduling.tail_batching import next_round
 from rljob_runtime.scheduling.trajectory import PromptKey
-from rljob_runtime.scheduling.what_if import Choices, Costs, Outlook, Plan, WhatIf, decide, known_enough
+from rljob_runtime.scheduling.what_if import Costs, Outlook, WhatIf, decide, known_enough
 from rljob_runtime.workloads.workload import Workload
 
 PERTURBATION = 0.3

@@ -1,0 +1,104 @@
+"""How rounds may be played, and which of these ways a job leaves open: the plans that the what-if chooses from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from rljob_runtime.scheduling.tail_batching import Factors
+
+PROMPT_FACTORS = (1.0, 1.25, 1.5)
+RESPONSE_FACTORS = (1.0, 1.25, 1.5)
+STANDARD = Factors()
+"""RollPacker's, which hold where factors are to be found and nothing is known yet."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rounds are played: `factors` of the race, None without one; whether finished groups are trained on at once.
+
+    >>> str(Plan()), str(Plan(Factors(1.25, 1), stream=True))
+    ('plain', 'race 1.25 x 1, stream')
+    """
+
+    factors: Factors | None = None
+    stream: bool = False
+
+    def __str__(self) -> str:
+        race = "plain" if self.factors is None else f"race {self.factors.prompts:g} x {self.factors.responses:g}"
+        return f"{race}, stream" if self.stream else race
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the job leaves open. The first plan is the reference: it holds until there is something to predict from."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def reference(self) -> Plan:
+        return self.plans[0]
+
+    @property
+    def open(self) -> bool:
+        """Whether there is anything to decide."""
+        return len(self.plans) > 1
+
+
+def choices(
+    race: bool | None,
+    prompt_factor: float | None,
+    response_factor: float | None,
+    stream: bool | None,
+    fits: Callable[[Factors], bool] = lambda factors: True,
+) -> Choices:
+    """None stands for Auto. `fits`: whether a round of these factors may be launched.
+
+    >>> [str(plan) for plan in choices(None, 1.25, 1.0, None).plans]
+    ['plain', 'plain, stream', 'race 1.25 x 1', 'race 1.25 x 1, stream']
+    """
+    prompts = PROMPT_FACTORS if prompt_factor is None else (prompt_factor,)
+    responses = RESPONSE_FACTORS if response_factor is None else (response_factor,)
+    races = [Factors(*pair) for pair in product(prompts, responses) if max(pair) > 1]
+    if race is True:
+        first = Factors(prompt_factor or STANDARD.prompts, response_factor or STANDARD.responses)
+        races.sort(key=lambda factors: factors != first)
+    kinds: list[Factors | None] = [None] if race is not True else []
+    if race is not False:
+        kinds += [factors for factors in races if fits(factors)]
+    if not kinds:
+        kinds = [Factors(prompt_factor or 1, response_factor or 1)]
+    streams = (False, True) if stream is None else (stream,)
+    return Choices(tuple(Plan(factors, stream) for factors in kinds for stream in streams))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The plan of a round, why, and what was predicted where something was: seconds of the round, and how many times
+    faster than the reference plan the job is by it."""
+
+    plan: Plan
+    reason: str = ""
+    seconds: float | None = None
+    speedup: float | None = None
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        factors = self.plan.factors
+        race = None if factors is None else [factors.prompts, factors.responses]
+        told = {"race": race, "stream": self.plan.stream, "reason": self.reason}
+        return json.dumps({**told, "seconds": self.seconds, "speedup": self.speedup})
+
+    @classmethod
+    def from_json(cls, text: str) -> Chosen:
+        """What `to_json` gave."""
+        told: dict[str, Any] = json.loads(text)
+        plan = Plan(Factors(*told["race"]) if told["race"] else None, told["stream"])
+        return cls(plan, told["reason"], told["seconds"], told["speedup"])
+
+
+AS_ASKED = Chosen(Plan())
+"""A plain round, where nothing else was asked for."""
