@@ -14,6 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
+from rljob_runtime.workloads import read_trace
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 
@@ -197,7 +198,12 @@ class _Point:
             figure = {"name": "speed", "value": 2.0, "unit": "x", "better": "higher", "goal": 1.5}
             return {"bench": self.name, "seed": seed, "settings": {"quick": quick}, "figures": [figure]}
 
-        return function
+        def of_traces(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
+            if traces is None:
+                return function(quick=quick, seed=seed)
+            return {"steps": len(read_trace(traces).steps)}
+
+        return of_traces if self.name == "chain" else function
 
 
 @pytest.fixture
@@ -220,6 +226,16 @@ def test_bench_refuses_a_name_that_is_none(rljob: Callable[..., Result], name: s
     result = rljob("bench", name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"no benchmark {name!r}; there are: chain, relay\n"
+
+
+@pytest.mark.usefixtures("points")
+def test_bench_refuses_traces_that_cannot_be_measured(rljob: Callable[..., Result]) -> None:
+    unmeasured = rljob("bench", "relay", "--traces", "lengths")
+    assert (unmeasured.exit_code, unmeasured.stdout) == (2, "")
+    assert unmeasured.stderr == "--traces lengths: benchmark 'relay' measures no traces; leave the option out\n"
+    absent = rljob("bench", "chain", "--traces", "lengths")
+    assert (absent.exit_code, absent.stdout) == (2, "")
+    assert absent.stderr.startswith("--traces: lengths is no folder")
 
 
 @pytest.mark.usefixtures("points")

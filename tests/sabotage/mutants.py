@@ -34,6 +34,7 @@ WORKLOADS = "tests/workloads/test_workloads_generators.py"
 ESCAPES = "tests/rewards/test_rewards_escapes.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
+BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
@@ -660,5 +661,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if history.stepped_down:",
         "if False:",
         PARALLELISM,
+    ),
+    # --- benchmarks on the simulator ---
+    Mutant(
+        "a job is not charged for its long rounds",
+        f"{RUNTIME}/simulation/benchmarks/trial.py",
+        "return sum(report.seconds or 0.0 for report in self.reports) + reward_stage * len(self.reports)",
+        "return sum(report.seconds or 0.0 for report in self.reports[:4]) + reward_stage * len(self.reports)",
+        (f"{BENCHMARKS}::test_a_job_pays_for_every_round_and_for_the_reward_stage_of_each",),
+    ),
+    Mutant(
+        "a reward stage costs nothing",
+        f"{RUNTIME}/simulation/benchmarks/trial.py",
+        "return self.seconds(reward_stage) / self.prompts",
+        "return self.seconds() / self.prompts",
+        (f"{BENCHMARKS}::test_speed_is_prompts_over_seconds",),
+    ),
+    Mutant(
+        "programs never meet their timeout",
+        f"{RUNTIME}/simulation/programs.py",
+        "taken = min(math.inf if endless else drawn, allowance.cpu_seconds)",
+        "taken = drawn",
+        (f"{BENCHMARKS}::test_programs_end_at_the_timeout_that_the_policy_decides",),
     ),
 )

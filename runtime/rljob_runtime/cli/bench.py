@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rljob_runtime.cli.files import fail
+from rljob_runtime.workloads import TraceError
 
 ENTRY_POINTS = "rljob.benchmarks"
 """Every room registers its benchmarks here (pyproject), so that the operator's are found without an import of it.
-A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes."""
+A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes. One that can
+measure recorded traces takes `traces: Path | None` as well, and raises `TraceError`."""
 
 
 def bench(
@@ -24,6 +27,9 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result there.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: a look, not a figure to quote.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    traces: Annotated[
+        Path | None, typer.Option(help="Measure these too: the folder of a trace, or one that holds such folders.")
+    ] = None,
 ) -> None:
     """Run a benchmark and print its figures."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
@@ -33,7 +39,15 @@ def bench(
     if name not in found:
         raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
     function: Callable[..., dict[str, Any]] = found[name].load()
-    result = function(quick=quick, seed=seed)
+    more: dict[str, Any] = {}
+    if traces is not None:
+        if "traces" not in signature(function).parameters:
+            raise fail(f"--traces {traces}: benchmark {name!r} measures no traces; leave the option out")
+        more["traces"] = traces
+    try:
+        result = function(quick=quick, seed=seed, **more)
+    except TraceError as error:
+        raise fail(f"--traces: {error}") from error
     Console().print(_table(result))
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

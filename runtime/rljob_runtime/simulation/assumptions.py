@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from rljob_runtime.enginemodel.hardware import H800, Accelerator
+from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, ModelShape
+
 MEGA, GIGA = 1e6, 1e9
 
 
@@ -70,6 +73,12 @@ class Assumptions:
     # Rewards, where the workload records none.
     reward_seconds: Assumption = Assumption(1.0, "s a response", "PolyTrace's DeepCoder trace: 0.58 to 1.95 s a sample")
 
+    # Rewards that run programs.
+    right_share: Assumption = Assumption(
+        0.55, "of the programs", "assumed: the mix of `rljob bench reward-timeout`; the rest is wrong or endless"
+    )
+    endless_share: Assumption = Assumption(0.05, "of the programs", "RollPacker §4.3: 5 % run into a timeout of 30 s")
+
     # Control.
     message_seconds: Assumption = Assumption(
         1e-3, "s a message", "assumed: a Ray actor call inside a cluster takes about that"
@@ -82,3 +91,42 @@ class Assumptions:
 
 
 STANDARD = Assumptions()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A job on a number of accelerators, as the benchmarks lay it out. Colocated, all generate and then all train;
+    disaggregated, `trainer_accelerators` of them only train and the rest only generates."""
+
+    name: str
+    model: ModelShape
+    workload: str
+    longest: int
+    """Tokens at which a response is cut."""
+    tensor_parallel: int
+    accelerators: int
+    trainer_accelerators: int
+    source: str
+    accelerator: Accelerator = H800
+    accelerators_per_machine: int = 8
+    prompts: int = 128
+    responses: int = 8
+
+    def __post_init__(self) -> None:
+        machine = self.accelerators_per_machine
+        if self.accelerators % machine or self.trainer_accelerators % machine:
+            raise ValueError(
+                f"{self.name}: {self.accelerators} accelerators, {self.trainer_accelerators} of them the trainer's; "
+                f"multiples of {machine} would be right, machines are whole"
+            )
+
+
+SETTINGS = tuple(
+    Setting(name, model, f"rollpacker-{name}", longest, tensor_parallel, accelerators, trainers, source)
+    for name, model, longest, tensor_parallel, accelerators, trainers, source in (
+        ("7b-8k", QWEN2_5_7B, 8_000, 1, 16, 8, "RollPacker §6.1: 16 H800, TP 1; the split: machines are whole"),
+        ("14b-16k", QWEN2_5_14B, 16_000, 2, 32, 16, "RollPacker §6.1: 32 H800, TP 2; the split: assumed, half"),
+        ("32b-32k", QWEN2_5_32B, 32_000, 2, 64, 32, "RollPacker §6.1: 64 H800, TP 2; the split: assumed, half"),
+    )
+)
+"""P0 = 128, R0 = 8: RollPacker §6.1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
@@ -113,7 +114,7 @@ class SimulatedRewards:
         """Whether a run of so long came to its end."""
         due = self.pace.now() + seconds
         try:
-            async with asyncio.timeout(self._bound):
+            async with asyncio.timeout(self._bound if math.isfinite(self._bound) else None):
                 await self.pace.until(due, self._crashed)
         except TimeoutError:
             return False

@@ -23,6 +23,7 @@ from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.injector import Injector, Seat
 from rljob_runtime.simulation.invariants import Invariants, Violation
 from rljob_runtime.simulation.pace import first_of, loop_time
+from rljob_runtime.simulation.programs import ProgramRewards
 from rljob_runtime.simulation.scenario import Scenario
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore, is_full_disk
 from rljob_runtime.simulation.wire import Life, Trouble
@@ -121,9 +122,7 @@ class _Run:
         self._control = SimulatedControlPlane(
             self._job, scenario.machines, scenario.seed, scenario.site.latency, self._observe
         )
-        self._rewards = SimulatedRewards(
-            lambda text: scenario.reward_seconds, levels=scenario.reward_levels, observe=self._observe
-        )
+        self._rewards = self._make_rewards()
         self._seat = Seat()
         Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
         job = asyncio.create_task(self._coordinators_in_turn())
@@ -138,6 +137,13 @@ class _Run:
         for task in (job, stop):
             task.cancel()
         await asyncio.gather(job, stop, return_exceptions=True)
+
+    def _make_rewards(self) -> SimulatedRewards:
+        scenario = self._scenario
+        if scenario.programs is not None:
+            return ProgramRewards(scenario.programs, scenario.seed, self._observe)
+        seconds = scenario.reward_seconds
+        return SimulatedRewards(lambda text: seconds, levels=scenario.reward_levels, observe=self._observe)
 
     def _stumbled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop failed: nobody waits for it, so nobody else would tell."""

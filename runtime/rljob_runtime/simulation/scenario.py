@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rljob_api import RLJob, load
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.simulation.faults import FaultPlan, draw_plan
+from rljob_runtime.simulation.programs import Programs
 from rljob_runtime.simulation.replica import EngineKind
 from rljob_runtime.simulation.trainer import TrainerCosts
 from rljob_runtime.simulation.world import Site
@@ -35,10 +36,14 @@ class Scenario:
     reward_seconds: float
     tail_factor: float | None = None
     """Of prompts and of responses; None without tail batching."""
+    response_factor: float | None = None
+    """Of responses, where it is another one."""
     dynamic_sampling: bool = False
     stream_training: bool = False
     reward_levels: int = 1000
     """How many rewards there are."""
+    programs: Programs | None = None
+    """What rewards run; then `reward_seconds` and `reward_levels` do not matter."""
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
@@ -70,12 +75,13 @@ class Scenario:
                     "algorithm": {
                         "promptsPerRound": self.prompts,
                         "responsesPerPrompt": self.responses,
+                        "maxTokensPerMicrobatch": self.max_prompt_tokens + self.max_response_tokens,
                         "dynamicSampling": {"enabled": self.dynamic_sampling},
                     },
                     "tailBatching": {
                         "enabled": self.tail_factor is not None,
                         "promptFactor": self.tail_factor or 1,
-                        "responseFactor": self.tail_factor or 1,
+                        "responseFactor": self.response_factor or self.tail_factor or 1,
                     },
                     "streamTraining": {"enabled": self.stream_training},
                     "rollout": {"machines": self.machines, "engine": "Reference"},
@@ -88,7 +94,7 @@ class Scenario:
     @property
     def launched_responses(self) -> int:
         """The most that are launched for a prompt."""
-        return math.ceil(self.responses * (self.tail_factor or 1))
+        return math.ceil(self.responses * (self.response_factor or self.tail_factor or 1))
 
     @property
     def horizon(self) -> float:

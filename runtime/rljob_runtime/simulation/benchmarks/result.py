@@ -1,0 +1,30 @@
+"""What all of the simulator's benchmarks say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rljob_runtime.simulation.assumptions import STANDARD, Setting
+
+
+def figure(name: str, value: float, goal: float | None, anchor: str | None, limit: float | None) -> dict[str, Any]:
+    """A ratio, the higher the better."""
+    return {
+        "name": name,
+        "value": value,
+        "unit": "ratio",
+        "better": "higher",
+        "goal": goal,
+        "anchor": anchor,
+        "limit": limit,
+    }
+
+
+def settings_of(settings: Sequence[Setting]) -> dict[str, Any]:
+    """What the figures rest on: each assumption with its source, and how jobs are laid out."""
+    return {
+        "assumptions": {name: asdict(assumption) for name, assumption in STANDARD.table()},
+        "layouts": [asdict(setting) for setting in settings],
+    }
