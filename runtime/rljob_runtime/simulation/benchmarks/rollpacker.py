@@ -51,11 +51,12 @@ FACTORS = ((1.0, 1.25, 1.19), (1.25, 1.0, 1.64), (1.25, 1.25, 3.15), (1.25, 1.5,
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. At ηP = 1.25 four short rounds fill the queue of the long one; ten rounds say the same."""
+    """What is measured. At ηP = 1.25 four short rounds fill the queue of the long one."""
 
     settings: tuple[Setting, ...] = SETTINGS
     rounds: int = 5
     reward_seconds: tuple[float, ...] = (10.0, REWARD_SECONDS, 40.0)
+    """Of generated lengths. Traces are measured with `REWARD_SECONDS` alone."""
     factors_of: str = "14b-16k"
     """The setting whose factors are varied."""
 
@@ -67,11 +68,13 @@ def rollpacker(*, quick: bool, seed: int, traces: Path | None = None) -> dict[st
     """Measure all settings, and with `traces` (the folder of a trace, or one that holds such folders) those. Raises
     `TraceError`."""
     plan = QUICK if quick else Plan()
-    settings = (*plan.settings, *trace_settings(traces)) if traces else plan.settings
+    recorded = trace_settings(traces) if traces else ()
+    settings = (*plan.settings, *recorded)
     figures: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for setting in settings:
-        measured = measure(setting, plan, seed)
+        stages = (REWARD_SECONDS,) if setting in recorded else plan.reward_seconds
+        measured = measure(setting, plan.rounds, stages, seed)
         figures += measured.figures()
         rows += measured.rows()
         if setting.name == plan.factors_of:
@@ -163,11 +166,11 @@ class Measured:
         }
 
 
-def measure(setting: Setting, plan: Plan, seed: int) -> Measured:
+def measure(setting: Setting, rounds: int, reward_seconds: Sequence[float], seed: int) -> Measured:
     """Play the jobs of a setting."""
 
     def play(technique: Technique, *, colocated: bool = False) -> Trial:
-        return run(setting, technique, plan.rounds, seed, colocated=colocated)
+        return run(setting, technique, rounds, seed, colocated=colocated)
 
     def rewarded(seconds: float) -> Rewarded:
         fixed = TimeoutRule(minimum=seconds, maximum=seconds, shadow_share=0.0)
@@ -186,7 +189,7 @@ def measure(setting: Setting, plan: Plan, seed: int) -> Measured:
         tail_colocated=play(TAIL, colocated=True),
         tail=play(TAIL),
         stream=play(STREAM),
-        rewarded=tuple(map(rewarded, plan.reward_seconds)),
+        rewarded=tuple(map(rewarded, reward_seconds)),
     )
 
 
