@@ -65,7 +65,7 @@ class Trial:
     def mean(self, kind: RoundKind, field: str) -> float | None:
         """Of a figure over the rounds of a kind; None where there is none."""
         values = [getattr(report, field) for report in self.reports if report.kind is kind]
-        return sum(values) / len(values) if values else None
+        return round(sum(values) / len(values), 3) if values else None
 
     def row(self, reward_stage: float = 0.0) -> dict[str, object]:
         """For the benchmark's table."""
