@@ -17,15 +17,16 @@ from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_operator.kube.credentials import find
 from rljob_operator.metrics import Metrics
 from rljob_operator.observe import MANAGED, Key, PodLister
-from rljob_operator.relevance import Relevance, job_signature, pod_signature
+from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_plight, pod_signature
 
 
 class Watch:
     """Turns watch events into marks on the queue."""
 
     def __init__(
-        self, mark: Callable[[Key], None], forget: Callable[[Key, str], None], pods: PodLister, metrics: Metrics
+        self, mark: Callable[[Key, float], None], forget: Callable[[Key, str], None], pods: PodLister, metrics: Metrics
     ):
+        """`mark(key, seconds)`: the job wants a turn in so many seconds."""
         self._mark = mark
         self._forget = forget
         self._pods = pods
@@ -57,16 +58,19 @@ class Watch:
         identity = ("pod", meta.get("uid"))
         if kind == "DELETED":
             self._relevance.forget(identity)
+            self._relevance.forget((*identity, "plight"))
             self._metrics.events_seen.labels("pods", "true").inc()
-            self._mark(key)
+            self._mark(key, 0.0)
             return
         self._wake("pods", identity, pod_signature(body), key)
+        if self._relevance.changed((*identity, "plight"), pod_plight(body)):
+            self._mark(key, TELL_SECONDS)
 
     def _wake(self, resource: str, identity: Hashable, signature: Hashable, key: Key) -> None:
         relevant = self._relevance.changed(identity, signature)
         self._metrics.events_seen.labels(resource, str(relevant).lower()).inc()
         if relevant:
-            self._mark(key)
+            self._mark(key, 0.0)
 
 
 def registry(

@@ -41,14 +41,23 @@ def pod_signature(body: Body) -> Hashable:
         pod.ready,
         pod.deleting,
         pod.ip,
-        pod.unschedulable is not None,
-        pod.waiting.reason if pod.waiting is not None else None,
         pod.lingering,
     )
     return None if signature == _UNTOUCHED else signature
 
 
-_UNTOUCHED = ("Pending", False, False, None, False, None, False)
+_UNTOUCHED = ("Pending", False, False, None, False)
+
+TELL_SECONDS = 1.0
+"""How long a pod's plight may wait to be told: the scheduler says of one pod after the other that it has no place."""
+
+
+def pod_plight(body: Body) -> Hashable:
+    """What keeps a pod from starting, None when nothing does. There is nothing to do about it but to tell it."""
+    pod = parse_pod(body)
+    if pod is None or (pod.unschedulable is None and pod.waiting is None):
+        return None
+    return (pod.unschedulable is not None, pod.waiting.reason if pod.waiting is not None else None)
 
 
 class Relevance:

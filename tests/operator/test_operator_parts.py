@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -14,6 +15,7 @@ from operator_kit import NOW, make_job, until
 from rljob_api.status import Role
 from rljob_operator.__main__ import options
 from rljob_operator.act import Actor, _covers
+from rljob_operator.handlers import Watch
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
@@ -27,7 +29,7 @@ from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.plan import Plan
 from rljob_operator.policies.pods import render_pod, shape
 from rljob_operator.queue import Backoff, WorkQueue
-from rljob_operator.relevance import Relevance, job_signature, pod_signature
+from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_signature
 
 # --- queue ------------------------------------------------------------------------------------------------------------
 
@@ -278,6 +280,20 @@ def test_a_pod_as_we_made_it_wakes_nobody() -> None:
     assert not Relevance().changed("pod", pod_signature(pod)) or pod_signature(pod) is None
     started = {**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
     assert pod_signature(started) is not None
+
+
+def test_what_keeps_pods_from_starting_is_told_together() -> None:
+    marks: list[float] = []
+    watch = Watch(lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), Metrics())
+    for number in range(3):
+        pod = render_pod(make_job(), NewPod(f"rollout-{number}", Role.ROLLOUT, 1), 1, Config())
+        pod["metadata"] |= {"uid": f"uid-{number}"}
+        unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        for status in ({"phase": "Pending"}, {"phase": "Pending", "conditions": [unplaced]}) * 2:
+            watch.pod_event("MODIFIED", {**pod, "status": status})
+    assert marks == [TELL_SECONDS] * 9
+    watch.pod_event("MODIFIED", {**pod, "status": {"phase": "Failed"}})
+    assert marks[9:] == [0.0, TELL_SECONDS]
 
 
 # --- leases of coordinators -------------------------------------------------------------------------------------------
