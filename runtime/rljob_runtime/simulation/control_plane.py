@@ -1,4 +1,5 @@
-"""The RLJob at the API server and an operator that does what it is told."""
+"""The RLJob at the API server and an operator that does what it is told; tensor parallel sizes, where the job leaves a
+choice, it chooses as the real one does."""
 
 from __future__ import annotations
 
@@ -7,7 +8,18 @@ import random
 from typing import Any
 
 from rljob_api import RLJob
-from rljob_api.status import Member, RelayTopology, Role, RuntimeStatus, Target, TargetPhase, TargetTensorParallel
+from rljob_api.status import (
+    Member,
+    ParallelismHistory,
+    RelayTopology,
+    Role,
+    RoundReport,
+    RuntimeStatus,
+    Target,
+    TargetPhase,
+    TargetTensorParallel,
+)
+from rljob_operator.policies import parallelism
 from rljob_runtime.coordinator.protocols import Job, PeerTimeout
 from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.simulation.events import Observe, Reported, unobserved
@@ -42,6 +54,7 @@ class SimulatedControlPlane:
         size = job.spec.rollout.tensor_parallel_size
         parallel = TargetTensorParallel(short=size, long=size)
         self._target = Target(revision=1, machines=tuple(self._incarnations), tensor_parallel=parallel)
+        self._parallelism: ParallelismHistory | None = None
         self._epoch = 1
         self._job = self._before = job
         self._refresh()
@@ -80,6 +93,17 @@ class SimulatedControlPlane:
         """Other layouts for rounds to come."""
         self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
 
+    def _choose_layouts(self, last: RoundReport | None) -> None:
+        rollout, told = self._job.spec.rollout, self._target
+        if len(rollout.tensor_parallel_sizes) == 1:
+            return
+        choice = parallelism.choose(rollout, told, self._parallelism, last, len(told.machines))
+        changed, self._parallelism = choice.history != self._parallelism, choice.history
+        if choice.sizes != told.tensor_parallel:
+            self._retarget(tensor_parallel=choice.sizes, reason="; ".join(choice.reasons))
+        elif changed:
+            self._refresh()
+
     def set_phase(self, phase: TargetPhase) -> None:
         """Run or Suspend."""
         self._retarget(phase=phase)
@@ -102,7 +126,12 @@ class SimulatedControlPlane:
         ]
         relay = RelayTopology(epoch=self._epoch, chain=self._target.machines)
         status = self._job.status.model_copy(
-            update={"members": (trainer, *rollouts), "target": self._target, "relay": relay}
+            update={
+                "members": (trainer, *rollouts),
+                "target": self._target,
+                "parallelism": self._parallelism,
+                "relay": relay,
+            }
         )
         self._set(self._job.model_copy(update={"status": status}))
 
@@ -124,6 +153,7 @@ class SimulatedControlPlane:
     async def report(self, status: RuntimeStatus) -> None:
         await self._travel()
         self.reports.append(status)
+        self._choose_layouts(status.last_round)
         self._observe(Reported(status, status.event))
         await self._travel()
 

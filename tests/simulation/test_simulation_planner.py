@@ -1,0 +1,71 @@
+"""The operator's planner with the whole coordinator under virtual time: it is heard, engines change, and it pays."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from rljob_api.status import RoundKind, RoundReport
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
+from rljob_runtime.simulation.planner_benchmark import PLANNER, SIZES, planner
+from rljob_runtime.simulation.scenario import draw_scenario
+
+
+@pytest.fixture(scope="module")
+def result():
+    return planner(quick=True, seed=0)
+
+
+@pytest.fixture(scope="module")
+def runs(result):
+    found = defaultdict(list)
+    for row in result["rows"]:
+        found[row["run"]].append(row)
+    return found
+
+
+def test_fixed_sizes_stay_and_the_planner_moves_up_under_pressure_and_down_without(runs):
+    for size in SIZES:
+        assert {row["tensor_parallel_size"] for row in runs[f"TP {size}"]} == {size}
+    short = [row for row in runs[PLANNER] if row["kind"] == RoundKind.SHORT.value]
+    sizes = [row["tensor_parallel_size"] for row in short]
+    rise = next(place for place, (one, other) in enumerate(pairwise(sizes)) if other > one)
+    assert sizes[0] == SIZES[0]
+    assert short[rise]["preemptions"] > 0
+    assert sizes[-1] < max(sizes)
+    quiet = [
+        row["preemptions"] for row in short[sizes.index(sizes[-1], rise + 1) - 4 : sizes.index(sizes[-1], rise + 1)]
+    ]
+    assert quiet == [0] * 4
+
+
+def test_a_change_costs_the_seconds_of_a_change(runs):
+    rows = runs[PLANNER]
+    for before, after in pairwise(rows):
+        assert (after["layout_seconds"] > 0) == (before["tensor_parallel_size"] != after["tensor_parallel_size"])
+    assert all(row["layout_seconds"] == 0 for row in runs["TP 1"])
+
+
+def test_all_runs_play_the_same_kinds_of_rounds(runs):
+    kinds = {tuple(row["kind"] for row in rows) for rows in runs.values()}
+    assert len(kinds) == 1
+    assert {"Short", "Long"} == set(*kinds)
+
+
+def test_the_figures_are_of_these_rows(result, runs):
+    figures = {figure["name"]: figure for figure in result["figures"]}
+    seconds = {run: sum(row["generation_seconds"] for row in rows) for run, rows in runs.items()}
+    for size in SIZES:
+        figure = figures[f"generation time, TP {size} over planner"]
+        assert figure["value"] == pytest.approx(seconds[f"TP {size}"] / seconds[PLANNER])
+        assert figure["limit"] >= max(1.0, figure["value"] * 0.999)
+    assert figures["generation time, TP 1 over planner"]["value"] > 1
+    assert figures["preemptions saved against TP 1, where the planner starts"]["value"] > 0
+    assert figures["changes of the size"]["value"] == 2
+
+
+def test_a_job_without_a_choice_is_told_nothing():
+    plain = next(one for one in map(draw_scenario, range(100)) if not one.site.wider)
+    control = SimulatedControlPlane(plain.job, plain.machines)
+    control._choose_layouts(RoundReport(round=1, preemptions=1, tensor_parallel_size=1))
+    assert control._job.status.parallelism is None
