@@ -16,13 +16,15 @@ from operator_kit import NOW, make_job
 from rljob_api.accepted import accept
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
-from rljob_api.status import Phase, RLJobStatus, RuntimeStatus, TargetPhase
+from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod
 from rljob_operator.policies.plan import Plan, plan, refused
 
 CONFIG = Config()
 LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "MainEnded"}
+
+CHOICE = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
 
 
 class Cluster:
@@ -113,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.cluster = Cluster(
             make_job(
-                rollout={"machines": 2, "minMachines": 1, "maxMachines": 4},
+                rollout={"machines": 2, "minMachines": 1, "maxMachines": 4, **CHOICE},
                 runPolicy={"backoffLimit": 2, "drainSeconds": 30, "activeDeadlineSeconds": 100_000},
                 failurePolicy={"maxReplacementsPerMachine": 2},
             )
@@ -239,6 +241,18 @@ class Machine(RuleBasedStateMachine):
         stage = "Suspended" if target.phase is TargetPhase.SUSPEND else "Generating"
         self._report(applied=target.revision, drained=tuple(sorted(drained - set(target.machines))), stage=stage)
 
+    @rule(
+        kind=st.sampled_from(RoundKind),
+        preemptions=st.sampled_from([0, 0, 0, 10, 20]),
+        size=st.sampled_from([1, 2, 4]),
+        further=st.integers(-1, 2),
+    )
+    def coordinator_finishes_a_round(self, kind: RoundKind, preemptions: int, size: int, further: int) -> None:
+        last = self.cluster.status.runtime.last_round if self.cluster.status.runtime is not None else None
+        number = max(1, further + (last.round if last is not None else 0))
+        report = RoundReport(round=number, kind=kind, preemptions=preemptions, tokens=1, tensor_parallel_size=size)
+        self._report(last_round=report)
+
     @rule(number=st.integers(0, 20))
     def coordinator_suspects(self, number: int) -> None:
         pod = self._some_pod(number, live=True)
@@ -287,6 +301,14 @@ class Machine(RuleBasedStateMachine):
         total = replacements.total if replacements is not None else 0
         assert self.totals[-1] <= total <= self.failures
         self.totals.append(total)
+
+    @invariant()
+    def layouts_are_among_the_choices(self) -> None:
+        target = self.cluster.status.target
+        if target is not None:
+            assert {target.tensor_parallel.short, target.tensor_parallel.long} <= set(
+                CHOICE["allowedTensorParallelSizes"]
+            )
 
     @invariant()
     def the_end_is_sticky(self) -> None:
@@ -418,3 +440,58 @@ def test_what_is_complete_stays_complete() -> None:
         assert cluster.status.is_true("Complete")
         assert not cluster.status.is_true("Failed")
         assert cluster.pods == {}
+
+
+def round_report(number: int, preemptions: int, size: int) -> dict[str, Any]:
+    figures = {"round": number, "kind": "Short", "preemptions": preemptions, "tokens": 1, "tensorParallelSize": size}
+    return {"applied": 1, "event": number, "lastRound": figures}
+
+
+def test_a_surge_of_preemptions_is_a_new_target_told_in_the_status_and_as_an_event() -> None:
+    cluster = running(rollout=CHOICE)
+    cluster.report(**round_report(1, 41, 2))
+    cluster.settle()
+    before = cluster.status.target
+    cluster.report(**round_report(2, 57, 2))
+    decided = cluster.decide()
+    assert [(e.reason, e.message) for e in decided.events] == [
+        ("TensorParallelChanged", "short rounds: from TP 2 to TP 4")
+    ]
+    cluster.settle()
+    target = cluster.status.target
+    assert (target.revision, target.machines) == (before.revision + 1, before.machines)
+    assert (target.tensor_parallel.short, target.tensor_parallel.long) == (4, 2)
+    assert target.reason == "short rounds: TP 4, preemptions 41 → 57 in round 2"
+    assert cluster.status.rollout.tensor_parallel_size == 2  # what the last round ran with
+    cluster.report(**round_report(3, 20, 4))
+    cluster.settle()
+    assert cluster.status.rollout.tensor_parallel_size == 4
+
+
+def test_suspension_keeps_the_layouts_and_what_was_learned() -> None:
+    cluster = running(rollout=CHOICE)
+    for number, preemptions in ((1, 41), (2, 57)):
+        cluster.report(**round_report(number, preemptions, 2))
+        cluster.settle()
+    learned = cluster.status.parallelism
+    for suspend in (True, False):
+        spec = cluster.job.spec.model_copy(update={"suspend": suspend})
+        cluster.job = cluster.job.model_copy(update={"spec": spec})
+        cluster.settle()
+        assert cluster.status.target.tensor_parallel.short == 4
+        assert cluster.status.parallelism == learned
+
+
+def test_scaling_and_layouts_change_in_one_target() -> None:
+    cluster = running(rollout=CHOICE)
+    cluster.report(**round_report(1, 41, 2))
+    cluster.settle()
+    cluster.report(**round_report(2, 57, 2))
+    rollout = cluster.job.spec.rollout.model_copy(update={"machines": 3})
+    cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"rollout": rollout})})
+    revision = cluster.status.target.revision
+    cluster.settle()
+    assert cluster.status.target.revision == revision + 1
+    # Rounds on two machines are no measure of rounds on three.
+    assert cluster.status.target.reason == "ScaledUp"
+    assert cluster.status.target.tensor_parallel.short == 2
