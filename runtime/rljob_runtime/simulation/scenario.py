@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rljob_api import RLJob, load
 from rljob_runtime.enginemodel.law import LatencyLaw
@@ -121,7 +121,7 @@ def draw_scenario(seed: int) -> Scenario:
     rounds = random_.randint(1, 4)
     prompts = random_.randint(1, max(1, MOST_TRAJECTORIES // (responses * rounds)))
     step_seconds = random_.choice([0.005, 0.01])
-    scenario = Scenario(
+    return Scenario(
         seed=seed,
         machines=random_.choice([1, 2, 2, 3, 3, 4, 6, MOST_MACHINES]),
         rounds=rounds,
@@ -156,16 +156,6 @@ def draw_scenario(seed: int) -> Scenario:
         reward_levels=random_.choice([4, 1000]),
         stream_training=random_.random() < 0.5,
     )
-    return _with_layouts(scenario, random_) if random_.random() < 0.5 else scenario
-
-
-def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
-    """With all the layouts that its machines can have."""
-    site = scenario.site
-    engine, sizes = site.engine, [size for size in (2, 4) if size <= site.replicas]
-    wider = tuple((size, replace(engine, kv_tokens=3 * size * engine.kv_tokens)) for size in sizes)
-    layout_seconds = random_.choice([0.1, 1.0])
-    return replace(scenario, site=replace(site, wider=wider, layout_seconds=layout_seconds))
 
 
 def plan_of(scenario: Scenario) -> FaultPlan:
