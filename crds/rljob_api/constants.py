@@ -37,6 +37,9 @@ ROLE_ROLLOUT: Final = "rollout"
 
 MAIN_CONTAINER: Final = "main"
 
+# A problem of the coordinator's with which no round begins: in `runtime.problems`, and the reason of Stalled.
+SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
+
 ENV_PREFIX: Final = "RLJOB_"
 ENV_NAME: Final = "RLJOB_NAME"
 ENV_NAMESPACE: Final = "RLJOB_NAMESPACE"

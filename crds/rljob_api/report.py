@@ -70,7 +70,7 @@ class Problem(StatusModel):
     """Something that wants a human and does not (yet) end the run, e.g. a full disk at a checkpoint."""
 
     reason: Annotated[str, Field(max_length=128)]
-    """One word, e.g. CheckpointDiskFull."""
+    """One word, e.g. CheckpointFailed. With SandboxUnavailable no round begins, and the job is Stalled."""
     message: Sentence = ""
     """What happened and what would help."""
 
@@ -131,6 +131,16 @@ class RoundReport(StatusModel):
     """Seconds for which engines were laid out anew before this round. 0: they stayed as they were."""
     overlap_seconds: Annotated[float | None, Field(ge=0)] = None
     """Seconds of training beside generation. trainingSeconds is what was left after it."""
+    reward_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Spent on rewards beside generation, summed over the samples, waiting for a turn included."""
+    program_runs: Count | None = None
+    """Runs of a program against a test (rewards of kind Code)."""
+    program_timeouts: Count | None = None
+    """Of these past their adaptive timeout."""
+    shadow_timeouts: Count | None = None
+    """Of these in the shadow sample, which runs on for the measure."""
+    late_programs: Count | None = None
+    """Of these right in the end: their share is how many timeouts were unjust."""
 
 
 class RuntimeTotals(StatusModel):

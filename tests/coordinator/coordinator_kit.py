@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api import RLJob, load
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
-from rljob_runtime.coordinator.protocols import PromptSource
+from rljob_runtime.coordinator.protocols import PromptSource, Rewards
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.simulation import clock
@@ -75,6 +75,10 @@ class Stage:
     reward_levels: int = 1000
     around: Callable[[str], None] = lambda moment: None
     prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
+    rewards: Rewards | None = None
+    """In place of the usual ones."""
+    on_opening: Callable[[], None] = lambda: None
+    """Called when prompts and rewards are opened; may raise what opening them may raise."""
 
     def __post_init__(self) -> None:
         self.invariants = Invariants(self.job.spec.algorithm.responses_per_prompt, self.prompts.size, loop_time)
@@ -99,6 +103,7 @@ class Stage:
 
     async def prompts_from(self, model_files: dict[str, bytes]) -> PromptSource:
         assert model_files, "the trainer's files come first"
+        self.on_opening()
         return self.prompts
 
     async def coordinate(self, **changes: Any) -> Finished | None:
@@ -113,7 +118,7 @@ class Stage:
                 self.world,
                 InlineStore(store, self.around),
                 self.prompts_from,
-                SimulatedRewards(fails=self.fails, levels=self.reward_levels),
+                self.rewards or SimulatedRewards(fails=self.fails, levels=self.reward_levels),
                 replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
                 self.term,
                 observers=[lambda report, trained: self.closed.append(report)],

@@ -150,6 +150,13 @@ def version_used_twice(store: Store) -> None:
     store.publish(2, 1)
 
 
+def an_anchor_falls(store: Store) -> None:
+    generate(store, plan_of())
+    store.assign(1, plan_of().trajectories())
+    store.close_round(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000}})
+    store.close_round(Settlement(()), Boundary(2, Cursor(0, 2)), {"code": {"7/0": 1999}})
+
+
 def attempt_falls(store: Store) -> None:
     store.open_round(plan_of(), Cursor())
     launch(store, plan_of(), 2)
@@ -190,6 +197,7 @@ def tokens_without_logprobs(store: Store) -> None:
         (closed_with_prompts_open, "every prompt has a fate"),
         (a_round_left_out, "rounds follow each other"),
         (version_used_twice, "a weight version is never used twice"),
+        (an_anchor_falls, "the anchor of a timeout only rises"),
         (attempt_falls, "an attempt never falls"),
         (two_versions, "a trajectory has one weight version"),
         (a_hole, "tokens are appended without a hole"),
@@ -263,6 +271,22 @@ def test_a_rewind_restores_the_queue_of_that_round(store):
     assert store.boundary().queue == PROMPTS
     store.publish(3, 1)
     store.open_round(plan_of(2, 3), Cursor(0, 2))
+
+
+def test_anchors_go_back_with_their_round(store):
+    generate(store, plan_of())
+    store.assign(1, plan_of().trajectories())
+    store.close_round(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000, "7/1": 5}})
+    assert store.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
+    store.publish(2, 1)
+    plan = plan_of(2, 2, (PromptKey(0, 8), PromptKey(0, 9)))
+    generate(store, plan)
+    store.assign(2, plan.trajectories())
+    both = Settlement(plan.prompts, dict.fromkeys(plan.prompts, PromptFate.TRAINED), {}, plan.trajectories())
+    store.close_round(both, Boundary(2, Cursor(0, 4)), {"code": {"7/0": 3000}, "more": {"7/0": 1}})
+    assert store.anchors() == {"code": {"7/0": 3000, "7/1": 5}, "more": {"7/0": 1}}
+    assert store.rewind(1)
+    assert store.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
 
 
 def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):

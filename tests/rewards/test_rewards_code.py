@@ -158,7 +158,7 @@ async def test_each_test_has_a_timeout_that_follows_its_right_runs() -> None:
             await scorer.score(prompt(tests, 7), fenced(f"#{seconds}# {verdict}"))
     bounds = [program.cpu_seconds for program in sandbox.programs]
     assert bounds == [30, 30, 30, 6, 6, 6]
-    assert scorer.timeout.to_plain() == {"7/0": 5900, "7/1": 5900}
+    assert scorer.timeout.take_risen() == {"7/0": 5900, "7/1": 5900}
 
 
 async def test_a_run_that_waits_for_its_turn_profits_from_those_before_it() -> None:
@@ -169,11 +169,17 @@ async def test_a_run_that_waits_for_its_turn_profits_from_those_before_it() -> N
     assert [program.cpu_seconds for program in sandbox.programs] == [30, 3, 3]
 
 
-async def test_anchors_survive_by_way_of_plain_data() -> None:
+async def test_anchors_that_rose_are_handed_out_once_and_taken_back() -> None:
     pool = RewardPool([CodeRule("code"), CodeRule("other")])
     pool.restore_anchors({"code": {"7/0": 5900}, "gone": {"1/0": 5}})
-    assert pool.anchors() == {"code": {"7/0": 5900}, "other": {}}
-    assert pool.timeouts["code"].runs == 0
+    assert pool.take_anchors() == {}, "what the store has is no news"
+    timeout = pool._codes["code"].timeout
+    for seconds in (5.9, 6.0, 3.0):
+        timeout.note(timeout.allow("7/0", "sample"), seconds, seconds, right=True)
+    assert pool.take_anchors() == {"code": {"7/0": 6000}}
+    assert pool.take_anchors() == {}
+    pool.restore_anchors({"code": {"7/0": 5900}})
+    assert timeout.anchor("7/0") == 5.9, "a rewound round taught nothing"
     with pytest.raises(ValueError, match=r"the anchor of test '7/0' is 'x'"):
         pool.restore_anchors({"code": {"7/0": "x"}})
 
@@ -195,7 +201,7 @@ async def test_a_record_without_tests_aborts_its_samples() -> None:
     async with RewardPool([CodeRule("code", settings=CodeReward(tests_field="cases", parallelism=1))]) as pool:
         with pytest.raises(RewardFailed, match=r"reward code \(NoTests\): record 5: field 'cases' is no JSON"):
             await pool.score(prompt(ADD, 5), fenced("print(3)"))
-        assert pool.counters.failed_by_rule == {"code": 1}
+        assert pool.figures().failed == {("code", "NoTests"): 1}
         assert await pool.score(prompt(None, 5, cases=ADD[:1]), fenced("print(3)")) == 1.0
 
 
@@ -218,4 +224,7 @@ async def test_kinds_add_up() -> None:
     async with RewardPool(rules) as pool:
         assert await pool.score(prompt(ADD[:1]), fenced("print(3)")) == 2.5
         assert await pool.score(prompt(ADD[:1]), fenced("print()")) == 0.0
-    assert pool.counters.scored == 2
+    figures = pool.figures()
+    assert (figures.scored, figures.programs, figures.timeouts) == (2, {"Exited": 2}, 0)
+    assert figures.program_seconds > 0
+    assert figures.processes == 2, "a worker and a supervisor"

@@ -46,13 +46,13 @@ def layers(request: pytest.FixtureRequest) -> frozenset[Layer]:
 @pytest.fixture
 async def sandbox(layers: frozenset[Layer]) -> AsyncIterator[Sandbox]:
     async with Sandbox(1, layers) as sandbox:
-        (supervisor,) = sandbox._all
+        (supervisor,) = sandbox.seats.pids()
         yield sandbox
-        assert list(sandbox._all) == [supervisor], "the supervisor did not survive"
-        assert children_of(supervisor._process.pid) == []
-        assert folders_of(supervisor._process.pid, sandbox) == []
+        assert sandbox.seats.pids() == {supervisor}, "the supervisor did not survive"
+        assert children_of(supervisor) == []
+        assert folders_of(supervisor, sandbox) == []
     with pytest.raises(ProcessLookupError):
-        os.kill(supervisor._process.pid, 0)
+        os.kill(supervisor, 0)
 
 
 def children_of(pid: int) -> list[int]:
@@ -248,9 +248,9 @@ async def test_the_processor_limit_of_the_kernel_does_not_come_first(layers: fro
     """It counts ticks, and is ahead of the clock by which we judge: with too little room it kills right programs."""
     async with Sandbox(1, layers) as sandbox:
         call = asyncio.create_task(sandbox.run(Program("import time\ntime.sleep(600)", cpu_seconds=20.0)))
-        (supervisor,) = sandbox._all
-        await until(lambda: len(children_of(supervisor._process.pid)) == 1)
-        (child,) = children_of(supervisor._process.pid)
+        (supervisor,) = sandbox.seats.pids()
+        await until(lambda: len(children_of(supervisor)) == 1)
+        (child,) = children_of(supervisor)
         await until(lambda: resource.prlimit(child, resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY)
         assert resource.prlimit(child, resource.RLIMIT_CPU)[0] >= 40
         call.cancel()
@@ -267,10 +267,10 @@ async def test_limits_of_memory_and_of_a_files_size_are_errors(sandbox: Sandbox)
 async def test_a_fork_bomb_makes_no_process(sandbox: Sandbox) -> None:
     source = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     task = asyncio.create_task(sandbox.run(Program(source, cpu_seconds=1.0)))
-    (supervisor,) = sandbox._all
+    (supervisor,) = sandbox.seats.pids()
     most = 0
     while not task.done():
-        most = max(most, len(children_of(supervisor._process.pid)))
+        most = max(most, len(children_of(supervisor)))
         await asyncio.sleep(0.02)
     assert (await task).end is End.TIMED_OUT
     assert most == 1
@@ -322,10 +322,10 @@ async def test_programs_that_mean_well_notice_nothing(sandbox: Sandbox) -> None:
 
 async def test_a_supervisor_that_is_killed_takes_its_program_with_it(layers: frozenset[Layer]) -> None:
     async with Sandbox(1, layers) as sandbox:
-        (supervisor,) = sandbox._all
+        (supervisor,) = sandbox.seats.pids()
         call = asyncio.create_task(sandbox.run(Program("while True: pass")))
-        await until(lambda: len(children_of(supervisor._process.pid)) == 1)
-        (child,) = children_of(supervisor._process.pid)
+        await until(lambda: len(children_of(supervisor)) == 1)
+        (child,) = children_of(supervisor)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

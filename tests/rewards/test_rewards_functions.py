@@ -35,9 +35,11 @@ async def test_the_reward_is_the_weighted_sum_of_all_rules() -> None:
     async with RewardPool(rules, workers=2) as pool:
         values = await asyncio.gather(*(pool.score(PROMPT, "x" * n) for n in range(5)))
     assert values == [n + 0.5 * 3 * n - 2 for n in range(5)]
-    assert pool.counters.scored == 5
-    assert not pool.counters.failed
-    assert pool.workers_started <= 2
+    figures = pool.figures()
+    assert figures.scored == 5
+    assert not figures.failed
+    assert figures.processes <= 2
+    assert figures.seconds > 0
 
 
 FAILURES = {
@@ -62,10 +64,10 @@ async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> 
                 await pool.score(PROMPT, order)
             assert await pool.score(PROMPT, "fine") == 1.0
             starts += lost
-            assert pool.workers_started == starts, order
-            assert pool.counters.failed.total() == number
-        assert pool.counters.failed_by_rule["rule"] == len(FAILURES)
-        assert pool.counters.scored == len(FAILURES)
+            assert pool.figures().processes == starts, order
+            assert pool.figures().failed.total() == number
+        assert pool.figures().failed["rule", "Crashed"] == 2
+        assert pool.figures().scored == len(FAILURES)
 
 
 def wait_ended(pid: int) -> None:
@@ -97,12 +99,11 @@ async def test_leaving_the_pool_ends_its_processes() -> None:
     async with RewardPool([rule("length")], workers=2) as pool:
         await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
         assert pool._functions is not None
-        processes = [worker._process for worker in pool._functions._all]
-    assert processes
-    for process in processes:
-        assert process.returncode is not None
+        pids = pool._functions.seats.pids()
+    assert pids
+    for pid in pids:
         with pytest.raises(ProcessLookupError):
-            os.kill(process.pid, 0)
+            os.kill(pid, 0)
 
 
 @pytest.mark.parametrize(

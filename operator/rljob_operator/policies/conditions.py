@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from rljob_api.constants import SANDBOX_UNAVAILABLE
 from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
 from rljob_operator.policies.lifecycle import Verdict
 from rljob_operator.policies.observed import Trouble
@@ -13,6 +14,9 @@ from rljob_operator.policies.observed import Trouble
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
 RELAY_READY, DEGRADED, CHECKPOINT_DURABLE = "RelayReady", "Degraded", "CheckpointDurable"
+
+HALTING = frozenset({SANDBOX_UNAVAILABLE})
+"""Problems of the coordinator's that are more than a flaw of the run: there is none until they are solved."""
 
 DURABLE = Trouble("VolumeClaim", "")
 NOT_DURABLE = Trouble(
@@ -46,7 +50,13 @@ class Facts:
     refused: Trouble | None = None
     """Why the newest spec is refused; everything else here speaks of the accepted one."""
     problems: tuple[Trouble, ...] = ()
+    """What the coordinator reports."""
     verdict: Verdict | None = None
+
+    @property
+    def halted(self) -> Trouble | None:
+        """The problem for which no round begins."""
+        return next((problem for problem in self.problems if problem.reason in HALTING), None)
 
     @property
     def ready(self) -> Trouble:
@@ -62,7 +72,7 @@ class Facts:
             return Trouble("TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready")
         if self.rollouts_ready < self.rollouts_smallest:
             return Trouble("BelowMinMachines", f"{rollouts}, at least {self.rollouts_smallest} are needed")
-        return Trouble("RoundsProgressing", rollouts)
+        return self.halted or Trouble("RoundsProgressing", rollouts)
 
     @property
     def is_ready(self) -> bool:
@@ -134,7 +144,7 @@ def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
 def _stalled(facts: Facts) -> Trouble | None:
     if facts.verdict is not None:
         return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
-    return facts.refused or (None if facts.suspending else facts.trouble)
+    return facts.refused or (None if facts.suspending else facts.trouble or facts.halted)
 
 
 def _reconciling(facts: Facts) -> Trouble | None:
@@ -168,8 +178,9 @@ def _relay(facts: Facts) -> tuple[bool, Trouble]:
 
 def _degraded(facts: Facts) -> tuple[bool, Trouble]:
     if facts.verdict is None and not facts.suspending:
-        if facts.problems:
-            return True, facts.problems[0]
+        lasting = [problem for problem in facts.problems if problem.reason not in HALTING]
+        if lasting:
+            return True, lasting[0]
         if facts.started and facts.rollouts_ready < facts.rollouts_wanted:
             return True, Trouble(
                 "MachinesMissing", f"{facts.rollouts_ready} of {facts.rollouts_wanted} rollout machines are ready"

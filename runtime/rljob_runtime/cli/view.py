@@ -45,6 +45,7 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
         ("preemptions", runtime.preemptions),
         ("weights", runtime.weight_version),
     ]
+    rows += [(problem.reason, problem.message) for problem in runtime.problems]
     for label, value in rows:
         if value is not None:
             facts.add_row(label, str(value))

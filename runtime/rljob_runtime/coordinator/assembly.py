@@ -29,6 +29,7 @@ class Folders:
 
 async def play(
     job: RLJob,
+    rewards: LazyRewards,
     control: ControlPlane,
     binding: Binding,
     folders: Folders,
@@ -43,8 +44,6 @@ async def play(
     """
     store = StoreThread(lambda: Store(folders.state / "state.db", job.metadata.uid or job.name))
     board = TensorBoard(folders.state / "tensorboard")
-
-    rewards = LazyRewards(job.spec)
 
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)

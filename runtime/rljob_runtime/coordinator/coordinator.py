@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
+from rljob_api.constants import SANDBOX_UNAVAILABLE
+from rljob_api.status import Finished, FinishedOutcome, Problem, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
@@ -29,6 +30,7 @@ from rljob_runtime.coordinator.protocols import (
     Refused,
     Rewards,
     RewardsNotUsable,
+    RewardsUnavailable,
     TrainReport,
 )
 from rljob_runtime.coordinator.recovery import agree
@@ -51,7 +53,8 @@ MAX_SETBACKS = 10
 """Losses of the trainer without a finished round in between, after which the job has failed."""
 
 PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
-"""Opens prompts (with the tokenizer in the model files) and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable`."""
+"""Opens prompts (with the tokenizer in the model files) and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable`,
+`RewardsUnavailable`."""
 
 
 class _Ended(Exception):
@@ -96,6 +99,7 @@ class Coordinator:
         self._step: int | None = None
         self._patience_ends = 0.0
         self._setbacks = 0
+        self._unavailable = 0
         self._stopping = False
 
     # --- life ---
@@ -155,12 +159,23 @@ class Coordinator:
                 await asyncio.sleep(self._settings.back_off.delay(self._setbacks) or 0.0)
             except Interrupted:
                 log.info("generation was interrupted")
+            except RewardsUnavailable as error:
+                await self._wait_for_rewards(error)
             except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except _Ended as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
         self._reporter.event(stage="Draining")
         return None
+
+    async def _wait_for_rewards(self, error: RewardsUnavailable) -> None:
+        """Not the end: the machine may yet be given what it lacks, or the job be suspended and sent elsewhere."""
+        self._unavailable += 1
+        log.warning("the rewards cannot be started (try %d): %s", self._unavailable, error)
+        told = f"{error}. It is tried again from time to time"
+        self._reporter.problem(error.reason, Problem(reason=error.reason, message=told[:2048]))
+        delay = self._settings.rewards_back_off.delay(self._unavailable)
+        await self._following.unless_suspended(asyncio.sleep(delay or 0.0))
 
     def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
         finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
@@ -204,7 +219,9 @@ class Coordinator:
         self._following.expect(self._likely_kind())
         self._fleet.set_model_files(state.model_files)
         prompts = self._prompts = self._prompts or await self._prompts_from(state.model_files)
+        self._reporter.problem(SANDBOX_UNAVAILABLE, None)
         boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
+        self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._patience_ends = asyncio.get_running_loop().time() + self._settings.join_patience
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
         first, last = reward_ends(await self._store.do(Store.rewards))
@@ -370,7 +387,8 @@ class Coordinator:
         report = round_report(generation, groups, settlement, len(queue), clock, trained, layout)
         totals = totals_after(boundary.totals, plan, settlement, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-        await self._store.do(lambda store: store.close_round(settlement, closed))
+        risen = self._rewards.take_anchors()
+        await self._store.do(lambda store: store.close_round(settlement, closed, risen))
         self._step, self._setbacks = closed.step, 0
         for observe in self._observers:
             observe(report, trained)

@@ -14,8 +14,11 @@ from rljob_runtime.coordinator.protocols import (
     PromptSource,
     RewardFailed,
     RewardsNotUsable,
+    RewardsUnavailable,
 )
-from rljob_runtime.rewards import InvalidReward, RewardPool, rules_of
+from rljob_runtime.rewards import CannotSandbox, InvalidReward, RewardPool, rules_of
+from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 T = TypeVar("T")
@@ -71,9 +74,11 @@ class LazyRewards:
         self._pool: RewardPool | None = None
 
     async def open(self, closing: AsyncExitStack) -> None:
-        """Start. Raises `RewardsNotUsable`."""
+        """Start. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may succeed."""
         try:
             self._pool = await closing.enter_async_context(RewardPool(rules_of(self._spec.rewards)))
+        except CannotSandbox as error:
+            raise RewardsUnavailable(error.reason, str(error)) from error
         except InvalidReward as error:
             raise RewardsNotUsable(str(error)) from error
 
@@ -82,3 +87,16 @@ class LazyRewards:
         if self._pool is None:
             raise RewardFailed("the rewards are not open")
         return await self._pool.score(prompt, response_text)
+
+    def figures(self) -> RewardFigures:
+        """See `protocols.Rewards`."""
+        return self._pool.figures() if self._pool is not None else RewardFigures()
+
+    def take_anchors(self) -> Anchors:
+        """See `protocols.Rewards`."""
+        return self._pool.take_anchors() if self._pool is not None else {}
+
+    def restore_anchors(self, anchors: Anchors) -> None:
+        """See `protocols.Rewards`."""
+        if self._pool is not None:
+            self._pool.restore_anchors(anchors)

@@ -56,7 +56,8 @@ def round_report(
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
     nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
     `layout`: the tensor parallel size, and the seconds that it took to come to it."""
-    plan, tally = generation.round.plan, generation.tally
+    plan, tally, scoring = generation.round.plan, generation.tally, generation.reward_figures()
+    programs = scoring.programs.total()
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()
     kept = [ended[key] for key in settlement.kept]
@@ -90,6 +91,11 @@ def round_report(
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
         overlap_seconds=round(clock.overlap, 3),
+        reward_seconds=round(scoring.seconds, 3),
+        program_runs=programs or None,
+        program_timeouts=scoring.timeouts if programs else None,
+        shadow_timeouts=scoring.shadow_timeouts if programs else None,
+        late_programs=scoring.late if programs else None,
     )
 
 

@@ -30,6 +30,7 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.scheduling.partials import Partials, Verdict
+from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
 from rljob_runtime.scheduling.trajectory import (
     Group,
@@ -127,6 +128,7 @@ class Generation:
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
+        self._rewards_before = rewards.figures()
 
     def wake(self) -> None:
         """The fleet changed: look again."""
@@ -187,6 +189,10 @@ class Generation:
         """The groups that became final while others still generate. All of them is in the store by now."""
         if not self.round.complete:
             self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
+
+    def reward_figures(self) -> RewardFigures:
+        """What the rewards did in this stage."""
+        return self._rewards.figures().since(self._rewards_before)
 
     def cut_lengths(self) -> list[int]:
         """Tokens that had come of the responses that were stopped before their end."""

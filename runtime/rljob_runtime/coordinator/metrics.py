@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from rljob_api.status import RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.protocols import TrainReport
+from rljob_runtime.scheduling.reward_figures import RewardFigures
 
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
@@ -62,6 +67,10 @@ class CoordinatorMetrics:
         self._kv = Gauge("rljob_coordinator_kv_cache_use", "Highest share of KV cache in use.", registry=self.registry)
         self._suspects = Gauge("rljob_coordinator_suspects", "Machines believed dead.", registry=self.registry)
 
+    def watch_rewards(self, figures: Callable[[], RewardFigures]) -> None:
+        """Show what the rewards did, as of each scrape."""
+        self.registry.register(_RewardCollector(figures))
+
     def round(self, report: RoundReport, trained: TrainReport) -> None:
         """A `RoundObserver`."""
         self._rounds.labels(report.kind.value).inc()
@@ -89,3 +98,36 @@ class CoordinatorMetrics:
         self._version.set(status.weight_version or 0)
         self._kv.set(status.kv_cache_use or 0.0)
         self._suspects.set(len(status.suspects))
+
+
+class _RewardCollector(Collector):
+    """The totals that rewards keep themselves."""
+
+    def __init__(self, figures: Callable[[], RewardFigures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        now = self._figures()
+        yield _total("scored_samples", "Samples that rewards scored.", now.scored)
+        yield _total("reward_seconds", "Spent on samples by rewards, waiting for a turn included.", now.seconds)
+        yield _total("reward_processes", "Processes started to score in.", now.processes)
+        failed = CounterMetricFamily(
+            "rljob_coordinator_reward_failures", "Samples that a reward aborted.", labels=["rule", "reason"]
+        )
+        for labels, count in now.failed.items():
+            failed.add_metric(labels, count)
+        yield failed
+        programs = CounterMetricFamily(
+            "rljob_coordinator_programs", "Runs of programs against a test, by how they ended.", labels=["end"]
+        )
+        for end, count in now.programs.items():
+            programs.add_metric([end], count)
+        yield programs
+        yield _total("program_seconds", "Processor seconds of programs.", now.program_seconds)
+        yield _total("program_timeouts", "Runs past their adaptive timeout.", now.timeouts)
+        yield _total("shadow_timeouts", "Of these in the shadow sample, which ran on.", now.shadow_timeouts)
+        yield _total("late_programs", "Of these right in the end: their timeout was unjust.", now.late)
+
+
+def _total(name: str, told: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"rljob_coordinator_{name}", told, value=value)

@@ -51,6 +51,8 @@ class Settings:
     """How often a response is generated anew because its reward failed."""
     back_off: BackOff = field(default_factory=lambda: BackOff(initial=0.5, maximum=15.0))
     """Between tries to reach a peer."""
+    rewards_back_off: BackOff = field(default_factory=lambda: BackOff(initial=5.0, maximum=300.0))
+    """Between tries to start rewards for which the machine lacks something."""
 
     def rules(self, shape: Shape) -> Rules:
         """When a round of this shape gives up groups, and how many prompts it may draw."""

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.store_file import open_file, transaction
 from rljob_runtime.scheduling.partials import Partial
+from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.versions import Published, Versions
@@ -106,6 +108,14 @@ class Store:
             for table in ("rounds", "boundaries"):
                 self._db.execute(f"DELETE FROM {table}")
             self._insert_boundary(boundary)
+
+    def anchors(self) -> dict[str, dict[str, int]]:
+        """The anchors of the rewards' timeouts at the newest boundary."""
+        rows = self._db.execute("SELECT rule, test, MAX(milliseconds) FROM anchors GROUP BY rule, test").fetchall()
+        found: dict[str, dict[str, int]] = {}
+        for rule, test, milliseconds in rows:
+            found.setdefault(rule, {})[test] = milliseconds
+        return found
 
     def rewards(self) -> tuple[float, ...]:
         """Mean rewards of the rounds done, oldest first."""
@@ -206,13 +216,17 @@ class Store:
         with self._transaction():
             self._db.executemany("INSERT INTO assigned VALUES (?, ?, ?, ?)", [_row(step, key) for key in keys])
 
-    def close_round(self, settlement: Settlement, boundary: Boundary) -> None:
-        """The update is done: outcomes, fates, the long-prompt queue and the boundary in one stroke; the tokens are no
-        longer needed."""
+    def close_round(self, settlement: Settlement, boundary: Boundary, risen: Anchors = MappingProxyType({})) -> None:
+        """The update is done: outcomes, fates, the long-prompt queue, the anchors that rose and the boundary in one
+        stroke; the tokens are no longer needed."""
         step = boundary.step
         with self._transaction():
             self._settle(step, settlement)
             self._insert_boundary(boundary)
+            self._db.executemany(
+                "INSERT INTO anchors VALUES (?, ?, ?, ?)",
+                [(step, rule, test, kept) for rule, tests in risen.items() for test, kept in tests.items()],
+            )
             self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
     def round_under_way(self) -> OpenRound | None:

@@ -5,10 +5,11 @@
 - a round is closed only when every prompt drawn has its fate and every response its outcome; rounds follow each other;
 - tokens are appended without a hole; a version's number only rises; an attempt never falls;
 - a prompt is drawn once an epoch, and again only after it was requeued; a requeued one is in the long-prompt queue of
-  its round's boundary, and leaves the queue by being drawn.
+  its round's boundary, and leaves the queue by being drawn;
+- the anchor of a timeout only rises.
 """
 
-FORMAT = 2
+FORMAT = 3
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
@@ -29,6 +30,15 @@ CREATE TABLE boundaries (
   planner TEXT NOT NULL DEFAULT '{{}}',
   report TEXT, totals TEXT NOT NULL DEFAULT '{{}}'
 );
+
+-- What the adaptive timeouts learned in a round: the newest row of a test holds.
+CREATE TABLE anchors (
+  step INTEGER NOT NULL REFERENCES boundaries (step) ON DELETE CASCADE,
+  rule TEXT NOT NULL, test TEXT NOT NULL, milliseconds INTEGER NOT NULL CHECK (milliseconds >= 0),
+  PRIMARY KEY (rule, test, step)
+) WITHOUT ROWID;
+
+CREATE INDEX anchors_by_step ON anchors (step);
 
 CREATE TABLE versions (version INTEGER PRIMARY KEY CHECK (version > 0), step INTEGER NOT NULL, lost INTEGER NOT NULL
 DEFAULT 0);
@@ -148,6 +158,13 @@ TRIGGERS = "\n".join(
             "EXISTS (SELECT 1 FROM prompts WHERE step = NEW.step AND fate IS NULL)"
             " OR EXISTS (SELECT 1 FROM trajectories WHERE step = NEW.step AND outcome IS NULL)",
             "every prompt has a fate and every response an outcome before its round is closed",
+        ),
+        _refuse(
+            "anchors_rise",
+            "INSERT ON anchors",
+            "EXISTS (SELECT 1 FROM anchors WHERE rule = NEW.rule AND test = NEW.test"
+            " AND milliseconds >= NEW.milliseconds)",
+            "the anchor of a timeout only rises",
         ),
         _refuse(
             "versions_rise",

@@ -19,6 +19,7 @@ from rljob_api.status import RLJobStatus, RuntimeStatus
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.assembly import Folders, play
 from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.local.control_plane import LocalControlPlane
 
@@ -57,7 +58,8 @@ async def _run(
 
     control = LocalControlPlane(job, show)
     binding = RayBinding(job, places, resource_of=lambda member: member.machine)
-    await play(job, control, binding, Folders(workdir, places.scratch), term=1, on_start=_stop_on_signals)
+    rewards = LazyRewards(job.spec)
+    await play(job, rewards, control, binding, Folders(workdir, places.scratch), term=1, on_start=_stop_on_signals)
     return control.status.runtime or RuntimeStatus()
 
 

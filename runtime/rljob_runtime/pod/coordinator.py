@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.api_client import ApiClient, Server
 from rljob_runtime.coordinator.assembly import Folders, play
 from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
 from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.lease import TermLease
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.ray_binding import RayBinding
@@ -87,8 +88,11 @@ async def _coordinate(
         started.set()
 
     folders = Folders(Path(STATE_DIR), places.scratch)
+    rewards = LazyRewards(job.spec)
+    metrics.watch_rewards(rewards.figures)
     finished = await play(
         job,
+        rewards,
         control,
         binding,
         folders,

@@ -1,6 +1,6 @@
 """Rewards: what a response is worth, computed in processes of their own while rollouts go on."""
 
-from rljob_runtime.rewards.pool import RewardCounters, RewardPool
+from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, InvalidReward, JudgeRule, Rule, rules_of
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "CodeRule",
     "InvalidReward",
     "JudgeRule",
-    "RewardCounters",
     "RewardPool",
     "Rule",
     "rules_of",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +40,9 @@ class CodeScorer:
         self._sandbox = sandbox or Sandbox(rule.settings.parallelism)
         self._turns = asyncio.Semaphore(rule.settings.parallelism)
         bounds = rule.timeout
+        self.ended: Counter[str] = Counter()
+        """Runs by how they ended."""
+        self.cpu_seconds = 0.0
         self.timeout = AdaptiveTimeout(TimeoutRule(bounds.min_seconds, bounds.factor, bounds.max_seconds))
 
     async def __aenter__(self) -> Self:
@@ -54,6 +58,11 @@ class CodeScorer:
     ) -> None:
         """End all programs."""
         await self._sandbox.__aexit__(kind, error, trace)
+
+    @property
+    def processes_started(self) -> int:
+        """Supervisors since the start."""
+        return self._sandbox.processes_started
 
     async def score(self, prompt: Prompt, response: str) -> float:
         """Weighted. Raises `ScoreFailed`."""
@@ -92,5 +101,7 @@ class CodeScorer:
             run = await self._sandbox.run(program)
         except SandboxFailed as error:
             raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
+        self.ended[run.end.value] += 1
+        self.cpu_seconds += run.cpu_seconds
         right = run.end is not End.TIMED_OUT and run.clean and test.passes(run)
         return self.timeout.note(allowance, run.cpu_seconds, run.run_seconds, right)

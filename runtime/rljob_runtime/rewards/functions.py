@@ -6,11 +6,9 @@ One that hangs is killed with its worker, one that crashes takes only its worker
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -19,51 +17,33 @@ from typing import Any, Self
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import InvalidReward, Rule
 from rljob_runtime.rewards.worker import frame
+from rljob_runtime.sandbox.seats import ChildProcess, Seats
 
 START_SECONDS = 120.0
 """Bound of a worker's start: importing a large library on a busy machine."""
-REPLY_BYTES = 1 << 20
-"""Longest reply: an exception's text at worst."""
 
 
-class _Worker:
-    """One process, used by one call at a time."""
+class _Worker(ChildProcess):
+    """One process that has loaded the rules."""
 
-    def __init__(self, process: asyncio.subprocess.Process):
-        self._process = process
-
-    @classmethod
-    async def start(cls, rules: Sequence[Rule], seconds: float) -> _Worker:
-        """A worker that has loaded the rules. Raises `InvalidReward`, or `ScoreFailed` when it does not come up."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "ignore", "-m", "rljob_runtime.rewards.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            limit=REPLY_BYTES, env=environment, start_new_session=True,
-        )  # fmt: skip
-        worker = cls(process)
+    async def load(self, rules: Sequence[Rule], seconds: float) -> None:
+        """Raises `InvalidReward`, or `ScoreFailed` when it does not come up."""
         try:
-            answer = await worker._ask(tuple(rules), seconds)
+            answer = await self._ask(tuple(rules), seconds)
         except TimeoutError:
-            await worker.kill()
             raise ScoreFailed(Failure.NOT_STARTED, "*", f"a worker did not start within {seconds:g} s") from None
-        except BaseException:
-            await worker.kill()
-            raise
         if answer is None:
-            await worker.kill()
-            raise ScoreFailed(Failure.NOT_STARTED, "*", f"a worker ended at start with code {process.returncode}")
+            code = await self.exit_code()
+            raise ScoreFailed(Failure.NOT_STARTED, "*", f"a worker ended at start with code {code}")
         if "invalid" in answer:
-            await worker.kill()
             raise InvalidReward(answer["invalid"])
-        return worker
 
     async def score(self, rule: Rule, prompt: object, response: str) -> float:
         """The rule's value, unweighted. After `TimeoutError`, a cancellation or a crash the worker is of no more
         use."""
         answer = await self._ask((rule.name, prompt, response), rule.timeout_seconds)
         if answer is None:
-            code = await self._process.wait()
+            code = await self.exit_code()
             raise ScoreFailed(Failure.CRASHED, rule.name, f"the worker ended with code {code}")
         if "raised" in answer:
             raise ScoreFailed(Failure.RAISED, rule.name, answer["raised"])
@@ -73,33 +53,17 @@ class _Worker:
         return value
 
     async def _ask(self, message: object, seconds: float) -> dict[str, Any] | None:
-        """The reply, or None when the process has ended. Raises `TimeoutError`."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+        """The reply, or None when the process has ended or writes nonsense, and is ended for it. Raises
+        `TimeoutError`."""
         async with asyncio.timeout(seconds):
             try:
-                stdin.write(frame(message))
-                await stdin.drain()
-                line = await stdout.readline()
-            except (ConnectionError, ValueError):  # its end is closed, or it wrote a line without end
+                self.stdin.write(frame(message))
+                await self.stdin.drain()
+                answer: dict[str, Any] = json.loads(await self.stdout.readline())
+            except (ConnectionError, ValueError):  # its end is closed, or it wrote no JSON, or a line without end
+                await self.kill()
                 return None
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except ValueError:
-            return None
         return answer
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.returncode is None
-
-    async def kill(self) -> None:
-        """End it and what it started, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
 
 
 class FunctionScorer:
@@ -109,63 +73,43 @@ class FunctionScorer:
     def __init__(self, rules: Sequence[Rule], *, workers: int, start_seconds: float = START_SECONDS):
         self._rules = tuple(rules)
         self._start_seconds = start_seconds
-        self._seats: asyncio.Queue[_Worker | None] = asyncio.Queue()
-        self._size = workers
-        self._all: set[_Worker] = set()
-        self.workers_started = 0
+        self.seats = Seats(workers, self._start)
 
     async def __aenter__(self) -> Self:
         """Start the first worker, which shows whether the rules can be loaded; the others start when they are
         needed."""
         try:
-            self._seats.put_nowait(await self._start())
+            async with self.seats.taken():
+                return self
         except ScoreFailed as failed:
             raise InvalidReward(str(failed)) from failed
-        for _ in range(self._size - 1):
-            self._seats.put_nowait(None)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all workers."""
-        for worker in list(self._all):
-            await self._dismiss(worker)
+        await self.seats.close()
 
     async def score(self, prompt: object, response: str) -> float:
         """The weighted sum over the rules. Raises `ScoreFailed`."""
-        seat = await self._seats.get()
-        try:
-            if seat is None:
-                seat = await self._start()
-            return await self._sum(seat, prompt, response)
-        except asyncio.CancelledError:  # the worker still works on it
-            if seat is not None:
-                await self._dismiss(seat)
-            raise
-        finally:
-            if seat is not None and not (seat.alive and seat in self._all):
-                await self._dismiss(seat)
-                seat = None
-            self._seats.put_nowait(seat)
-
-    async def _sum(self, worker: _Worker, prompt: object, response: str) -> float:
-        total = 0.0
-        for rule in self._rules:
-            try:
-                total += rule.weight * await worker.score(rule, prompt, response)
-            except TimeoutError:
-                await self._dismiss(worker)
-                detail = f"no value within {rule.timeout_seconds:g} s"
-                raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
-        return total
+        async with self.seats.taken() as worker:
+            total = 0.0
+            for rule in self._rules:
+                try:
+                    total += rule.weight * await worker.score(rule, prompt, response)
+                except TimeoutError:
+                    await worker.kill()
+                    detail = f"no value within {rule.timeout_seconds:g} s"
+                    raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
+            return total
 
     async def _start(self) -> _Worker:
-        worker = await _Worker.start(self._rules, self._start_seconds)
-        self._all.add(worker)
-        self.workers_started += 1
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        command = (sys.executable, "-W", "ignore", "-m", "rljob_runtime.rewards.worker")
+        worker = await _Worker.spawn(*command, environment=environment)
+        try:
+            await worker.load(self._rules, self._start_seconds)
+        except BaseException:
+            await worker.kill()
+            raise
         return worker
-
-    async def _dismiss(self, worker: _Worker) -> None:
-        self._all.discard(worker)
-        await worker.kill()

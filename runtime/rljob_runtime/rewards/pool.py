@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -20,18 +19,8 @@ from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
 from rljob_runtime.rewards.judge import JudgeScorer
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
-from rljob_runtime.scheduling.reward_timeout import TimeoutFigures
-
-
-@dataclass
-class RewardCounters:
-    """Totals since the start. `failed` by reason, `failed_by_rule` by name."""
-
-    scored: int = 0
-    failed: Counter[Failure] = field(default_factory=Counter)
-    failed_by_rule: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    """Spent in calls, waiting for a turn included, over all samples."""
+from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.scheduling.reward_timeout import Anchors
 
 
 class Scorer(Protocol):
@@ -59,7 +48,8 @@ class RewardPool:
         if not rules or workers < 1:
             raise ValueError("a reward pool needs at least one rule and one worker")
         self.rules = tuple(rules)
-        self.counters = RewardCounters()
+        self._scored, self._seconds = 0, 0.0
+        self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
         self._functions = FunctionScorer(functions, workers=workers) if functions else None
         self._codes = {rule.name: CodeScorer(rule) for rule in rules if isinstance(rule, CodeRule)}
@@ -92,12 +82,11 @@ class RewardPool:
         try:
             total = await self._sum(prompt, response_text)
         except ScoreFailed as failed:
-            self.counters.failed[failed.failure] += 1
-            self.counters.failed_by_rule[failed.rule] += 1
+            self._failed[failed.rule, failed.failure.value] += 1
             raise RewardFailed(f"reward {failed.rule} ({failed.failure}): {failed}") from failed
         finally:
-            self.counters.seconds += asyncio.get_running_loop().time() - began
-        self.counters.scored += 1
+            self._seconds += asyncio.get_running_loop().time() - began
+        self._scored += 1
         return total
 
     async def _sum(self, prompt: Any, response: str) -> float:
@@ -108,24 +97,30 @@ class RewardPool:
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
         return total
 
-    @property
-    def workers_started(self) -> int:
-        """Worker processes since the start."""
-        return self._functions.workers_started if self._functions else 0
+    def figures(self) -> RewardFigures:
+        """Totals since the start."""
+        codes = self._codes.values()
+        timeouts = [scorer.timeout.figures for scorer in codes]
+        processes = sum(scorer.processes_started for scorer in codes)
+        return RewardFigures(
+            scored=self._scored,
+            seconds=self._seconds,
+            failed=self._failed.copy(),
+            programs=sum((scorer.ended for scorer in codes), Counter[str]()),
+            program_seconds=sum(scorer.cpu_seconds for scorer in codes),
+            timeouts=sum(each.overruns for each in timeouts),
+            shadow_timeouts=sum(each.shadow_overruns for each in timeouts),
+            late=sum(each.late for each in timeouts),
+            processes=processes + (self._functions.seats.started if self._functions else 0),
+        )
 
-    @property
-    def timeouts(self) -> dict[str, TimeoutFigures]:
-        """What became of adaptive timeouts, by the name of the Code rule."""
-        return {name: scorer.timeout.figures for name, scorer in self._codes.items()}
+    def take_anchors(self) -> Anchors:
+        """See `protocols.Rewards`."""
+        risen = {name: scorer.timeout.take_risen() for name, scorer in self._codes.items()}
+        return {name: tests for name, tests in risen.items() if tests}
 
-    def anchors(self) -> dict[str, dict[str, int]]:
-        """The anchors of the adaptive timeouts as JSON can hold them: by rule and test, in milliseconds. They belong
-        into the round's row of the store."""
-        return {name: scorer.timeout.to_plain() for name, scorer in self._codes.items()}
-
-    def restore_anchors(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up what `anchors` gave; a rule that is not there any more is passed over. Raises ValueError for what it
-        cannot have given."""
-        for name, anchors in plain.items():
-            if name in self._codes:
-                self._codes[name].timeout.restore(anchors)
+    def restore_anchors(self, anchors: Anchors) -> None:
+        """A rule that is not there any more is passed over. Raises ValueError for what `take_anchors` cannot have
+        given."""
+        for name, scorer in self._codes.items():
+            scorer.timeout.restore(anchors.get(name, {}))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rljob_api.constants import SANDBOX_UNAVAILABLE
 from rljob_api.learning import CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
 
 BUILT_IN = {
@@ -22,7 +23,7 @@ class InvalidReward(ValueError):
 class CannotSandbox(InvalidReward):
     """A rule that needs a sandbox on a machine that has none. `reason` is the word for programs."""
 
-    reason = "SandboxUnavailable"
+    reason = SANDBOX_UNAVAILABLE
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ WALL_FACTOR = 2.0
 """Wall-clock seconds for each processor second allowed: a program that sleeps is not waited for much longer."""
 SHADOW_SHARE = 0.02
 
+Anchors = Mapping[str, Mapping[str, int]]
+"""By rule and test, in milliseconds: as the store holds them."""
+
 _QUANTUM = 1000
 """Anchors are kept in milliseconds, rounded up: short numbers in the store."""
 
@@ -97,6 +100,7 @@ class AdaptiveTimeout:
         self.rule = rule
         self.figures = TimeoutFigures()
         self._anchors: dict[str, int] = {}
+        self._risen: set[str] = set()
 
     def anchor(self, test: str) -> float | None:
         """The longest correct run, in seconds."""
@@ -121,19 +125,24 @@ class AdaptiveTimeout:
             self.figures.late += right
         if right:
             kept = math.ceil(cpu_seconds * _QUANTUM)
-            self._anchors[allowance.test] = max(kept, self._anchors.get(allowance.test, 0))
+            if kept > self._anchors.get(allowance.test, -1):
+                self._anchors[allowance.test] = kept
+                self._risen.add(allowance.test)
         return right and in_time
 
-    def to_plain(self) -> dict[str, int]:
-        """The anchors as JSON can hold them: milliseconds by test."""
-        return dict(self._anchors)
+    def take_risen(self) -> dict[str, int]:
+        """The anchors that rose since the last call, or since `restore`: milliseconds by test."""
+        risen = {test: self._anchors[test] for test in sorted(self._risen)}
+        self._risen.clear()
+        return risen
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Take up stored anchors, in place of those held. Raises ValueError for what `to_plain` cannot have made."""
+        """Take up stored anchors, in place of those held. Raises ValueError for what `take_risen` cannot have made."""
         for test, kept in plain.items():
             if not isinstance(kept, int) or isinstance(kept, bool) or kept < 0:
                 raise ValueError(f"the anchor of test {test!r} is {kept!r}; milliseconds from 0 would be right")
         self._anchors = dict(plain)
+        self._risen.clear()
 
 
 def _uniform(seed: int, test: str, sample: str) -> float:

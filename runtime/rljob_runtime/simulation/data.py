@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulation.events import Observe, Scored, unobserved
 from rljob_runtime.simulation.pace import SOON, Pace, Signal, loop_time
@@ -93,6 +95,16 @@ class SimulatedRewards:
         self._fails = fails if fails is not None else {}
         self._bound = bound
         self._observe = observe
+        self._scored, self._spent = 0, 0.0
+
+    def figures(self) -> RewardFigures:
+        return RewardFigures(scored=self._scored, seconds=self._spent)
+
+    def take_anchors(self) -> Anchors:
+        return {}
+
+    def restore_anchors(self, anchors: Anchors) -> None:
+        """Nothing is bounded by what was learned."""
 
     def crash(self) -> None:
         """Everything that is being scored fails."""
@@ -106,6 +118,8 @@ class SimulatedRewards:
         elif self._fails.get(name, 0) > 0:
             self._fails[name] -= 1
         self._observe(Scored(name, reward, since))
+        self._spent += loop_time() - since
+        self._scored += reward is not None
         if reward is None:
             raise RewardFailed(f"the reward of {name} failed")
         return reward
