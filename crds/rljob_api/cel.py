@@ -90,6 +90,10 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule("!has(self.code) || self.kind == 'Code'", "code is for kind Code only"),
         Rule(
+            "!has(self.code) || !has(self.code.program) || self.code.program.contains('{response}')",
+            "code.program must have {response} in it",
+        ),
+        Rule(
             "!has(self.judge) || !has(self.judge.prompt) || self.judge.prompt.contains('{response}')",
             "judge.prompt must have {response} in it",
         ),

@@ -157,6 +157,11 @@ FolderOrFile = text_type(
     "must be an absolute path such as /data/train, or pvc://CLAIM/PATH",
     1024,
 )
+PromptFileSource = text_type(
+    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?|package://rljob/[\w.-]+",
+    "must be an absolute path such as /data/train.jsonl, pvc://CLAIM/PATH, or package://rljob/NAME",
+    1024,
+)
 ModelSource = text_type(
     r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?"
     r"|hf://[\w.-]+/[\w.-]+(@[\w./-]+)?|package://[\w.-]+(/[\w./-]+)?",

@@ -17,6 +17,7 @@ from rljob_api.fields import (
     HttpUrl,
     Model,
     ModelSource,
+    PromptFileSource,
     VariableName,
 )
 
@@ -66,8 +67,9 @@ class ModelSpec(Model):
 class PromptFile(Model):
     """A JSONL file: one JSON object a line, UTF-8."""
 
-    path: FolderOrFile
-    """The file: an absolute path in the pods, or pvc://CLAIM/PATH."""
+    path: PromptFileSource
+    """The file: an absolute path in the pods, pvc://CLAIM/PATH, or package://rljob/NAME for one that comes with the
+    runtime."""
     prompt_field: FieldName = "prompt"
     """Field with the prompt: a string, or a list of chat messages."""
     answer_field: FieldName = "answer"
@@ -166,10 +168,13 @@ class CodeScore(StrEnum):
 
 
 class CodeReward(Model):
-    """For kind Code: the last fenced block of a response is run in a sandbox against the tests of its prompt."""
+    """For kind Code: the program in a response is run in a sandbox against the tests of its prompt."""
 
     tests_field: FieldName = "tests"
     """The field of the prompt's record that holds its tests."""
+    program: Annotated[str | None, Field(max_length=16_384)] = None
+    """What is run, with {response} and {question} filled in: "{question}{response}" for models that complete a program.
+    Left out: the last fenced block of the response."""
     score: CodeScore = Field(default=CodeScore.ALL_TESTS)
     """AllTests: 1 if every test passes, else 0. ShareOfTests: the share that passes."""
     memory_bytes: Bytes = Field(default=1 << 30, ge=1 << 27, le=1 << 40)

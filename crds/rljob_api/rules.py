@@ -164,6 +164,8 @@ def _rewards(spec: RLJobSpec) -> Errors:
             yield FieldError(f"{path}.judge", reward.judge.to_dict(), "is for kind Judge only; leave it out")
         if reward.kind is not RewardKind.CODE and reward.code is not None:
             yield FieldError(f"{path}.code", reward.code.to_dict(), "is for kind Code only; leave it out")
+        if reward.code is not None and reward.code.program is not None and "{response}" not in reward.code.program:
+            yield FieldError(f"{path}.code.program", reward.code.program, "must have {response} in it")
         if reward.judge is not None and reward.judge.prompt is not None and "{response}" not in reward.judge.prompt:
             yield FieldError(f"{path}.judge.prompt", reward.judge.prompt, "must have {response} in it")
         if (

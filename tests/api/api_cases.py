@@ -156,7 +156,7 @@ SPELLING = [
         {"file": {"path": "prompts.jsonl"}},
         "spec.data.prompts.file.path",
         "prompts.jsonl",
-        "must be an absolute path such as /data/train, or pvc://CLAIM/PATH",
+        "must be an absolute path such as /data/train.jsonl, pvc://CLAIM/PATH, or package://rljob/NAME",
     ),
 ]
 
@@ -284,6 +284,12 @@ CROSS_FIELD = [
         "spec.rewards[0].judge", JUDGE, "spec.rewards[0].judge", JudgeReward(**JUDGE).to_dict(), "is for kind Judge"
     ),
     inside("spec.rewards[0].code", {}, "spec.rewards[0].code", CodeReward().to_dict(), "is for kind Code only"),
+    Case(
+        {"spec.rewards[0]": {"name": "c", "kind": "Code", "code": {"program": "print(7)"}}},
+        "spec.rewards[0].code.program",
+        "must have {response} in it",
+        value="print(7)",
+    ),
     Case(
         {"spec.rewards[0]": {"name": "j", "kind": "Judge", "judge": JUDGE | {"prompt": "How good is {answer}?"}}},
         "spec.rewards[0].judge.prompt",

@@ -9,7 +9,8 @@ import yaml
 from rljob_api import RLJob, load
 from rljob_api.status import FinishedOutcome
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = EXAMPLES / "minimal.yaml"
 
 
 @pytest.mark.engine
@@ -35,3 +36,18 @@ def test_a_job_runs_and_a_longer_one_goes_on_in_the_same_folder(tmp_path):
     assert second.totals.coordinator_restarts == 1
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
+
+
+@pytest.mark.engine
+def test_programs_in_responses_are_run_and_counted(tmp_path):
+    from rljob_runtime.local import run
+
+    manifest = yaml.safe_load((EXAMPLES / "code-rewards.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rounds"] = 1
+    result = run(load(manifest), tmp_path)
+    assert result.finished is not None
+    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
+    assert result.last_round is not None
+    assert result.last_round.program_runs == 64, "a test for each response"
+    assert result.problems == ()
+    assert 0 < (result.reward or 0.0) < 1, "the toy answers some of them"

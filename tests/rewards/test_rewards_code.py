@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from rljob_api.learning import CodeReward, CodeScore, RewardTimeout
+from rljob_api.learning import CodeReward, CodeScore, PromptFile, RewardTimeout
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.data.records import read_file
 from rljob_runtime.rewards import CannotSandbox, CodeRule, RewardPool, Rule
 from rljob_runtime.rewards.code import CodeScorer, extract_program
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
@@ -50,6 +51,18 @@ def fenced(source: str, language: str = "python") -> str:
 )
 def test_the_program_is_the_last_whole_block(response: str, program: str | None) -> None:
     assert extract_program(response) == program
+
+
+async def test_a_program_can_be_a_text_with_the_response_in_it() -> None:
+    settings = CodeReward(program="{question}{response}", parallelism=1)
+    header = "import sys\ndef add(a, b):\n    "
+    tests = [{"function": "add", "arguments": [3, 4], "returns": 7}]
+    completed = Prompt(0, header, (1,), "", {"tests": tests})
+    async with RewardPool([CodeRule("code", settings=settings)]) as pool:
+        assert await pool.score(completed, "return a + b") == 1.0
+        assert await pool.score(completed, "return a - b") == 0.0
+        assert await pool.score(completed, "return '{question}'") == 0.0, "filled in once"
+        assert pool.figures().programs == {"Exited": 3}
 
 
 BAD_TESTS = [
@@ -203,6 +216,18 @@ async def test_a_record_without_tests_aborts_its_samples() -> None:
             await pool.score(prompt(ADD, 5), fenced("print(3)"))
         assert pool.figures().failed == {("code", "NoTests"): 1}
         assert await pool.score(prompt(None, 5, cases=ADD[:1]), fenced("print(3)")) == 1.0
+
+
+async def test_the_file_that_comes_with_the_runtime_has_tests_for_every_prompt() -> None:
+    records = read_file(PromptFile(path="package://rljob/addition-programs.jsonl"))
+    assert len(records) == 100
+    rule = CodeRule("tests", settings=CodeReward(program="print({response})", parallelism=2))
+    async with RewardPool([rule]) as pool:
+        for index in (0, 57, 99):
+            record = records[index]
+            asked = Prompt(index, record.text_or_messages, (1,), record.answer, record.metadata)
+            assert await pool.score(asked, record.answer) == 1.0
+            assert await pool.score(asked, "?") == 0.0
 
 
 class Unavailable(Recorded):

@@ -17,7 +17,8 @@ from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards import InvalidReward, JudgeRule, RewardPool
 from rljob_runtime.rewards.failure import ScoreFailed
-from rljob_runtime.rewards.judge import JudgeScorer, fill, parse_score
+from rljob_runtime.rewards.judge import JudgeScorer, parse_score
+from rljob_runtime.rewards.template import fill
 from rljob_runtime.scheduling.retry import BackOff
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")

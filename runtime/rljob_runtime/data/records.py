@@ -14,6 +14,7 @@ from rljob_api.learning import PromptDataset, PromptFile, ReasoningGym
 from rljob_runtime.data.errors import BadRecord, DataError
 
 TextOrMessages = str | tuple[Mapping[str, str], ...]
+SHIPPED = "package://rljob/"
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -207,6 +208,9 @@ def _kind(value: object) -> str:
 
 
 def local_path(path: str) -> Path:
-    """Where a path of the spec lies in this process: a claim is mounted at a fixed place."""
+    """Where a path of the spec lies in this process: a claim is mounted at a fixed place, and some files come with the
+    runtime."""
+    if path.startswith(SHIPPED):
+        return Path(__file__).with_name("shipped") / path.removeprefix(SHIPPED)
     claimed = claim_path(path)
     return Path(claimed[1] if claimed else path)

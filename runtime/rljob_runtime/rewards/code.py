@@ -17,6 +17,7 @@ from rljob_api.learning import CodeScore
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
+from rljob_runtime.rewards.template import fill
 from rljob_runtime.rewards.testcases import InvalidTests, TestCase, parse_tests
 from rljob_runtime.sandbox.program import End, Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
@@ -71,7 +72,7 @@ class CodeScorer:
             tests = parse_tests(settings.tests_field, prompt.answer, prompt.metadata)
         except InvalidTests as error:
             raise ScoreFailed(Failure.NO_TESTS, self._rule.name, f"record {prompt.index}: {error}") from error
-        source = extract_program(response)
+        source = self._program(prompt, response)
         if source is None:
             return 0.0
         sample = hashlib.sha256(response.encode("utf-8", errors="surrogatepass")).hexdigest()
@@ -85,6 +86,12 @@ class CodeScorer:
             elif settings.score is CodeScore.ALL_TESTS:
                 return 0.0
         return self._rule.weight * passed / len(tests)
+
+    def _program(self, prompt: Prompt, response: str) -> str | None:
+        template = self._rule.settings.program
+        if template is None:
+            return extract_program(response)
+        return fill(template, {"response": response, "question": prompt.question})
 
     async def _passes(self, name: str, sample: str, test: TestCase, source: str) -> bool:
         allowance = self.timeout.allow(name, sample)

@@ -19,6 +19,7 @@ import aiohttp
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import InvalidReward, JudgeRule
+from rljob_runtime.rewards.template import fill
 from rljob_runtime.scheduling.retry import BackOff
 
 PROMPT = """You are grading a response to a question. Judge only whether the response is right and complete. \
@@ -42,7 +43,6 @@ SHOWN = 200
 """Characters of a judge's reply that a message shows."""
 
 _SCORE = re.compile(r"Score: ([0-9]{1,4}(?:\.[0-9]{1,6})?)")
-_PLACEHOLDER = re.compile(r"\{(question|answer|response|scale)\}")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 
 
@@ -52,11 +52,6 @@ class _Unanswered(Exception):
     def __init__(self, detail: str, final: bool = False) -> None:
         super().__init__(detail)
         self.final = final
-
-
-def fill(template: str, values: dict[str, str]) -> str:
-    """The template with its placeholders filled in, once: what is filled in is not looked at again."""
-    return _PLACEHOLDER.sub(lambda match: values[match.group(1)], template)
 
 
 def parse_score(reply: str, scale: float) -> float:
