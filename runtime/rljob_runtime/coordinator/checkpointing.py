@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rljob_api.status import CheckpointStatus
+from rljob_api.status import CheckpointStatus, Problem
 from rljob_runtime.coordinator.protocols import Refused
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
