@@ -36,6 +36,10 @@ ROLE_TRAINER: Final = "trainer"
 ROLE_ROLLOUT: Final = "rollout"
 
 MAIN_CONTAINER: Final = "main"
+# Beside it in the coordinator's pod where rewards run code that is not ours: no token, no Ray.
+REWARDS_CONTAINER: Final = "rewards"
+REWARDS_DIR: Final = "/run/rljob"
+REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
 
 # A problem of the coordinator's with which no round begins: in `runtime.problems`, and the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"

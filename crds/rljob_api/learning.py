@@ -227,6 +227,11 @@ class Reward(Model):
     timeout: RewardTimeout = RewardTimeout()
     """How long it may run."""
 
+    @property
+    def apart(self) -> bool:
+        """Whether it runs code that is not ours, and therefore without the coordinator's rights."""
+        return self.kind in (RewardKind.CODE, RewardKind.PYTHON)
+
 
 class LossAggregation(StrEnum):
     """Over what the loss is a mean."""

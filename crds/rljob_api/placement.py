@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -74,17 +75,17 @@ class PodTemplate(Model):
     spec: PodSpec = Field(default_factory=dict)
     """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
     Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
-    securityContext of ours; every other one is a sidecar."""
+    securityContext of ours; every other one is a sidecar. In the coordinator's pod `rewards` is ours too, where a
+    reward is of kind Code or Python."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
         """The container of that name as the user wrote it, or an empty one."""
         containers: list[dict[str, Any]] = self.spec.get("containers", [])
         return next((container for container in containers if container.get("name") == name), {})
 
-    @property
-    def sidecars(self) -> list[dict[str, Any]]:
+    def sidecars(self, ours: Collection[str] = (MAIN_CONTAINER,)) -> list[dict[str, Any]]:
         """The containers that are not ours."""
-        return [container for container in self.spec.get("containers", []) if container.get("name") != MAIN_CONTAINER]
+        return [container for container in self.spec.get("containers", []) if container.get("name") not in ours]
 
 
 class Trainer(Model):

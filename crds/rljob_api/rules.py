@@ -12,10 +12,10 @@ from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError, show
-from rljob_api.learning import Mode, RewardKind
+from rljob_api.learning import CodeReward, Mode, RewardKind
 from rljob_api.placement import Gang, NodeFailure
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.templates import check_template
+from rljob_api.templates import check_template, memory_limit
 
 Errors = Iterator[FieldError]
 
@@ -23,6 +23,7 @@ MAX_RESPONSES_PER_ROUND = 1 << 20
 MAX_TOKENS_PER_SEQUENCE = 1 << 20
 MAX_ACCELERATORS = 1 << 14
 MIN_HEARTBEAT_SECONDS = 0.05
+REWARDS_OWN_BYTES = 512 << 20
 
 
 def check(job: RLJob) -> Errors:
@@ -48,7 +49,11 @@ def check(job: RLJob) -> Errors:
         ("coordinator", spec.coordinator.template, 0),
     ):
         resource = spec.scheduling.accelerator_resource
-        yield from check_template(f"spec.{role}.template", role, template, accelerators, resource)
+        ours = [c.MAIN_CONTAINER]
+        if role == c.ROLE_COORDINATOR and spec.rewards_apart:
+            ours.append(c.REWARDS_CONTAINER)
+        yield from check_template(f"spec.{role}.template", role, template, accelerators, resource, ours)
+    yield from _rewards_container(spec)
 
 
 def _name(job: RLJob) -> Errors:
@@ -145,6 +150,27 @@ def _prompts(spec: RLJobSpec) -> Errors:
             data.max_response_tokens,
             f"must be at most {MAX_TOKENS_PER_SEQUENCE} together with maxPromptTokens ({data.max_prompt_tokens})",
         )
+
+
+def _rewards_container(spec: RLJobSpec) -> Errors:
+    """What the programs may take must fit: a container that is out of memory ends as a whole, and the pod with it."""
+    template, path = spec.coordinator.template, "spec.coordinator.template.spec"
+    if not spec.rewards_apart:
+        return
+    if template.spec.get("shareProcessNamespace") is True:
+        advice = (
+            "must be left out with rewards of kind Code or Python: they could look into the coordinator's processes"
+        )
+        yield FieldError(f"{path}.shareProcessNamespace", True, advice)
+    limit = memory_limit(template.container(c.REWARDS_CONTAINER))
+    codes = [reward.code or CodeReward() for reward in spec.rewards if reward.kind is RewardKind.CODE]
+    needed = REWARDS_OWN_BYTES + sum(code.parallelism * code.memory_bytes for code in codes)
+    if limit is not None and limit < needed:
+        advice = (
+            f"must be at least {needed}: parallelism x memoryBytes of the rewards of kind Code, and "
+            f"{REWARDS_OWN_BYTES >> 20}Mi for what runs them"
+        )
+        yield FieldError(f"{path}.containers[{c.REWARDS_CONTAINER}].resources.limits[memory]", limit, advice)
 
 
 def _rewards(spec: RLJobSpec) -> Errors:

@@ -137,6 +137,11 @@ class RLJobSpec(Model):
         paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
 
+    @property
+    def rewards_apart(self) -> bool:
+        """Whether rewards run code that is not ours: then the coordinator's pod has a container `rewards`."""
+        return any(reward.apart for reward in self.rewards)
+
     def to_json(self) -> str:
         """The whole spec, defaults included, as one text: equal specs have equal texts."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

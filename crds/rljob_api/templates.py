@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError
+from rljob_api.fields import Bytes
 from rljob_api.placement import PodTemplate
 
 Errors = Iterator[FieldError]
 
-RESERVED_MOUNTS = ("/etc/rljob", c.STATE_DIR, c.CLAIMS_DIR)
+RESERVED_MOUNTS = ("/etc/rljob", c.STATE_DIR, c.CLAIMS_DIR, c.REWARDS_DIR)
 RESERVED_ENV = {c.ENV_POD_NAME, c.ENV_POD_UID, c.ENV_POD_IP, c.ENV_NODE_NAME}
 RESERVED_VOLUME_PREFIX = "rljob-"
 
@@ -51,9 +54,19 @@ _CONTAINER_FIELDS = {
     "restartPolicy",
 }  # fmt: skip
 
+_BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
 
-def check_template(path: str, role: str, template: PodTemplate, accelerators: int, resource: str) -> Errors:
-    """Mistakes in one role's template; `accelerators` of `resource` are what the operator will ask for."""
+
+def check_template(
+    path: str,
+    role: str,
+    template: PodTemplate,
+    accelerators: int,
+    resource: str,
+    ours: Collection[str] = (c.MAIN_CONTAINER,),
+) -> Errors:
+    """Mistakes in one role's template; `accelerators` of `resource` are what the operator will ask for, `ours` the
+    names of the containers that it makes."""
     yield from _metadata(f"{path}.metadata", template)
     spec = template.spec
     yield from _misspelled(f"{path}.spec", spec, _POD_FIELDS)
@@ -67,7 +80,7 @@ def check_template(path: str, role: str, template: PodTemplate, accelerators: in
         advice = "must be left out: only the coordinator speaks to the API; mount a projected token if you need one"
         yield FieldError(f"{path}.spec.automountServiceAccountToken", True, advice)
     yield from _volumes(f"{path}.spec.volumes", spec.get("volumes", []))
-    yield from _containers(f"{path}.spec", spec, accelerators, resource)
+    yield from _containers(f"{path}.spec", role, spec, accelerators, resource, ours)
 
 
 def _metadata(path: str, template: PodTemplate) -> Errors:
@@ -116,7 +129,9 @@ def _volumes(path: str, volumes: object) -> Errors:
             yield FieldError(f"{found[0]}.name", found[1]["name"], advice)
 
 
-def _containers(path: str, spec: Mapping[str, Any], accelerators: int, resource: str) -> Errors:
+def _containers(
+    path: str, role: str, spec: Mapping[str, Any], accelerators: int, resource: str, ours: Collection[str]
+) -> Errors:
     seen: set[str] = set()
     for kind in ("initContainers", "containers"):
         for found in _objects(f"{path}.{kind}", spec.get(kind, [])):
@@ -131,8 +146,11 @@ def _containers(path: str, spec: Mapping[str, Any], accelerators: int, resource:
                 yield FieldError(f"{where}.name", name, "must be unique among containers and initContainers")
             seen.add(name)
             yield from _misspelled(where, container, _CONTAINER_FIELDS)
-            if kind == "containers" and name == c.MAIN_CONTAINER:
-                yield from _main(where, container, accelerators, resource)
+            if kind == "containers" and name in ours:
+                yield from _main(where, container, accelerators if name == c.MAIN_CONTAINER else 0, resource)
+            elif role == c.ROLE_COORDINATOR and name == c.REWARDS_CONTAINER:
+                advice = "must be left out: that container is the operator's, for rewards of kind Code and Python"
+                yield FieldError(f"{where}.name", name, advice)
             else:
                 yield from _sidecar(where, container, resource)
             yield from _resources(f"{where}.resources", container.get("resources", {}))
@@ -186,3 +204,14 @@ def _resources(path: str, resources: object) -> Errors:
     for where, _, amount in _amounts(path, resources):
         if isinstance(amount, bool) or _QUANTITY.fullmatch(str(amount)) is None:
             yield FieldError(where, amount, "must be a quantity such as 2, 500m or 4Gi")
+
+
+def memory_limit(container: Mapping[str, Any]) -> int | None:
+    """Bytes of the container's memory limit; None where there is none that we can read."""
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    amount = limits.get("memory") if isinstance(limits, dict) else None
+    try:
+        return _BYTES.validate_python(str(amount))
+    except ValidationError:
+        return None

@@ -356,7 +356,41 @@ def main(**fields: Any) -> dict[str, Any]:
     return {f"{_POD}.containers": [{"name": "main", **fields}]}
 
 
+_APART = {"spec.rewards[1]": {"name": "c", "kind": "Code", "code": {"parallelism": 2, "memoryBytes": "256Mi"}}}
+_COORDINATOR = "spec.coordinator.template.spec"
+
 TEMPLATES = [
+    Case(
+        {f"{_COORDINATOR}.containers": [{"name": "rewards"}]},
+        f"{_COORDINATOR}.containers[0].name",
+        "must be left out: that container is the operator's",
+        value="rewards",
+        server=False,
+    ),
+    Case(
+        {**_APART, f"{_COORDINATOR}.shareProcessNamespace": True},
+        f"{_COORDINATOR}.shareProcessNamespace",
+        "must be left out with rewards of kind Code or Python",
+        value=True,
+        server=False,
+    ),
+    Case(
+        {
+            **_APART,
+            f"{_COORDINATOR}.containers": [{"name": "rewards", "resources": {"limits": {"memory": "1023Mi"}}}],
+        },
+        f"{_COORDINATOR}.containers[rewards].resources.limits[memory]",
+        "must be at least 1073741824: parallelism x memoryBytes",
+        value=1023 << 20,
+        server=False,
+    ),
+    Case(
+        {**_APART, f"{_COORDINATOR}.containers": [{"name": "rewards", "env": [{"name": "RLJOB_NAME", "value": "x"}]}]},
+        f"{_COORDINATOR}.containers[0].env[0].name",
+        "the operator sets this variable",
+        value="RLJOB_NAME",
+        server=False,
+    ),
     one(f"{_POD}.restartPolicy", "Always", "must be left out: the operator replaces a pod that failed"),
     one(f"{_POD}.hostNetwork", True, "is not supported"),
     one(f"{_POD}.hostPID", True, "is not supported"),

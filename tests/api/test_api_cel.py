@@ -97,6 +97,13 @@ GOOD: list[dict[str, Any]] = [
     {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
     {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
     {"spec.trainer.template.spec": {"restartPolicy": "Never", "hostNetwork": False, "futureField": {"a": 1}}},
+    {
+        "spec.rewards[1]": {"name": "c", "kind": "Code", "code": {"parallelism": 2, "memoryBytes": "256Mi"}},
+        "spec.coordinator.template.spec.containers": [
+            {"name": "rewards", "resources": {"limits": {"memory": "1Gi"}}, "env": [{"name": "A", "value": "b"}]}
+        ],
+    },
+    {"spec.trainer.template.spec.containers": [{"name": "rewards", "image": "a sidecar like any other:1"}]},
 ]
 
 

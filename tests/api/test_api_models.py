@@ -175,7 +175,7 @@ def test_what_a_spec_answers() -> None:
     assert spec.trainer.ranks == 16
     assert spec.checkpoint.survives_pods
     assert spec.rollout.template.container()["image"] == "r:1"
-    assert [container["name"] for container in spec.rollout.template.sidecars] == ["log"]
+    assert [container["name"] for container in spec.rollout.template.sidecars()] == ["log"]
     assert spec.trainer.template.container() == {}
 
 

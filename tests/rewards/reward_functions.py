@@ -25,6 +25,11 @@ async def slow_agreement(prompt, response):
     return 1
 
 
+def kept(prompt, response):
+    """2, if the prompt came as it was sent."""
+    return len(prompt.metadata["kept"]) if isinstance(prompt.metadata["kept"], tuple) else 0
+
+
 def by_order(prompt, response):
     """Does what the response says."""
     if response == "raise":

@@ -46,13 +46,18 @@ def layers(request: pytest.FixtureRequest) -> frozenset[Layer]:
 @pytest.fixture
 async def sandbox(layers: frozenset[Layer]) -> AsyncIterator[Sandbox]:
     async with Sandbox(1, layers) as sandbox:
-        (supervisor,) = sandbox.seats.pids()
+        (supervisor,) = pids(sandbox)
         yield sandbox
-        assert sandbox.seats.pids() == {supervisor}, "the supervisor did not survive"
+        assert pids(sandbox) == {supervisor}, "the supervisor did not survive"
         assert children_of(supervisor) == []
         assert folders_of(supervisor, sandbox) == []
     with pytest.raises(ProcessLookupError):
         os.kill(supervisor, 0)
+
+
+def pids(sandbox: Sandbox) -> set[int]:
+    """Of its supervisors."""
+    return {supervisor.pid for supervisor in sandbox.seats.filled()}
 
 
 def children_of(pid: int) -> list[int]:
@@ -248,7 +253,7 @@ async def test_the_processor_limit_of_the_kernel_does_not_come_first(layers: fro
     """It counts ticks, and is ahead of the clock by which we judge: with too little room it kills right programs."""
     async with Sandbox(1, layers) as sandbox:
         call = asyncio.create_task(sandbox.run(Program("import time\ntime.sleep(600)", cpu_seconds=20.0)))
-        (supervisor,) = sandbox.seats.pids()
+        (supervisor,) = pids(sandbox)
         await until(lambda: len(children_of(supervisor)) == 1)
         (child,) = children_of(supervisor)
         await until(lambda: resource.prlimit(child, resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY)
@@ -267,7 +272,7 @@ async def test_limits_of_memory_and_of_a_files_size_are_errors(sandbox: Sandbox)
 async def test_a_fork_bomb_makes_no_process(sandbox: Sandbox) -> None:
     source = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     task = asyncio.create_task(sandbox.run(Program(source, cpu_seconds=1.0)))
-    (supervisor,) = sandbox.seats.pids()
+    (supervisor,) = pids(sandbox)
     most = 0
     while not task.done():
         most = max(most, len(children_of(supervisor)))
@@ -322,7 +327,7 @@ async def test_programs_that_mean_well_notice_nothing(sandbox: Sandbox) -> None:
 
 async def test_a_supervisor_that_is_killed_takes_its_program_with_it(layers: frozenset[Layer]) -> None:
     async with Sandbox(1, layers) as sandbox:
-        (supervisor,) = sandbox.seats.pids()
+        (supervisor,) = pids(sandbox)
         call = asyncio.create_task(sandbox.run(Program("while True: pass")))
         await until(lambda: len(children_of(supervisor)) == 1)
         (child,) = children_of(supervisor)

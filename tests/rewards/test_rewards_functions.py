@@ -99,7 +99,7 @@ async def test_leaving_the_pool_ends_its_processes() -> None:
     async with RewardPool([rule("length")], workers=2) as pool:
         await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
         assert pool._functions is not None
-        pids = pool._functions.seats.pids()
+        pids = [worker.pid for worker in pool._functions.seats.filled()]
     assert pids
     for pid in pids:
         with pytest.raises(ProcessLookupError):

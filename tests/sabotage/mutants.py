@@ -614,6 +614,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rewards/test_rewards_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
     ),
     Mutant(
+        "what runs rewards has the coordinator's token",
+        f"{OPERATOR}/policies/pods.py",
+        '"volumeMounts": _by_path([*mounts, *user.get("volumeMounts", [])]),',
+        '"volumeMounts": _by_path([*main["volumeMounts"], *mounts, *user.get("volumeMounts", [])]),',
+        ("tests/operator/test_operator_rewards_container.py",),
+    ),
+    Mutant(
+        "programs run in the coordinator's container",
+        f"{RUNTIME}/rewards/pool.py",
+        "Sandbox(seats) if elsewhere is None else SandboxElsewhere(elsewhere, seats)",
+        "Sandbox(seats)",
+        ("tests/rewards/test_rewards_elsewhere.py::test_functions_and_programs_run_there_and_not_here",),
+    ),
+    Mutant(
+        "a program outlives the call that was cancelled",
+        f"{RUNTIME}/rewards/elsewhere.py",
+        "        self.alive = False\n        self._writer.close()",
+        "        self.alive = False",
+        ("tests/rewards/test_rewards_elsewhere.py::test_a_cancelled_call_ends_its_program",),
+    ),
+    Mutant(
         "anchors are not stored",
         f"{RUNTIME}/coordinator/coordinator.py",
         "risen = self._rewards.take_anchors()",

@@ -27,6 +27,11 @@ TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 Json = dict[str, Any]
 
+_LOCKED: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 
@@ -107,7 +112,7 @@ def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) ->
             },
             user.get("securityContext"),
         ),
-        "containers": [_main_container(job, new, template, config), *copy.deepcopy(template.sidecars)],
+        "containers": _containers(job, new, template, config),
         "volumes": _named([*_volumes(job, new.role), *user.get("volumes", [])]),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # the coordinator's token is among its volumes
@@ -120,6 +125,41 @@ def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) ->
     if scheduling.priority_class_name is not None:
         spec.setdefault("priorityClassName", scheduling.priority_class_name)
     return spec
+
+
+def _containers(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> list[Json]:
+    main = _main_container(job, new, template, config)
+    if not _has_rewards(job, new.role):
+        return [main, *copy.deepcopy(template.sidecars())]
+    sidecars = template.sidecars((c.MAIN_CONTAINER, c.REWARDS_CONTAINER))
+    return [main, _rewards_container(main, template), *copy.deepcopy(sidecars)]
+
+
+def _has_rewards(job: RLJob, role: Role) -> bool:
+    return role is Role.COORDINATOR and job.spec.rewards_apart
+
+
+def _rewards_container(main: Json, template: PodTemplate) -> Json:
+    """Where rewards run what others wrote: the image of `main` and nothing else of it. No token, no Ray, no state, no
+    secret but those that the template names."""
+    user = copy.deepcopy(template.container(c.REWARDS_CONTAINER))
+    mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
+    container: Json = {
+        "image": main["image"],
+        "command": ["python", "-m", "rljob_runtime.pod"],
+        "args": ["rewards"],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": c.REWARDS_CONTAINER,
+        "securityContext": _over(_LOCKED, user.get("securityContext")),
+        "env": _named([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
+        "volumeMounts": _by_path([*mounts, *user.get("volumeMounts", [])]),
+    }
+    if "command" in user and "args" not in user:
+        del container["args"]
+    if "imagePullPolicy" in main:
+        container.setdefault("imagePullPolicy", main["imagePullPolicy"])
+    return container
 
 
 def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
@@ -139,14 +179,7 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **user,
         "name": c.MAIN_CONTAINER,
-        "securityContext": _over(
-            {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            },
-            user.get("securityContext"),
-        ),
+        "securityContext": _over(_LOCKED, user.get("securityContext")),
         "env": _environment(job, new, user.get("env", [])),
         "volumeMounts": _by_path([*_mounts(job, new.role), *user.get("volumeMounts", [])]),
     }
@@ -194,6 +227,8 @@ def _mounts(job: RLJob, role: Role) -> list[Json]:
     ]
     if role is Role.COORDINATOR:
         mounts.append({"name": "rljob-token", "mountPath": TOKEN_DIR, "readOnly": True})
+    if _has_rewards(job, role):
+        mounts.append({"name": "rljob-rewards", "mountPath": c.REWARDS_DIR})
     if role in _STATE_FOLDERS:
         # The uid keeps a later job of the same name from taking up this one's state.
         folder = f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
@@ -212,6 +247,8 @@ def _volumes(job: RLJob, role: Role) -> list[Json]:
     ]
     if role is Role.COORDINATOR:
         volumes.append(_token_volume())
+    if _has_rewards(job, role):
+        volumes += [{"name": "rljob-rewards", "emptyDir": {}}, {"name": "rljob-foreign", "emptyDir": {}}]
     if role in _STATE_FOLDERS:
         volumes.append({"name": "rljob-state", **_state_source(job.spec.checkpoint)})
     return volumes + [

@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.protocols import (
     RewardsNotUsable,
     RewardsUnavailable,
 )
-from rljob_runtime.rewards import CannotSandbox, InvalidReward, RewardPool, rules_of
+from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, rules_of
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
@@ -67,16 +67,20 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
 
 
 class LazyRewards:
-    """The job's rewards; its workers start with `open` and end with the exit stack it is given."""
+    """The job's rewards; its workers start with `open` and end with the exit stack it is given. They are ours, or
+    `elsewhere`."""
 
-    def __init__(self, spec: RLJobSpec) -> None:
+    def __init__(self, spec: RLJobSpec, elsewhere: Elsewhere | None = None) -> None:
         self._spec = spec
+        self._elsewhere = elsewhere
         self._pool: RewardPool | None = None
 
     async def open(self, closing: AsyncExitStack) -> None:
         """Start. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may succeed."""
         try:
-            self._pool = await closing.enter_async_context(RewardPool(rules_of(self._spec.rewards)))
+            self._pool = await closing.enter_async_context(
+                RewardPool(rules_of(self._spec.rewards), elsewhere=self._elsewhere)
+            )
         except CannotSandbox as error:
             raise RewardsUnavailable(error.reason, str(error)) from error
         except InvalidReward as error:

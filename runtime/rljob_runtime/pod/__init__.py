@@ -1,1 +1,1 @@
-"""What runs in a pod: `python -m rljob_runtime.pod coordinator|worker`."""
+"""What runs in a pod: `python -m rljob_runtime.pod coordinator|worker|rewards`."""

@@ -1,4 +1,4 @@
-"""`python -m rljob_runtime.pod coordinator|worker`: the command of every pod that the operator makes."""
+"""`python -m rljob_runtime.pod coordinator|worker|rewards`: the command of every container that the operator makes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ import signal
 import sys
 from pathlib import Path
 
-from rljob_api.constants import STATE_DIR
+from rljob_api.constants import REWARDS_SOCKET, STATE_DIR
 from rljob_runtime.coordinator.protocols import StaleTerm
 from rljob_runtime.coordinator.store_file import StoreUnusable
 from rljob_runtime.pod.health import PortTaken
 from rljob_runtime.pod.identity import RAY_TOKEN, Identity, NotAPod
 from rljob_runtime.pod.ray_node import NodeEnded, environment
+from rljob_runtime.rewards import RewardsEnded
+from rljob_runtime.rewards.host import serve
 
 
 def main() -> int:
     """Run the role until it ends; SIGTERM ends it cleanly."""
     parser = argparse.ArgumentParser(prog="python -m rljob_runtime.pod", description=__doc__)
-    parser.add_argument("role", choices=("coordinator", "worker"))
+    parser.add_argument("role", choices=("coordinator", "worker", "rewards"))
     role = parser.parse_args().role
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
+        if role == "rewards":
+            asyncio.run(serve(Path(REWARDS_SOCKET)))
+            return 0
         identity = Identity.of(os.environ)
         return asyncio.run(_run(role, identity))
-    except (NotAPod, NodeEnded, PortTaken, StoreUnusable, StaleTerm) as error:
+    except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
         return 2
 

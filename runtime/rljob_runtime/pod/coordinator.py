@@ -17,7 +17,7 @@ import ray
 from prometheus_client import CollectorRegistry
 
 from rljob_api import RLJob
-from rljob_api.constants import RAY_PORT, SHM_DIR, STATE_DIR, TMP_DIR
+from rljob_api.constants import RAY_PORT, REWARDS_SOCKET, SHM_DIR, STATE_DIR, TMP_DIR
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.api_client import ApiClient, Server
@@ -31,6 +31,7 @@ from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.pod.health import serve
 from rljob_runtime.pod.identity import RELAY_KEY, Identity
 from rljob_runtime.pod.ray_node import NodeEnded, RayNode, head_command
+from rljob_runtime.rewards import Elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +45,27 @@ async def run(identity: Identity) -> int:
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
 
     def why_not_ready() -> str | None:
-        return None if node.up and started.is_set() else "the coordinator is starting"
+        if not (node.up and started.is_set()):
+            return "the coordinator is starting"
+        return None if elsewhere is None or elsewhere.there else "the container rewards is not there"
 
     async with serve(identity.pod_ip, why_not_ready, metrics.registry), ApiClient(Server.in_cluster()) as client:
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
         lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))
         job = await control.job()
+        elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
+        needed = [_head(node), control.run(), *([] if elsewhere is None else [elsewhere.watch()])]
 
         async def in_office() -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, node)
             term = await lease.take()
-            return await _alongside(_coordinate(job, identity, control, term, metrics, started), lease.keep())
+            return await _alongside(
+                _coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep()
+            )
 
         try:
-            return await _alongside(in_office(), _head(node), control.run())
+            return await _alongside(in_office(), *needed)
         finally:
             if ray.is_initialized():
                 ray.shutdown()
@@ -71,6 +78,7 @@ async def _coordinate(
     term: int,
     metrics: CoordinatorMetrics,
     started: asyncio.Event,
+    elsewhere: Elsewhere | None,
 ) -> int:
     places = Places(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
@@ -88,7 +96,7 @@ async def _coordinate(
         started.set()
 
     folders = Folders(Path(STATE_DIR), places.scratch)
-    rewards = LazyRewards(job.spec)
+    rewards = LazyRewards(job.spec, elsewhere)
     metrics.watch_rewards(rewards.figures)
     finished = await play(
         job,

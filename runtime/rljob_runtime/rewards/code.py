@@ -15,6 +15,7 @@ from typing import Self
 
 from rljob_api.learning import CodeScore
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards.elsewhere import SandboxElsewhere
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
 from rljob_runtime.rewards.template import fill
@@ -36,9 +37,9 @@ def extract_program(response: str) -> str | None:
 class CodeScorer:
     """One Code rule. Use as an asynchronous context manager; entering raises `CannotSandbox`."""
 
-    def __init__(self, rule: CodeRule, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, rule: CodeRule, sandbox: Sandbox | SandboxElsewhere) -> None:
         self._rule = rule
-        self._sandbox = sandbox or Sandbox(rule.settings.parallelism)
+        self._sandbox = sandbox
         self._turns = asyncio.Semaphore(rule.settings.parallelism)
         bounds = rule.timeout
         self.ended: Counter[str] = Counter()

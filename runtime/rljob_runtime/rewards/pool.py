@@ -15,10 +15,12 @@ from typing import Any, Protocol, Self
 
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.rewards.code import CodeScorer
+from rljob_runtime.rewards.elsewhere import Elsewhere, FunctionsElsewhere, SandboxElsewhere
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
 from rljob_runtime.rewards.judge import JudgeScorer
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
+from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
 
@@ -37,22 +39,34 @@ class Scorer(Protocol):
         ...
 
 
+def _functions(rules: Sequence[Rule], workers: int, elsewhere: Elsewhere | None) -> FunctionScorer | FunctionsElsewhere:
+    if elsewhere is None:
+        return FunctionScorer(rules, workers=workers)
+    return FunctionsElsewhere(elsewhere, rules, workers=workers)
+
+
+def _code(rule: CodeRule, elsewhere: Elsewhere | None) -> CodeScorer:
+    seats = rule.settings.parallelism
+    return CodeScorer(rule, Sandbox(seats) if elsewhere is None else SandboxElsewhere(elsewhere, seats))
+
+
 class RewardPool:
     """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
 
     Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
-    in. `workers` functions run at a time; programs and judges have bounds of their own.
+    in. `workers` functions run at a time; programs and judges have bounds of their own. Functions and programs run in
+    processes of ours, or `elsewhere`.
     """
 
-    def __init__(self, rules: Sequence[AnyRule], *, workers: int = 2):
+    def __init__(self, rules: Sequence[AnyRule], *, workers: int = 2, elsewhere: Elsewhere | None = None):
         if not rules or workers < 1:
             raise ValueError("a reward pool needs at least one rule and one worker")
         self.rules = tuple(rules)
         self._scored, self._seconds = 0, 0.0
         self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
-        self._functions = FunctionScorer(functions, workers=workers) if functions else None
-        self._codes = {rule.name: CodeScorer(rule) for rule in rules if isinstance(rule, CodeRule)}
+        self._functions = _functions(functions, workers, elsewhere) if functions else None
+        self._codes = {rule.name: _code(rule, elsewhere) for rule in rules if isinstance(rule, CodeRule)}
         judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
         # Cheap ones first: what fails early spares the rest.
         self._scorers: tuple[Scorer, ...] = (

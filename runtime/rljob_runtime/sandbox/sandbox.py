@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import rljob_runtime
 from rljob_runtime.sandbox.folders import remove
-from rljob_runtime.sandbox.frames import LENGTH_BYTES, encode
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.seats import ChildProcess, Seats
+from rljob_runtime.sandbox.streams import receive, send
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class _Supervisor(ChildProcess):
         try:
             # Far above what a supervisor itself allows a program that waits for a processor.
             async with asyncio.timeout(10 * program.run_seconds + SLACK_SECONDS):
-                self.stdin.write(encode(vars(program)))
-                await self.stdin.drain()
+                await send(self.stdin, vars(program))
                 answer = await self._receive()
         except TimeoutError:
             await self.kill()
@@ -84,12 +83,9 @@ class _Supervisor(ChildProcess):
         return Run(**{**answer, "end": End(answer["end"])})
 
     async def _receive(self) -> dict[str, Any]:
-        try:
-            header = await self.stdout.readexactly(LENGTH_BYTES)
-            body = await self.stdout.readexactly(int.from_bytes(header, "little"))
-        except asyncio.IncompleteReadError:
-            raise SandboxFailed(f"a sandbox ended with code {await self.exit_code()}") from None
-        answer: dict[str, Any] = json.loads(body)
+        answer = await receive(self.stdout)
+        if answer is None:
+            raise SandboxFailed(f"a sandbox ended with code {await self.exit_code()}")
         return answer
 
 

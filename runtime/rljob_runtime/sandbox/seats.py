@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 LINE_BYTES = 1 << 20
 """Longest line that is read from a process."""
@@ -53,11 +53,24 @@ class ChildProcess:
         await self._process.wait()
 
 
-C = TypeVar("C", bound=ChildProcess)
+class Seated(Protocol):
+    """What sits on a seat: a process, or the way to one elsewhere."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another call."""
+        ...
+
+    async def kill(self) -> None:
+        """End it, at once."""
+        ...
+
+
+C = TypeVar("C", bound=Seated)
 
 
 class Seats(Generic[C]):
-    """`size` seats for processes that `start` makes; whatever `start` raises goes to the call that needed one."""
+    """`size` seats for what `start` makes; whatever `start` raises goes to the call that needed one."""
 
     def __init__(self, size: int, start: Callable[[], Awaitable[C]]) -> None:
         if size < 1:
@@ -92,9 +105,9 @@ class Seats(Generic[C]):
                 process = None
             self._free.put_nowait(process)
 
-    def pids(self) -> frozenset[int]:
-        """Of the processes that run."""
-        return frozenset(process.pid for process in self._filled if process.alive)
+    def filled(self) -> frozenset[C]:
+        """Those that can take a call or are at one."""
+        return frozenset(process for process in self._filled if process.alive)
 
     async def close(self) -> None:
         """End all of them."""
