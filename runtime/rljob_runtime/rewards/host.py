@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import pickle
 import signal
@@ -143,5 +142,4 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ca
         finally:
             for task in (work, following):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(work, following, return_exceptions=True)
+            await asyncio.gather(work, following, return_exceptions=True)

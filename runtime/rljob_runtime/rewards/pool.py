@@ -19,7 +19,7 @@ from rljob_runtime.rewards.elsewhere import Elsewhere, FunctionsElsewhere, Sandb
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
 from rljob_runtime.rewards.judge import JudgeScorer
-from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, InvalidReward, JudgeRule, Rule
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
@@ -106,7 +106,10 @@ class RewardPool:
     async def _sum(self, prompt: Any, response: str) -> float:
         total = 0.0
         for scorer in self._scorers:
-            total += await scorer.score(prompt, response)
+            try:
+                total += await scorer.score(prompt, response)
+            except InvalidReward as error:  # one more process could not load what the first one could
+                raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
         if not math.isfinite(total):
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
         return total
