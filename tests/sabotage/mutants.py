@@ -629,9 +629,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a program outlives the call that was cancelled",
-        f"{RUNTIME}/rewards/elsewhere.py",
-        "        self.alive = False\n        self._writer.close()",
-        "        self.alive = False",
+        f"{RUNTIME}/rewards/host.py",
+        "await asyncio.wait({work, following}, return_when=asyncio.FIRST_COMPLETED)",
+        "await asyncio.wait({work})",
         ("tests/rewards/test_rewards_elsewhere.py::test_a_cancelled_call_ends_its_program",),
     ),
     Mutant(
