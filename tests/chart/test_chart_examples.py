@@ -41,13 +41,15 @@ def test_chart_example_is_valid_and_named_after_its_file(example: Path) -> None:
 
 @every_example
 def test_chart_example_states_its_resources(example: Path) -> None:
-    """Users copy examples: each pod asks for CPU and memory and bounds its memory."""
+    """Users copy examples: each container asks for CPU and memory and bounds its memory."""
     spec = load(job_of(example)).spec
-    roles = {"trainer": spec.trainer.template, "rollout": spec.rollout.template}
+    roles = {"trainer": spec.trainer.template.container(), "rollout": spec.rollout.template.container()}
     if spec.trainer.accelerators_per_replica == 0:
-        roles["coordinator"] = spec.coordinator.template
-    for role, template in roles.items():
-        resources = template.container().get("resources", {})
+        roles["coordinator"] = spec.coordinator.template.container()
+    if spec.rewards_apart:
+        roles["rewards"] = spec.coordinator.template.container("rewards")
+    for role, container in roles.items():
+        resources = container.get("resources", {})
         assert {"cpu", "memory"} <= set(resources.get("requests", {})), role
         assert "memory" in resources.get("limits", {}), role
 
