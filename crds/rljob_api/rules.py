@@ -170,7 +170,9 @@ def _rewards_container(spec: RLJobSpec) -> Errors:
             f"must be at least {needed}: parallelism x memoryBytes of the rewards of kind Code, and "
             f"{REWARDS_OWN_BYTES >> 20}Mi for what runs them"
         )
-        yield FieldError(f"{path}.containers[{c.REWARDS_CONTAINER}].resources.limits[memory]", limit, advice)
+        names = [container.get("name") for container in template.spec["containers"]]
+        where = f"{path}.containers[{names.index(c.REWARDS_CONTAINER)}]"
+        yield FieldError(f"{where}.resources.limits[memory]", limit, advice)
 
 
 def _rewards(spec: RLJobSpec) -> Errors:

@@ -379,7 +379,7 @@ TEMPLATES = [
             **_APART,
             f"{_COORDINATOR}.containers": [{"name": "rewards", "resources": {"limits": {"memory": "1023Mi"}}}],
         },
-        f"{_COORDINATOR}.containers[rewards].resources.limits[memory]",
+        f"{_COORDINATOR}.containers[0].resources.limits[memory]",
         "must be at least 1073741824: parallelism x memoryBytes",
         value=1023 << 20,
         server=False,
