@@ -52,8 +52,10 @@ def check(job: RLJob) -> Errors:
         ours = [c.MAIN_CONTAINER]
         if role == c.ROLE_COORDINATOR and spec.rewards_apart:
             ours.append(c.REWARDS_CONTAINER)
-        yield from check_template(f"spec.{role}.template", role, template, accelerators, resource, ours)
-    yield from _rewards_container(spec)
+        found = list(check_template(f"spec.{role}.template", role, template, accelerators, resource, ours))
+        yield from found
+        if role == c.ROLE_COORDINATOR and not found:  # its form is right: one can look into it
+            yield from _rewards_container(spec)
 
 
 def _name(job: RLJob) -> Errors:

@@ -367,6 +367,7 @@ TEMPLATES = [
         value="rewards",
         server=False,
     ),
+    Case({**_APART, f"{_COORDINATOR}.containers": "rewards"}, f"{_COORDINATOR}.containers", "must be a list"),
     Case(
         {**_APART, f"{_COORDINATOR}.shareProcessNamespace": True},
         f"{_COORDINATOR}.shareProcessNamespace",
