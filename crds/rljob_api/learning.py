@@ -137,6 +137,9 @@ class DataSpec(Model):
     """Decides the order of prompts and all sampling: the same seed draws the same prompts."""
 
 
+OUR_PACKAGE = "rljob_runtime."
+
+
 class RewardKind(StrEnum):
     """How a response is scored."""
 
@@ -230,7 +233,8 @@ class Reward(Model):
     @property
     def apart(self) -> bool:
         """Whether it runs code that is not ours, and therefore without the coordinator's rights."""
-        return self.kind in (RewardKind.CODE, RewardKind.PYTHON)
+        foreign = self.function is not None and not self.function.startswith(OUR_PACKAGE)
+        return self.kind is RewardKind.CODE or (self.kind is RewardKind.PYTHON and foreign)
 
 
 class LossAggregation(StrEnum):

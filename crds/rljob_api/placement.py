@@ -76,7 +76,7 @@ class PodTemplate(Model):
     """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
     Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
     securityContext of ours; every other one is a sidecar. In the coordinator's pod `rewards` is ours too, where a
-    reward is of kind Code or Python."""
+    reward is of kind Code, or of kind Python with a function that is not the runtime's own."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
         """The container of that name as the user wrote it, or an empty one."""

@@ -16,6 +16,7 @@ from rljob_operator.policies.pods import render_pod
 
 CODE = {"name": "tests", "kind": "Code"}
 PYTHON = {"name": "own", "kind": "Python", "function": "my.rewards:length"}
+OURS = {"name": "ours", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
 JUDGE = {"name": "taste", "kind": "Judge", "judge": {"url": "http://judge/v1", "model": "m"}}
 MATH = {"name": "right", "kind": "Math"}
 TEMPLATE = {
@@ -52,7 +53,7 @@ def containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("rewards", "there"),
-    [([MATH], False), ([JUDGE], False), ([CODE], True), ([PYTHON], True), ([MATH, JUDGE, CODE], True)],
+    [([MATH], False), ([JUDGE], False), ([OURS], False), ([CODE], True), ([PYTHON], True), ([MATH, OURS, CODE], True)],
 )
 def test_it_is_there_when_a_reward_needs_it(rewards: list[dict[str, Any]], there: bool) -> None:
     job = make_job(rewards=rewards)
