@@ -236,7 +236,7 @@ class Unavailable(Recorded):
 
 
 async def test_a_machine_without_a_sandbox_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljob_runtime.rewards.code.Sandbox", lambda seats: Unavailable())
+    monkeypatch.setattr("rljob_runtime.rewards.pool.Sandbox", lambda seats: Unavailable())
     with pytest.raises(InvalidReward, match=r"reward code \(kind Code\) needs a sandbox: nothing keeps") as caught:
         async with RewardPool([CodeRule("code")]):
             pass
