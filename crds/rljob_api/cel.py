@@ -31,7 +31,10 @@ class Rule:
     message: str
 
 
-_SLOTS = "(self.acceleratorsPerMachine > 0 ? self.acceleratorsPerMachine : 1)"
+_SLOTS = (
+    "(self.acceleratorsPerMachine > 0 ? self.acceleratorsPerMachine"
+    " : has(self.slotsPerMachine) ? self.slotsPerMachine : 1)"
+)
 _LARGEST = "(has(self.maxMachines) ? self.maxMachines : self.machines)"
 
 RULES: dict[str, list[Rule]] = {
@@ -136,9 +139,13 @@ RULES: dict[str, list[Rule]] = {
             "allowedTensorParallelSizes must be multiples of the smallest: a replica takes the place of whole ones",
         ),
         Rule(
+            "!has(self.slotsPerMachine) || self.acceleratorsPerMachine == 0",
+            "slotsPerMachine is for machines without accelerators",
+        ),
+        Rule(
             f"{_SLOTS} % self.tensorParallelSize == 0",
             "tensorParallelSize must divide acceleratorsPerMachine: tensor parallelism stays inside a machine, and a "
-            "machine without accelerators is one replica",
+            "machine without accelerators has slotsPerMachine (1 unless set)",
         ),
     ],
     "spec.checkpoint": [

@@ -117,14 +117,15 @@ class EngineOptions(Model):
     max_concurrent_requests: int = Field(default=256, ge=1, le=65_536)
     """Most responses that one replica generates at once."""
     kv_cache_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 45)] | None = None
-    """KV cache of one replica, e.g. 512Mi. Absent: what acceleratorMemoryFraction leaves; on CPUs 256Mi."""
+    """KV cache on each accelerator of a replica (on CPUs: of each slot), e.g. 512Mi. Absent: what
+    acceleratorMemoryFraction leaves; on CPUs 256Mi."""
     accelerator_memory_fraction: float = Field(default=0.9, gt=0, le=1)
     """Share of accelerator memory that a replica may use."""
 
 
 class Rollout(Model):
     """The rollout machines. A machine is one pod with its accelerators, one relay and accelerators / tensorParallelSize
-    replicas (one replica on CPUs)."""
+    replicas (on CPUs slotsPerMachine / tensorParallelSize)."""
 
     machines: int = Field(ge=1, le=1024)
     """How many machines; what `kubectl scale` writes."""
@@ -134,6 +135,9 @@ class Rollout(Model):
     """Most that `machines` may be set to, by `kubectl scale` too. Absent: no bound of its own."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
+    slots_per_machine: Annotated[int | None, Field(ge=1, le=64)] = None
+    """For machines without accelerators: how many engines, or ranks of an engine, each runs side by side, a thread for
+    each. Absent: 1."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     """Accelerators of one replica; with a choice, in the first rounds."""
     allowed_tensor_parallel_sizes: Annotated[
@@ -167,8 +171,8 @@ class Rollout(Model):
 
     @property
     def slots(self) -> int:
-        """Accelerators of a machine as far as layouts are concerned: a CPU machine counts as one."""
-        return max(1, self.accelerators_per_machine)
+        """Accelerators of a machine as far as layouts are concerned: on CPUs what stands in for them."""
+        return self.accelerators_per_machine or self.slots_per_machine or 1
 
 
 class Coordinator(Model):

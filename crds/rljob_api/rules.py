@@ -287,12 +287,19 @@ def _rollout(spec: RLJobSpec) -> Errors:
             f"must be at most {MAX_ACCELERATORS // rollout.largest}: {rollout.largest} machines may have at most "
             f"{MAX_ACCELERATORS} accelerators together",
         )
+    if rollout.accelerators_per_machine and rollout.slots_per_machine is not None:
+        yield FieldError(
+            "spec.rollout.slotsPerMachine",
+            rollout.slots_per_machine,
+            "is for machines without accelerators; leave it out, or set acceleratorsPerMachine to 0",
+        )
     if rollout.slots % rollout.tensor_parallel_size:
         yield FieldError(
             "spec.rollout.tensorParallelSize",
             rollout.tensor_parallel_size,
             f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
-            "inside a machine, and a machine without accelerators is one replica",
+            "inside a machine, and a machine without accelerators has slotsPerMachine "
+            f"({rollout.slots_per_machine or 1})",
         )
 
 

@@ -39,6 +39,7 @@ WHILE_SUSPENDED = (
     "relay",
     "scheduling",
     "rollout.acceleratorsPerMachine",
+    "rollout.slotsPerMachine",
     "rollout.tensorParallelSize",
     "rollout.allowedTensorParallelSizes",
     "rollout.engine",

@@ -233,6 +233,16 @@ CROSS_FIELD = [
         value=3,
     ),
     Case(
+        {"spec.rollout.slotsPerMachine": 4, "spec.rollout.tensorParallelSize": 3},
+        "spec.rollout.tensorParallelSize",
+        "a machine without accelerators has slotsPerMachine (4)",
+    ),
+    Case(
+        {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.slotsPerMachine": 8},
+        "spec.rollout.slotsPerMachine",
+        "is for machines without accelerators",
+    ),
+    Case(
         {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 3},
         "spec.rollout.tensorParallelSize",
         "must divide acceleratorsPerMachine (8)",

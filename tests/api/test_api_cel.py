@@ -39,6 +39,7 @@ GOOD: list[dict[str, Any]] = [
     {"metadata.name": "a" * 43},
     {"spec.rollout.minMachines": 1, "spec.rollout.maxMachines": 8},
     {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 4},
+    {"spec.rollout.slotsPerMachine": 2, "spec.rollout.tensorParallelSize": 2},
     {
         "spec.rollout.acceleratorsPerMachine": 8,
         "spec.rollout.tensorParallelSize": 4,
@@ -126,6 +127,7 @@ EDITS = st.fixed_dictionaries(
         "spec.rollout.minMachines": maybe(1, 2, 4),
         "spec.rollout.maxMachines": maybe(1, 2, 4, 1024),
         "spec.rollout.acceleratorsPerMachine": maybe(0, 1, 2, 6, 8, 17),
+        "spec.rollout.slotsPerMachine": maybe(1, 2, 6),
         "spec.rollout.tensorParallelSize": maybe(1, 2, 3, 4),
         "spec.rollout.allowedTensorParallelSizes": maybe([1], [1, 2], [4, 2], [2, 2], [3, 1], [2, 3, 6]),
         "spec.algorithm.promptsPerRound": maybe(1, 6, 65536),
@@ -187,6 +189,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
     "scheduling": ({}, {"schedulerName": "volcano"}),
     "rollout.acceleratorsPerMachine": (1, 2),
+    "rollout.slotsPerMachine": (1, 2),
     "rollout.tensorParallelSize": (1, 2),
     "rollout.allowedTensorParallelSizes": (REMOVE, [1, 2]),
     "rollout.engine": ("VLLM", "Reference"),
@@ -199,7 +202,7 @@ def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str,
     before, after = CHANGES[path]
     documents = []
     for value, suspended in ((before, old_suspended), (after, new_suspended)):
-        edits = {**BASE, "spec.suspend": suspended}
+        edits = {**({} if path == "rollout.slotsPerMachine" else BASE), "spec.suspend": suspended}
         edits.pop(f"spec.{path}", None)
         documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{path}": value})}))
     return documents[0], documents[1]

@@ -130,6 +130,27 @@ def test_short_and_long_rounds_have_layouts_of_their_own(tmp_path):
     assert ran == {("Short", 2), ("Long", 1)}
 
 
+def test_an_accelerator_works_for_one_engine_at_a_time(tmp_path):
+    """Four seats, in layouts of 1, 4, 2 and 1: when an engine starts, every seat that it takes has made room."""
+    stage = Stage(tmp_path / "state.db", job=job(rounds=9, machines=1), machines=1, replicas=4, sizes=(1, 2, 4))
+    starts: list[int] = []
+
+    def watch(event) -> None:
+        if isinstance(event, LaidOut):
+            seats = [stage.world.process(f"rollout-0/replica-{index}").peer for index in range(4)]
+            first = int(event.replica[-1])
+            taken = range(first, first + event.tensor_parallel)
+            for index, seat in enumerate(seats):
+                covers = range(index, index + (seat._layout or 0))
+                assert index == first or not set(covers) & set(taken), f"{event} while seat {index} runs {seat._layout}"
+            starts.append(event.tensor_parallel)
+
+    stage.watchers.append(watch)
+    changes = [retarget(size, size, after) for size, after in ((4, 1), (2, 3), (1, 5))]
+    assert stage.play(*changes).outcome is FinishedOutcome.COMPLETE
+    assert starts == [1] * 4 + [4] + [2] * 2 + [1] * 4
+
+
 def test_applied_is_said_when_the_layout_is_in_force(stage):
     laid = Watch(stage).laid
     seen: list[tuple[int, int]] = []

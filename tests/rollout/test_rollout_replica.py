@@ -81,7 +81,7 @@ async def replica(
 ) -> AsyncIterator[RolloutReplica]:
     """A replica with the weights of `model` under the publisher's newest version."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda size: make_engine(kind, settings), frozenset({EOS}))
+    replica = RolloutReplica("r0", lambda size, devices: make_engine(kind, settings), frozenset({EOS}))
     await replica.lay_out(1, 1)
     await replica.load(1, publisher.version)
     yield replica
@@ -94,7 +94,7 @@ async def small(
 ) -> AsyncIterator[RolloutReplica]:
     """The same over the reference engine only: for what no engine decides."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset({EOS}))
+    replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset({EOS}))
     await replica.lay_out(1, 1)
     await replica.load(1, publisher.version)
     yield replica
@@ -232,7 +232,7 @@ async def test_another_version_is_refused_whole(small: RolloutReplica, publisher
 
 
 async def test_nothing_is_generated_before_the_first_load(settings: EngineSettings) -> None:
-    replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset())
+    replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
     await replica.lay_out(1, 1)
     with pytest.raises(WrongVersion, match="holds None"):
         await replica.submit(1, [ask(0, 0)])
@@ -335,7 +335,7 @@ async def test_a_failing_step_ends_the_replica_with_its_cause(gated: Gated) -> N
 
 
 async def test_an_engine_that_cannot_start_is_refused_with_its_cause(settings: EngineSettings) -> None:
-    replica = RolloutReplica("r0", lambda size: make_engine("Nonsense", settings), frozenset())
+    replica = RolloutReplica("r0", lambda size, devices: make_engine("Nonsense", settings), frozenset())
     with pytest.raises(Refused, match="'Nonsense' is not one of VLLM, Reference"):
         await replica.lay_out(1, 1)
     await replica.close()
@@ -398,7 +398,7 @@ class Gated:
         self.engine = ScriptedEngine()
         self.replica = RolloutReplica("r0", self._make, frozenset())
 
-    def _make(self, tensor_parallel: int) -> Engine:
+    def _make(self, tensor_parallel: int, devices: object) -> Engine:
         return self.engine  # type: ignore[return-value]
 
     def step(self) -> None:
@@ -433,7 +433,7 @@ def test_the_replica_generates_what_the_engine_does(
     direct = run(engine, [EngineRequest("d", prompts(16)[0], 20, temperature=1.0, seed=3)])["d"].tokens
 
     async def through_replica() -> list[int]:
-        replica = RolloutReplica("r0", lambda size: make_engine("Reference", settings), frozenset())
+        replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
         await replica.lay_out(1, 1)
         await replica.load(1, version)
         await replica.submit(1, [ask(0, version, temperature=1.0, seed=3)])

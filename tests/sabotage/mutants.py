@@ -31,6 +31,8 @@ CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
 )
 WORKLOADS = "tests/workloads/test_workloads_generators.py"
+LAYOUTS = "tests/coordinator/test_coordinator_layouts.py"
+SEAT = "tests/rollout/test_rollout_layouts.py"
 ESCAPES = "tests/rewards/test_rewards_escapes.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
@@ -336,6 +338,49 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/coordinator/test_coordinator_lost_store.py::"
             "test_a_lost_store_costs_no_more_than_the_checkpoint_says[3-machines at once]",
         ),
+    ),
+    # --- layouts: the same processes, the round's weights, one engine to an accelerator ---
+    Mutant(
+        "a change of layout starts the replica anew",
+        f"{RUNTIME}/rollout/replica.py",
+        "        self._layouts.rest()",
+        "        self._layouts.rest(); self.boot = uuid.uuid4().hex",
+        (f"{SEAT}::test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights",),
+    ),
+    Mutant(
+        "weights of before a change of layout are thought to be there",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "        machine.loaded = None",
+        "        pass",
+        (f"{LAYOUTS}::test_the_next_round_runs_in_the_targets_layout_in_the_same_processes",),
+    ),
+    Mutant(
+        "a layout is applied before it is in force",
+        f"{RUNTIME}/coordinator/following.py",
+        "            await self._fleet.lay_out(*_layout(target, kind))",
+        "            self._fleet.layouts.want(*_layout(target, kind))",
+        (f"{LAYOUTS}::test_applied_is_said_when_the_layout_is_in_force",),
+    ),
+    Mutant(
+        "nobody makes room for a wider layout",
+        f"{RUNTIME}/coordinator/layouts.py",
+        "        await asyncio.gather(*(seat.make_room(self._term, tensor_parallel) for seat in machine.seats))",
+        "        pass",
+        (f"{LAYOUTS}::test_an_accelerator_works_for_one_engine_at_a_time",),
+    ),
+    Mutant(
+        "three layouts are kept",
+        f"{RUNTIME}/rollout/layouts.py",
+        "        while len(self._kept) >= KEPT:",
+        "        while len(self._kept) > KEPT:",
+        (f"{SEAT}::test_at_most_two_engines_are_kept_and_the_least_recently_used_goes",),
+    ),
+    Mutant(
+        "ranks may disagree",
+        f"{RUNTIME}/rollout/ranks.py",
+        "        if len({agreement for _, agreement, _ in answers}) > 1:",
+        "        if not answers:",
+        (f"{SEAT}::test_ranks_that_make_different_tokens_end_the_engine",),
     ),
     # --- rollout: what was asked for, from the weights that were asked for ---
     Mutant(

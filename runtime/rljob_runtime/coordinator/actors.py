@@ -53,8 +53,14 @@ class Host:
         module, _, function = factory.partition(":")
         self._peer = getattr(importlib.import_module(module), function)(**arguments)
 
+    def _accelerators(self) -> list[str]:
+        """Those that Ray gave this actor, in CUDA_VISIBLE_DEVICES' words."""
+        return [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+
     async def call(self, method: str, *arguments: Any) -> Answer:
-        """Call a method of the peer. `ready` is one that every peer has."""
+        """Call a method of the peer. `ready` and `accelerators` are there for every peer."""
+        if method == "accelerators":
+            return Answer(self._accelerators())
         if method == "ready" and not hasattr(self._peer, "ready"):
             return Answer()
         try:

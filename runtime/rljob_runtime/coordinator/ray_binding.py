@@ -144,6 +144,8 @@ class RayBinding:
                 for name in names
             )
         )
+        if seats.count > 1 and len(self._job.spec.rollout.tensor_parallel_sizes) > 1:
+            await self._share_accelerators(wires)
         return RolloutMachine(
             member,
             HostedRelay(member.machine, relay, self._bounds),
@@ -153,6 +155,13 @@ class RayBinding:
             ),
             seats.each,
         )
+
+    async def _share_accelerators(self, wires: Sequence[RayWire]) -> None:
+        """Tell each seat which accelerators its layouts may take: its own and those of the seats after it."""
+        bound = self._bounds.command
+        own = await asyncio.gather(*(wire.call(bound, "accelerators") for wire in wires))
+        rest = [[device for devices in own[index:] for device in devices] for index in range(len(wires))]
+        await asyncio.gather(*(wire.call(bound, "adopt", devices) for wire, devices in zip(wires, rest, strict=True)))
 
     async def release(self, member: Member) -> None:
         """See `protocols.Binding.release`."""

@@ -121,7 +121,7 @@ async def _in_turns(
     from rljob_runtime.rollout.vllm_engine import VllmEngine
 
     bare = BareVllm(settings)
-    replica = RolloutReplica("bench", lambda size: VllmEngine(settings), frozenset())
+    replica = RolloutReplica("bench", lambda size, devices: VllmEngine(settings), frozenset())
     try:
         await replica.lay_out(1, 1)
         started = time.perf_counter()

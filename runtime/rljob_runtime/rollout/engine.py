@@ -27,8 +27,8 @@ class EngineSettings:
     """How to build an engine.
 
     `folder` holds config and tokenizer files (weights are not read: they come by `load`). `weights` is the relay's
-    segment. KV memory is `kv_blocks` blocks of `block_size` tokens if set, else `kv_cache_bytes`, else what
-    `memory_fraction` of the accelerator leaves (vLLM on GPUs) or `DEFAULT_KV_BYTES`.
+    segment. KV memory is `kv_blocks` blocks of `block_size` tokens if set, else `kv_cache_bytes` an accelerator,
+    else what `memory_fraction` of the accelerator leaves (vLLM on GPUs) or `DEFAULT_KV_BYTES`.
     """
 
     folder: Path
@@ -41,6 +41,9 @@ class EngineSettings:
     kv_blocks: int | None = None
     memory_fraction: float = 0.9
     tensor_parallel: int = 1
+    rank: int = 0
+    """Of this process among `tensor_parallel` ones, which meet at the file `rendezvous`."""
+    rendezvous: Path | None = None
 
 
 @dataclass(frozen=True)

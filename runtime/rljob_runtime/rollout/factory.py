@@ -8,6 +8,7 @@ from pathlib import Path
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.models.folder import eos_token_ids
 from rljob_runtime.rollout.engine import EngineSettings, KeptEngine
+from rljob_runtime.rollout.ranks import RankEngine, Zygote
 from rljob_runtime.rollout.replica import RolloutReplica
 
 KINDS = ("VLLM", "Reference")
@@ -33,7 +34,9 @@ def make_replica(
     workdir: Path,
     segment: Path,
 ) -> RolloutReplica:
-    """A replica as the spec describes it; it rests until it is laid out.
+    """A replica as the spec describes it; it rests until it is laid out. Engines of one accelerator each run in its own
+    process; where there are wider layouts every engine is made of rank processes, forked from one that begins to import
+    vLLM now.
 
     `model_files` are the trainer's (`TrainerState.model_files`), written below `workdir`; `segment` is the folder of
     this machine's relay segment.
@@ -49,10 +52,18 @@ def make_replica(
         memory_fraction=options.accelerator_memory_fraction,
     )
 
-    def make(tensor_parallel: int) -> KeptEngine:
-        return make_engine(str(spec.rollout.engine), replace(settings, tensor_parallel=tensor_parallel))
-
-    return RolloutReplica(name, make, eos_token_ids(model_files))
+    kind, eos = str(spec.rollout.engine), eos_token_ids(model_files)
+    if kind != "VLLM" or spec.rollout.tensor_parallel_sizes == (1,):
+        return RolloutReplica(
+            name, lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), eos
+        )
+    zygote = Zygote(kind)
+    return RolloutReplica(
+        name,
+        lambda size, devices: RankEngine(zygote, replace(settings, tensor_parallel=size), devices[:size]),
+        eos,
+        zygote.close,
+    )
 
 
 def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:

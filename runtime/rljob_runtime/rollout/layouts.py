@@ -28,10 +28,12 @@ class NoLayout(RuntimeError):
 
 
 class EngineLayouts:
-    """`engine.Engine` in front of the layout in use; `make(tensor_parallel)` builds one."""
+    """`engine.Engine` in front of the layout in use; `make(tensor_parallel)` builds one, `close_maker` ends what it
+    needs for that."""
 
-    def __init__(self, make: Callable[[int], KeptEngine]) -> None:
+    def __init__(self, make: Callable[[int], KeptEngine], close_maker: Callable[[], None] = lambda: None) -> None:
         self._make = make
+        self._close_maker = close_maker
         self._kept: dict[int, KeptEngine] = {}
         """The one used last is the last."""
         self._past = NOTHING
@@ -124,8 +126,11 @@ class EngineLayouts:
 
     def close(self) -> None:
         self.tensor_parallel = None
-        while self._kept:
-            self._kept.popitem()[1].close()
+        try:
+            while self._kept:
+                self._kept.popitem()[1].close()
+        finally:
+            self._close_maker()
 
 
 def _totals(*stats: EngineStats) -> dict[str, int]:

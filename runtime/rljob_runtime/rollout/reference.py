@@ -54,7 +54,7 @@ class ReferenceEngine:
         self.weight_version: int | None = None
         self._settings = settings
         self._model = Transformer(settings.folder, getattr(torch, settings.dtype), device)
-        kv_bytes = settings.kv_cache_bytes or DEFAULT_KV_BYTES
+        kv_bytes = (settings.kv_cache_bytes or DEFAULT_KV_BYTES) * settings.tensor_parallel
         blocks = settings.kv_blocks or kv_bytes // PagedCache.block_bytes(self._model, settings.block_size)
         self._pool = BlockPool(blocks, settings.block_size)
         self._cache = PagedCache(self._model, blocks, settings.block_size)

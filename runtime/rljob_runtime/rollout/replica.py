@@ -38,25 +38,37 @@ CLOSE_SECONDS = 30.0
 
 
 class RolloutReplica:
-    """`protocols.Replica` over the engines that `make_engine(tensor_parallel)` builds (in the engine's own thread). It
-    rests until it is laid out.
+    """`protocols.Replica` over the engines that `make_engine(tensor_parallel, devices)` builds (in the engine's own
+    thread). It rests until it is laid out.
 
-    `eos_token_ids` end a response unless its sampling ignores them. All methods may be called from any event loop.
+    `eos_token_ids` end a response unless its sampling ignores them; `close_maker` is called after the last engine has
+    ended. All methods may be called from any event loop.
     """
 
-    def __init__(self, name: str, make_engine: Callable[[int], KeptEngine], eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        make_engine: Callable[[int, Sequence[str]], KeptEngine],
+        eos_token_ids: frozenset[int],
+        close_maker: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
         self.boot = uuid.uuid4().hex
         self._eos = eos_token_ids
         self._term = 0
         self._ledger = Ledger()
         self._outbox = Outbox()
-        self._layouts = EngineLayouts(make_engine)
+        self._devices: tuple[str, ...] = ()
+        self._layouts = EngineLayouts(lambda size: make_engine(size, self._devices), close_maker)
         self._engine = EngineThread(name, lambda: self._layouts, self._stepped, self._outbox.wake)
 
     async def ready(self) -> None:
         """Wait until the engine's thread serves. Raises `PeerGone` with the cause when it has ended."""
         await self._on_engine(lambda engine: None)
+
+    async def adopt(self, devices: Sequence[str]) -> None:
+        """These accelerators (in CUDA_VISIBLE_DEVICES' words) are this seat's and those of the seats after it."""
+        self._devices = tuple(devices)
 
     async def make_room(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.make_room`."""

@@ -6,7 +6,9 @@ what is wrong or missing upstream and how it was seen.
 
 from __future__ import annotations
 
+import importlib
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,6 +56,55 @@ def cpu_engine_args(max_model_len: int) -> dict[str, Any]:
         # Compilation and graphs pay on GPUs only; here they delay the start.
         "enforce_eager": True,
     }
+
+
+def rank_executor(rank: int, rendezvous: Path) -> type:
+    """The executor of one rank among several that are driven alike.
+
+    It is vLLM's external launcher but for how ranks meet: by a file of their own instead of a port that somebody else
+    may have. The file's name is also in the names of the shared memory that CPU ranks use, so two engines do not meet
+    in one.
+    """
+    from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
+
+    class RankExecutor(ExecutorWithExternalLauncher):
+        def _distributed_args(self) -> tuple[str, int, int]:
+            return f"file://{rendezvous}", rank, rank
+
+    return RankExecutor
+
+
+def unlink_message_queue() -> None:
+    """Take the name from the queue that vLLM keeps in shared memory for each group of ranks, once all have mapped it.
+
+    It is unlinked by its creator's end only, and a rank that is killed leaves 16 MB behind.
+    """
+    from vllm.distributed.parallel_state import get_tp_group
+
+    queue = get_tp_group().mq_broadcaster
+    if queue is not None and queue.buffer is not None and queue.buffer.is_creator:
+        queue.buffer.shared_memory.unlink()
+        queue.buffer.is_creator = False
+
+
+def warm_up() -> None:
+    """Import what an engine needs, for processes that are forked from this one. No accelerator is touched.
+
+    Binding the CPU's kernels scans all modules for each (a third of the time to build an engine), and what it binds
+    stays bound in forked processes: it is done here, once.
+    """
+    # The usual look at the devices initialises CUDA, which a forked process cannot use then.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    prepare_environment()
+    from vllm.platforms import current_platform
+
+    worker = "cpu_worker" if current_platform.is_cpu() else "gpu_worker"
+    for module in ("v1.engine.llm_engine", f"v1.worker.{worker}", "model_executor.models.llama"):
+        importlib.import_module(f"vllm.{module}")
+    if current_platform.is_cpu():
+        current_platform.register_triton_kernel_overrides()
+        platform: Any = type(current_platform)
+        platform.register_triton_kernel_overrides = classmethod(lambda cls: None)
 
 
 def repair_tied_head(model: torch.nn.Module) -> None:

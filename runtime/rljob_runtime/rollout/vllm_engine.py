@@ -1,4 +1,4 @@
-"""vLLM driven step by step in our own process (with tensor parallelism: plus one worker process a rank)."""
+"""vLLM driven step by step in our own process: the whole engine, or one rank of it (see `ranks`)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from rljob_runtime.rollout.weights import open_version
 from rljob_runtime.scheduling.trajectory import FinishReason
 
 WORKER_EXTENSION = "rljob_runtime.rollout.vllm_worker.RelayWeights"
+
+SLEEP_LEVEL = 2
+"""Weights are dropped, not copied to the host: `load` brings newer ones."""
 
 
 class VllmEngine:
@@ -77,9 +80,13 @@ class VllmEngine:
 
     def sleep(self) -> None:
         self.weight_version = None
+        if torch.cuda.is_available():
+            self._engine.sleep(level=SLEEP_LEVEL)
 
     def wake(self) -> None:
-        """On CPUs its memory was never given back."""
+        """On CPUs nothing was given back: sleep mode is vLLM's for accelerators only."""
+        if torch.cuda.is_available():
+            self._engine.wake_up()
 
     def stats(self) -> EngineStats:
         self._counters.preemptions = self._view.preemptions
@@ -91,10 +98,13 @@ class VllmEngine:
 
 def engine_args(settings: EngineSettings) -> Any:
     """vLLM's `EngineArgs` for these settings."""
+    if settings.tensor_parallel > 1 and settings.rendezvous is None:
+        raise ValueError(
+            f"{settings.tensor_parallel} ranks do not run in one process; `ranks.RankEngine` makes a process for each"
+        )
     from vllm.engine.arg_utils import EngineArgs
 
     on_cpu = not torch.cuda.is_available()
-    parallel = settings.tensor_parallel > 1
     return EngineArgs(
         model=str(settings.folder),
         dtype=cast(Any, settings.dtype),
@@ -105,7 +115,11 @@ def engine_args(settings: EngineSettings) -> Any:
         kv_cache_memory_bytes=settings.kv_cache_bytes or (DEFAULT_KV_BYTES if on_cpu else None),
         gpu_memory_utilization=settings.memory_fraction,
         tensor_parallel_size=settings.tensor_parallel,
-        distributed_executor_backend="mp" if parallel else "uni",
+        distributed_executor_backend=vllm_compat.rank_executor(settings.rank, settings.rendezvous)
+        if settings.rendezvous is not None
+        else "uni",
+        # Weights and KV cache of an engine that sleeps are given back, where there are accelerators.
+        enable_sleep_mode=not on_cpu,
         worker_extension_cls=WORKER_EXTENSION,
         load_format="dummy",
         # The default, raw_logprobs, ignores the temperature: not the distribution that the tokens were drawn from.

@@ -1,0 +1,402 @@
+"""Layouts of one seat: which engines are built, kept and let go; and engines over rank processes, on both kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_helpers import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
+from transformers import LlamaForCausalLM
+
+from rljob_runtime.coordinator.protocols import (
+    EngineStats,
+    GenerateRequest,
+    Refused,
+    WrongVersion,
+)
+from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
+from rljob_runtime.rollout.factory import make_engine
+from rljob_runtime.rollout.layouts import KEPT, EngineLayouts
+from rljob_runtime.rollout.ranks import RankDied, RankEngine, RanksDisagree, Zygote
+from rljob_runtime.rollout.replica import RolloutReplica
+from rljob_runtime.rollout.weights import VersionUnavailable
+from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class FakeEngine:
+    """Counts what is done to it."""
+
+    def __init__(self) -> None:
+        self.weight_version: int | None = None
+        self.asleep = self.closed = self.broken = False
+        self.generated = 0
+        self.held: list[str] = []
+
+    busy = False
+
+    def check(self, request: EngineRequest) -> None: ...
+
+    def add(self, request: EngineRequest) -> None:
+        self.held.append(request.id)
+
+    def step(self) -> list[StepOutput]:
+        return []
+
+    def abort(self, ids: list[str]) -> None:
+        self.held = [id for id in self.held if id not in ids]
+
+    def load(self, version: int) -> None:
+        assert not self.asleep
+        self.weight_version = version
+        self.generated += 1
+
+    def sleep(self) -> None:
+        self.asleep, self.weight_version = True, None
+
+    def wake(self) -> None:
+        if self.broken:
+            raise RuntimeError("cannot wake")
+        self.asleep = False
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0.5, 0, self.generated, 0, 0, 0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Workshop:
+    """Builds fake engines and remembers them."""
+
+    def __init__(self) -> None:
+        self.built: list[tuple[int, FakeEngine]] = []
+        self.refused: set[int] = set()
+
+    def __call__(self, size: int, devices: object = ()) -> FakeEngine:
+        if size in self.refused:
+            raise MemoryError(f"no room for {size}")
+        self.built.append((size, FakeEngine()))
+        return self.built[-1][1]
+
+    @property
+    def open(self) -> list[int]:
+        return [size for size, engine in self.built if not engine.closed]
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, None]), max_size=12))
+def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: list[int | None]) -> None:
+    """None: the seat rests. Whatever the order: one engine is awake, without weights at first, and totals only grow."""
+    workshop = Workshop()
+    layouts = EngineLayouts(workshop)
+    expected: list[int] = []
+    total = 0
+    for size in sizes:
+        before = layouts.tensor_parallel
+        if size is None:
+            layouts.rest()
+            assert layouts.weight_version is None
+        else:
+            layouts.lay_out(size)
+            if size != before:
+                assert layouts.weight_version is None
+            layouts.load(7)
+            expected = [*(other for other in expected if other != size), size][-KEPT:]
+        assert sorted(workshop.open) == sorted(expected)
+        awake = [made for made, engine in workshop.built if not engine.closed and not engine.asleep]
+        assert awake == ([] if layouts.tensor_parallel is None else [layouts.tensor_parallel])
+        assert layouts.stats().generated_tokens_total >= total
+        total = layouts.stats().generated_tokens_total
+    assert layouts.stats().layouts_built_total == len(workshop.built)
+    assert total == len([size for size in sizes if size is not None])
+    layouts.close()
+    assert workshop.open == []
+
+
+def test_an_engine_that_does_not_start_leaves_the_one_before_to_go_back_to() -> None:
+    workshop = Workshop()
+    layouts = EngineLayouts(workshop)
+    layouts.lay_out(1)
+    layouts.lay_out(2)
+    workshop.refused.add(4)
+    with pytest.raises(MemoryError, match="no room for 4"):
+        layouts.lay_out(4)
+    assert layouts.tensor_parallel is None
+    layouts.lay_out(2)
+    assert [size for size, _ in workshop.built] == [1, 2]
+    assert layouts.stats().layout_switches_total == 3
+
+
+def test_an_engine_that_does_not_wake_is_closed_and_built_anew() -> None:
+    workshop = Workshop()
+    layouts = EngineLayouts(workshop)
+    layouts.lay_out(1)
+    layouts.lay_out(2)
+    first = workshop.built[0][1]
+    first.broken = True
+    layouts.lay_out(1)
+    assert first.closed
+    assert [size for size, _ in workshop.built] == [1, 2, 1]
+
+
+def ask(prompt: int, version: int, attempt: int = 1, tokens: int = 24) -> GenerateRequest:
+    key = TrajectoryKey(PromptKey(0, prompt), 0)
+    return GenerateRequest(
+        key, attempt, prompts(64)[prompt], Sampling(tokens, temperature=0.0, ignore_eos=True), version
+    )
+
+
+async def test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights() -> None:
+    workshop = Workshop()
+    replica = RolloutReplica("r0", workshop, frozenset())
+    await replica.lay_out(1, 1)
+    await replica.load(1, 5)
+    boot = (await replica.poll(1, 0, 0)).boot
+    await replica.submit(1, [ask(0, 5)])
+    await replica.lay_out(1, 1)
+    assert workshop.built[0][1].held, "a layout that is in force is left alone"
+    await replica.make_room(1, 2)
+    assert workshop.built[0][1].held == []
+    with pytest.raises(Refused, match="the seat rests; lay it out first"):
+        await replica.load(1, 5)
+    await replica.lay_out(1, 2)
+    with pytest.raises(WrongVersion, match="holds None"):
+        await replica.submit(1, [ask(1, 5)])
+    await replica.load(1, 6)
+    await replica.submit(1, [ask(1, 6)])
+    report = await replica.poll(1, 0, 0)
+    assert report.boot == boot
+    assert (report.stats.layouts_built_total, report.stats.layout_switches_total) == (2, 2)
+    await replica.close()
+
+
+async def test_a_layout_without_an_engine_is_refused_with_the_cause() -> None:
+    workshop = Workshop()
+    workshop.refused.add(2)
+    replica = RolloutReplica("r0", workshop, frozenset())
+    await replica.lay_out(1, 1)
+    with pytest.raises(Refused, match="r0: no engine of tensor parallel size 2: no room for 2"):
+        await replica.lay_out(1, 2)
+    await replica.lay_out(1, 1)
+    await replica.load(1, 1)
+    assert len(workshop.built) == 1
+    await replica.close()
+
+
+# --- rank processes ---
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that nobody has waited for yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def ended(*pids: int) -> bool:
+    """Whether all of them end within seconds."""
+    for _ in range(200):
+        if not any(alive(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def shared_memory() -> set[str]:
+    """What rank processes may leave behind."""
+    return {path.name for path in SHARED_MEMORY.iterdir() if path.name.startswith(("rljob-ranks", "psm_"))}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote("Reference")
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture
+def pair(
+    zygote: Zygote, settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM
+) -> Iterator[RankEngine]:
+    """Two ranks of the reference engine, with weights."""
+    engine = RankEngine(zygote, replace(settings, tensor_parallel=2))
+    engine.load(publisher.publish(model))
+    yield engine
+    engine.close()
+
+
+def greedy(count: int, tokens: int = 8) -> list[EngineRequest]:
+    return [EngineRequest(f"g{i}", p, tokens, temperature=0.0) for i, p in enumerate(prompts(count))]
+
+
+def test_ranks_generate_what_one_process_does(
+    pair: RankEngine, engines: Callable[..., Engine], publisher: Publisher
+) -> None:
+    alone = engines("Reference")
+    alone.load(publisher.version)
+    drawn = [replace(request, temperature=1.0, seed=index) for index, request in enumerate(greedy(4))]
+    expected, got = run(alone, drawn), run(pair, drawn)
+    assert {id: g.tokens for id, g in got.items()} == {id: g.tokens for id, g in expected.items()}
+    assert pair.stats().generated_tokens_total == 4 * 8
+    assert not pair.busy
+
+
+def test_requests_without_a_seed_get_one_for_all_ranks(pair: RankEngine) -> None:
+    got = run(pair, [replace(request, temperature=1.0) for request in greedy(4)])
+    assert {len(g.tokens) for g in got.values()} == {8}
+
+
+def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(pair: RankEngine, publisher: Publisher) -> None:
+    held = publisher.version
+    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted, the relay holds {held}"):
+        pair.load(held + 1)
+    assert pair.weight_version == held
+    assert run(pair, greedy(1))["g0"].tokens
+    pair.sleep()
+    assert pair.weight_version is None
+
+
+def test_ranks_that_make_different_tokens_end_the_engine(pair: RankEngine) -> None:
+    pair.add(greedy(1)[0])
+    other = replace(greedy(2)[1], id="g0")
+    pair._ranks[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
+    pair._ranks[1].recv()
+    with pytest.raises(RanksDisagree, match="the 2 ranks made different tokens"):
+        run(pair, [])
+
+
+def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_the_engine(pair: RankEngine) -> None:
+    pair.add(greedy(1)[0])
+    os.kill(pair._pids[1], signal.SIGTERM)
+    assert ended(pair._pids[1])
+    with pytest.raises(RankDied, match=rf"rank 1 of 2 \(process {pair._pids[1]}\) has ended"):
+        run(pair, [])
+    pair.close()
+    assert ended(*pair._pids)
+
+
+def test_an_engine_that_cannot_be_built_leaves_no_process(zygote: Zygote, settings: EngineSettings) -> None:
+    before = _children()
+    with pytest.raises(Exception, match="nowhere"):
+        RankEngine(zygote, replace(settings, folder=Path("/nowhere"), tensor_parallel=2))
+    assert ended(*(_children() - before))
+
+
+def _children() -> set[int]:
+    """Processes whose session is another one's, begun by us: zygotes and their ranks."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"rollout.zygote" in stat.read_bytes():
+                found.add(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+ORPHAN = """
+import sys, time
+from rljob_runtime.rollout.ranks import Zygote
+zygote = Zygote("Reference")
+ways = [zygote.fork([]) for _ in range(2)]
+print(zygote._process.pid, *(way.recv() for way in ways), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_all_ranks_end_with_the_replicas_process(number: int) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(alive(pid) for pid in pids)
+    parent.send_signal(number)
+    parent.wait()
+    assert ended(*pids)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_reference_engines_tokens_are_the_same_in_every_layout(
+    size: int, settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM, engines: Callable[..., Engine]
+) -> None:
+    publisher.publish(model)
+    usual, engine = engines("Reference"), make_engine("Reference", replace(settings, tensor_parallel=size))
+    for one in (usual, engine):
+        one.load(publisher.version)
+    expected, got = run(usual, greedy(4)), run(engine, greedy(4))
+    assert {id: g.tokens for id, g in got.items()} == {id: g.tokens for id, g in expected.items()}
+
+
+@pytest.mark.engine
+def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
+    settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM, other_model: LlamaForCausalLM
+) -> None:
+    """1 → 2 → update → 1 under the replica's protocol: 64 greedy responses are equal in both layouts, logprobs are the
+    trainer's, each layout is built once, and nothing is left behind."""
+    left = shared_memory()
+    zygote = Zygote("VLLM")
+    pids: set[int] = set()
+
+    def make(size: int, devices: object) -> RankEngine:
+        engine = RankEngine(zygote, replace(settings, tensor_parallel=size))
+        pids.update(engine._pids)
+        return engine
+
+    async def generated(replica: RolloutReplica, count: int) -> dict[int, Generated]:
+        version, cursor = publisher.version, (await replica.poll(1, 0, 0)).cursor
+        await replica.submit(1, [ask(i, version, attempt=cursor + 1) for i in range(count)])
+        got: dict[int, Generated] = {}
+        while sum(g.finish is not None for g in got.values()) < count:
+            report = await replica.poll(1, cursor, 10.0)
+            cursor = report.cursor
+            for delta in report.deltas:
+                assert delta.weight_version == version
+                one = got.setdefault(delta.key.prompt.index, Generated([], []))
+                one.tokens += delta.token_ids
+                one.logprobs += delta.logprobs
+                one.finish = delta.finish_reason
+        return got
+
+    async def program() -> None:
+        replica = RolloutReplica("r0", make, frozenset({EOS}), zygote.close)
+        boots, runs = set(), []
+        for trained, size, count in ((model, 1, 64), (model, 2, 64), (other_model, 2, 16), (other_model, 1, 16)):
+            if not runs or trained is other_model:
+                publisher.publish(trained)
+            await replica.make_room(1, size)
+            await replica.lay_out(1, size)
+            await replica.load(1, publisher.version)
+            runs.append(await generated(replica, count))
+            boots.add((await replica.poll(1, 0, 0)).boot)
+            for index, one in list(runs[-1].items())[:8]:
+                assert_trainer_logprobs(trained, prompts(64)[index], one, 0.0)
+        for narrow, wide in ((runs[0], runs[1]), (runs[3], runs[2])):
+            assert [wide[i].tokens for i in narrow] == [narrow[i].tokens for i in narrow]
+            assert (
+                max(abs(a - b) for i in narrow for a, b in zip(narrow[i].logprobs, wide[i].logprobs, strict=True))
+                < 2e-6
+            )
+        stats = (await replica.poll(1, 0, 0)).stats
+        assert len(boots) == 1
+        assert (stats.layouts_built_total, stats.layout_switches_total) == (2, 3)
+        assert stats.prefix_resets_total == stats.weight_loads_total == 4
+        await replica.close()
+
+    asyncio.run(program())
+    assert len(pids) == 3
+    assert ended(*pids, zygote._process.pid)
+    assert shared_memory() == left
