@@ -316,10 +316,11 @@ class StreamTraining(Model):
     """Whether the trainer computes gradients of finished groups during generation. Needs one update a round
     (algorithm.minibatches: 1), and memory for a second gradient."""
     min_completed: float = Field(default=0.2, ge=0, le=1)
-    """Share of responses done from which rollout machines may be lent to training. No machine is lent in this
-    version."""
+    """Share of responses done from which half of the rollout machines may be lent to training, if that is predicted to
+    end the round earlier and what stays has room. Machines with accelerators are not lent in this version, nor with
+    algorithm.klCoefficient above 0."""
     max_completed: float = Field(default=0.5, ge=0, le=1)
-    """Share of responses done up to which rollout machines may be lent. No machine is lent in this version."""
+    """Share of responses done up to which they may be lent."""
 
 
 class Repack(Model):

@@ -141,6 +141,15 @@ class RoundReport(StatusModel):
     """Of these in the shadow sample, which runs on for the measure."""
     late_programs: Count | None = None
     """Of these right in the end: their share is how many timeouts were unjust."""
+    lending: Annotated[str | None, Field(max_length=64)] = None
+    """What became of the question whether rollout machines are lent to training: Lent, or why not at the last look
+    (NoGain, KVCacheFull, TooFewMachines)."""
+    lent_machines: Count | None = None
+    """Rollout machines lent to training in this round."""
+    worker_groups: Count | None = None
+    """Groups whose gradients lent machines computed."""
+    predicted_gain_seconds: float | None = None
+    """Seconds by which the loan (or one that was not made, when negative) was predicted to end the round earlier."""
 
 
 class RuntimeTotals(StatusModel):

@@ -15,17 +15,36 @@ import yaml
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.hosted import Bounds, HostedReplica
-from rljob_runtime.coordinator.protocols import GenerateRequest, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
-from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.coordinator.hosted import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.coordinator.protocols import (
+    GenerateRequest,
+    PeerGone,
+    PeerTimeout,
+    Refused,
+    RelayMember,
+    StaleTerm,
+    WrongVersion,
+)
+from rljob_runtime.scheduling.trajectory import (
+    FinishReason,
+    Group,
+    PromptKey,
+    Response,
+    Sampling,
+    ScoredResponse,
+    TrajectoryKey,
+)
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.relays import Weights
 from rljob_runtime.simulation.replica import SimulatedReplica, steady
+from rljob_runtime.simulation.trainer import Desk, TrainerCosts
 from rljob_runtime.simulation.wire import Process, SimulatedWire
+from rljob_runtime.simulation.worker import SimulatedWorker
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 BOUNDS = Bounds(command=20.0)
 KEY = TrajectoryKey(PromptKey(0, 3), 1)
+DESK = RelayMember("desk", 0, "127.0.0.1", 1)
 
 
 class Peer(SimulatedReplica):
@@ -59,6 +78,21 @@ def make_peer(**_):
     return Peer()
 
 
+class WorkerPeer(SimulatedWorker):
+    """A gradient worker with a desk beside it."""
+
+    def __init__(self) -> None:
+        self.lying = Desk()
+        super().__init__("rollout-0", Weights(whole=1), lambda: self.lying, TrainerCosts(lent_token=0.01))
+
+    async def pid(self):
+        return os.getpid()
+
+
+def make_worker_peer(**_):
+    return WorkerPeer()
+
+
 async def prepare(replica):
     await replica.lay_out(1, 1)
     await replica.load(1, 1)
@@ -81,6 +115,17 @@ class InProcess:
 
         clock.run(program())
 
+    def run_worker(self, test):
+        async def program():
+            process = Process("worker", WorkerPeer())
+
+            async def kill():
+                process.kill()
+
+            await test(HostedWorker("rollout-0", SimulatedWire(process, random.Random(1), latency=0.001), BOUNDS), kill)
+
+        clock.run(program())
+
 
 class OverRay:
     """Ray's wire, to an actor made as the binding makes them."""
@@ -89,14 +134,27 @@ class OverRay:
         self.made = 0
 
     def run(self, test):
+        async def program(wire, kill):
+            replica = HostedReplica(wire.name, wire, BOUNDS)
+            await prepare(replica)
+            await test(wire, replica, kill)
+
+        self._with_actor("make_peer", program)
+
+    def run_worker(self, test):
+        self._with_actor("make_worker_peer", lambda wire, kill: test(HostedWorker("rollout-0", wire, BOUNDS), kill))
+
+    def _with_actor(self, factory, use):
+        import ray
+
         from rljob_runtime.coordinator.actors import Host
         from rljob_runtime.coordinator.ray_binding import RayWire
 
         self.made += 1
-        name = f"replica-{self.made}"
+        name = f"peer-{self.made}"
         handle = Host.options(
             name=name, lifetime="detached", num_cpus=0, max_task_retries=0, max_concurrency=16
-        ).remote("test_coordinator_contract:make_peer", {})
+        ).remote(f"test_coordinator_contract:{factory}", {})
         wire = RayWire(name, handle)
 
         async def program():
@@ -105,11 +163,7 @@ class OverRay:
             async def kill():
                 os.kill(pid, signal.SIGKILL)
 
-            replica = HostedReplica(name, wire, BOUNDS)
-            await prepare(replica)
-            await test(wire, replica, kill)
-
-        import ray
+            await use(wire, kill)
 
         try:
             asyncio.run(program())
@@ -342,6 +396,59 @@ def test_death_ends_a_call_that_waits_and_every_later_one(binding):
     binding.run(test)
 
 
+def groups(*numbers):
+    made = []
+    for number in numbers:
+        key = TrajectoryKey(PromptKey(0, number), 0)
+        response = Response(key, 1, 1, (1, 2, 3), (-0.1,) * 3, FinishReason.STOP, "replica-0")
+        made.append(Group(key.prompt, (1,), (ScoredResponse(response, 1.0),)))
+    return made
+
+
+def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(binding):
+    async def test(worker, kill):
+        report = await worker.compute(1, 7, 1, groups(1, 2))
+        assert (report.groups, report.tokens) == (2, 6)
+        both = await asyncio.gather(worker.compute(1, 7, 1, groups(2, 3)), worker.compute(1, 7, 1, groups(2, 3)))
+        assert sum(report.tokens for report in both) == 3
+        handovers = [await worker.hand_over(1, 7, 1, DESK) for _ in range(2)]
+        assert handovers[0] == handovers[1]
+        assert handovers[0].groups == tuple(PromptKey(0, number) for number in (1, 2, 3))
+        assert (handovers[0].step, handovers[0].term, handovers[0].version, handovers[0].tokens) == (7, 1, 1, 9)
+
+    binding.run_worker(test)
+
+
+def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(binding):
+    async def test(worker, kill):
+        with pytest.raises(WrongVersion, match="holds version 1, not 2"):
+            await worker.compute(2, 7, 2, groups(1))
+        await worker.compute(2, 7, 1, groups(1))
+        with pytest.raises(Refused, match="holds no sums of step 8"):
+            await worker.hand_over(2, 8, 1, DESK)
+        for late in (worker.compute(1, 7, 1, groups(1)), worker.hand_over(1, 7, 1, DESK), worker.release(1)):
+            with pytest.raises(StaleTerm, match="term 1 is over"):
+                await late
+        await worker.release(2)
+        with pytest.raises(Refused, match="holds no sums of step 7"):
+            await worker.hand_over(2, 7, 1, DESK)
+
+    binding.run_worker(test)
+
+
+def test_a_worker_that_dies_is_gone(binding):
+    async def test(worker, kill):
+        call = asyncio.create_task(worker.compute(1, 7, 1, groups(*range(300))))
+        await asyncio.sleep(0.3)
+        await kill()
+        with pytest.raises(PeerGone):
+            await call
+        with pytest.raises(PeerGone):
+            await worker.release(1)
+
+    binding.run_worker(test)
+
+
 @pytest.mark.engine
 def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     """Of one incarnation; the next incarnation of the machine has actors of its own."""
@@ -350,7 +457,10 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     from rljob_runtime.coordinator.actors import Places
     from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
 
-    job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
+    manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    manifest["spec"]["streamTraining"] = {"enabled": True}
+    manifest["spec"]["rollout"]["machines"] = 2
+    job = load(manifest)
     member = Member(machine="rollout-0", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
     places = Places(*[tmp_path] * 5)
     peer = "test_coordinator_contract:make_peer"
@@ -362,11 +472,11 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
             places,
             resource_of=lambda _: "rollout-0.1",
             bounds=BOUNDS,
-            factories=Factories(relay=peer, replica=peer),
+            factories=Factories(relay=peer, replica=peer, worker=peer),
         )
         asyncio.run(binding.rollout_machine(term, member, {}))
         machine = f"{job.name}/rollout-0.{member.incarnation}"
-        actors = [ray.get_actor(f"{machine}/{part}", job.name) for part in ("relay", "replica-0")]
+        actors = [ray.get_actor(f"{machine}/{part}", job.name) for part in ("relay", "worker", "replica-0")]
         return [ray.get(actor.call.remote("pid")).value for actor in actors], binding
 
     first, _ = found(1, member)

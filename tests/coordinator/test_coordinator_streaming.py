@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from rljob_api.status import FinishedOutcome, RoundKind
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import Refused, TrainReport
+from rljob_runtime.coordinator.protocols import ContributeReport, Refused, TrainReport
 from rljob_runtime.coordinator.roundlog import RoundLog
-from rljob_runtime.coordinator.streaming import Streaming
+from rljob_runtime.coordinator.streaming import Streamed, Streaming
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
+from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.rounds import Round, RoundPlan, Rules, Shape
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.simulation import clock
@@ -182,6 +183,7 @@ class Seat:
         if isinstance(outcome, Exception):
             raise outcome
         await asyncio.sleep(outcome)
+        return ContributeReport(step, len(groups), outcome)
 
     async def call(self, method):
         self.running += 1
@@ -199,14 +201,14 @@ def some(*numbers: int) -> list[Group]:
 def test_what_waits_goes_together_and_generation_end_stops_it():
     async def program():
         seat = Seat(1.0, 1.0, 9.0)
-        stream = Streaming(seat, 1, 1, most=3)
+        stream = Streaming(seat, 1, 1, 1, 3, Measured())
         stream.offer(some(1))
         await asyncio.sleep(0.5)
         stream.offer(some(2, 3))
         stream.offer(some(4, 5))
         await asyncio.sleep(2.0)
         stream.offer(some(6))
-        overlap = await stream.finish()
+        overlap = (await stream.finish()).overlap_seconds
         await stream.close()
         return [[group.prompt.index for group in call] for call in seat.calls], overlap
 
@@ -219,11 +221,11 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
 def test_after_a_failed_call_nothing_more_is_handed_over(error):
     async def program():
         seat = Seat(error)
-        stream = Streaming(seat, 1, 1, most=1)
+        stream = Streaming(seat, 1, 1, 1, 1, Measured())
         stream.offer(some(1, 2))
         await asyncio.sleep(1.0)
         stream.offer(some(3))
-        assert await stream.finish() == 0.0
+        assert await stream.finish() == Streamed()
         return len(seat.calls)
 
     assert clock.run(program()) == 1
@@ -232,10 +234,10 @@ def test_after_a_failed_call_nothing_more_is_handed_over(error):
 def test_what_is_asked_of_a_stream_that_is_off_is_nothing():
     async def program():
         seat = Seat()
-        stream = Streaming(seat, 1, 1, most=0)
+        stream = Streaming(seat, 1, 1, 1, 0, Measured())
         stream.offer(some(1))
         await asyncio.sleep(1.0)
-        assert await stream.finish() == 0.0
+        assert await stream.finish() == Streamed()
         return seat.calls
 
     assert clock.run(program()) == []
@@ -254,3 +256,16 @@ def test_the_figures_are_in_the_log_and_in_the_metrics(tmp_path):
     metrics.round(report.model_copy(update={"early_groups": 3, "overlap_seconds": 1.5}), trained)
     assert metrics.registry.get_sample_value("rljob_coordinator_early_groups_total") == 3
     assert metrics.registry.get_sample_value("rljob_coordinator_overlap_seconds_total") == 1.5
+    loan = {"lending": "Lent", "lent_machines": 2, "worker_groups": 5, "predicted_gain_seconds": 7.5}
+    lent = report.model_copy(update=loan)
+    metrics.round(lent, trained)
+    for name, value in (("lent_machines_total", 2), ("worker_groups_total", 5), ("predicted_gain_seconds", 7.5)):
+        assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == value
+    RoundLog(tmp_path / "log")(lent, trained)
+    line = json.loads((tmp_path / "log" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert [line[key] for key in ("lending", "lentMachines", "workerGroups", "predictedGainSeconds")] == [
+        "Lent",
+        2,
+        5,
+        7.5,
+    ]

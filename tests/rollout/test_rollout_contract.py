@@ -195,6 +195,7 @@ def test_stats_count_what_happened(engine: Engine) -> None:
     engine.step()
     assert engine.stats().running == 6
     assert 0 < engine.stats().kv_use < 1
+    assert engine.stats().kv_use * engine.stats().kv_tokens >= sum(len(r.token_ids) for r in asked) * 0.9
     while engine.busy:
         engine.step()
     after = engine.stats()

@@ -25,6 +25,8 @@ GRADIENT = (
     "[3-no std, tight clip-float64]",
 )
 EARLY = ("tests/training/test_training_early.py",)
+LENT = "tests/training/test_training_lent.py"
+LOANS = "tests/coordinator/test_coordinator_loans.py"
 CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
@@ -129,6 +131,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "sums = sums + other.sums",
         "sums = other.sums",
         EARLY,
+    ),
+    Mutant(
+        "overlapping contributions are added",
+        f"{RUNTIME}/training/contribution.py",
+        "if twice := groups & other.groups:",
+        "if twice := groups - groups:",
+        (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
+    ),
+    Mutant(
+        "a worker's count of tokens is believed",
+        f"{RUNTIME}/training/learner.py",
+        "if contribution.sums.tokens != tokens:",
+        "if tokens < 0:",
+        (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
+    ),
+    Mutant(
+        "sums of other weights are taken",
+        f"{RUNTIME}/training/handover.py",
+        "if published != (handover.version, done):",
+        "if published is None:",
+        (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
+    ),
+    Mutant(
+        "a worker computes with stale weights",
+        f"{RUNTIME}/training/lent.py",
+        "if self._computer is not None and self._loaded == version:",
+        "if self._computer is not None:",
+        (f"{LENT}::test_a_worker_computes_with_the_version_it_is_told",),
+    ),
+    Mutant(
+        "a lent machine is launched upon",
+        f"{RUNTIME}/coordinator/generation.py",
+        "names = self._herd.names(without=self._lender.lent)",
+        "names = self._herd.names()",
+        (f"{LOANS}::test_a_lent_machine_generates_nothing_until_the_next_round",),
     ),
     Mutant(
         "advantages are not centred",

@@ -35,6 +35,14 @@ def test_everything_that_can_happen_is_drawn():
     assert drawn == {(role, kind) for role, kinds in APPLICABLE.items() for kind in kinds}
 
 
+def test_workers_are_befallen_where_there_are_some():
+    def befallen(workers: bool) -> set[str]:
+        return {f.target for seed in range(500) for f in draw_plan(seed, 2, 1, 30.0, workers=workers).faults}
+
+    assert befallen(True) - befallen(False) == {"rollout-0/worker", "rollout-1/worker"}
+    assert role_of("rollout-0/worker") is Role.REPLICA
+
+
 def test_every_kind_and_role_is_there():
     assert {kind for kinds in APPLICABLE.values() for kind in kinds} == set(Kind)
     assert set(APPLICABLE) == set(Role)

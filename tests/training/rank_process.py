@@ -10,21 +10,27 @@ import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 from training_toys import FakePublisher
 
 from rljob_runtime.coordinator.protocols import PeerError, PeerGone
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.sums import Desk
 from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
 
 PATIENCE = 120
+KEY = b"an-authentic-relay-key-of-this-job"
+RELAY = RelaySettings(chunk_bytes=1024, heartbeat_seconds=2.0, rebuild_timeout_seconds=10.0)
 
 
-def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int) -> None:
+def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int, desk: Path | None) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size)
+    make_desk = None if desk is None else lambda: Desk(desk, KEY, RELAY, "127.0.0.1")
+    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size, make_desk=make_desk)
     while (command := pipe.recv()) is not None:
         method, arguments = command
         try:
@@ -37,11 +43,11 @@ def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int) -> 
 class ProcessRank:
     host = "127.0.0.1"
 
-    def __init__(self, settings: TrainerSettings, rank: int, size: int):
+    def __init__(self, settings: TrainerSettings, rank: int, size: int, desk: Path | None = None):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["rljob_runtime.training.trainer", "transformers.models.llama.modeling_llama"])
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, settings, rank, size), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, settings, rank, size, desk), daemon=True)
         self.process.start()
         theirs.close()
         # One thread: a call that nobody waits for any more still takes its own answer from the pipe.

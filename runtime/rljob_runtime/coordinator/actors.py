@@ -19,6 +19,9 @@ from rljob_api import RLJob
 from rljob_api.status import Member
 from rljob_runtime.coordinator.protocols import PeerError
 
+DELIVERY_SECONDS = 240.0
+"""A lent machine gives its sums up after that; below the bound of the call (`Bounds.gradients`), so that it tells."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -104,6 +107,7 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
     from rljob_runtime.relay.push import Publisher
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
+    from rljob_runtime.relay.sums import Desk
     from rljob_runtime.training.local_rank import LocalRank
     from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
 
@@ -121,11 +125,54 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
             incarnation=member.incarnation,
         )
 
-    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size), places.host))
+    def desk() -> Desk:
+        return Desk(
+            places.shared_memory / f"{member.machine}-desk",
+            read_key(places.relay_key),
+            RelaySettings.of(job.spec.relay),
+            places.host,
+            incarnation=member.incarnation,
+        )
+
+    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_desk=desk), places.host))
+
+
+def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[str, bytes]) -> Any:
+    """`loan_protocol.GradientWorker` in a thread of its own, with the weights of the machine's relay."""
+    import torch
+
+    from rljob_runtime.relay.relay import read_key
+    from rljob_runtime.relay.settings import RelaySettings
+    from rljob_runtime.relay.sums import Courier
+    from rljob_runtime.rollout.factory import write_model_files
+    from rljob_runtime.training.config import TrainingConfig
+    from rljob_runtime.training.lent import LentSettings, LentWorker
+    from rljob_runtime.training.local_rank import LocalRank
+
+    # It has the machine to itself: what generated there goes on elsewhere.
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    training = TrainingConfig.from_spec(job.spec)
+    settings = LentSettings(
+        training=training,
+        folder=write_model_files(model_files, places.scratch / "workers" / member.machine),
+        weights=places.shared_memory / member.machine,
+    )
+
+    def courier() -> Courier:
+        return Courier(
+            places.shared_memory / f"{member.machine}-sums",
+            read_key(places.relay_key),
+            RelaySettings.of(job.spec.relay),
+            training.compute_dtype,
+            DELIVERY_SECONDS,
+            incarnation=member.incarnation,
+        )
+
+    return RankPeer(LocalRank(LentWorker(member.machine, settings, courier)))
 
 
 class RankPeer:
-    """A rank in its thread, its methods as coroutines."""
+    """A rank, or a gradient worker, in its thread, its methods as coroutines."""
 
     def __init__(self, rank: Any) -> None:
         self._rank = rank

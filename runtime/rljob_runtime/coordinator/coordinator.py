@@ -22,6 +22,7 @@ from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
 from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
+from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.protocols import (
     Binding,
     ControlPlane,
@@ -40,6 +41,7 @@ from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.streaming import Streaming
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
+from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up
 from rljob_runtime.scheduling.rounds import PromptFate
 from rljob_runtime.scheduling.trajectory import Group
@@ -96,6 +98,7 @@ class Coordinator:
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
         self._generation: Generation | None = None
         self._prompts: PromptSource | None = None
+        self._measured = Measured(workers_per_trainer=settings.trainer_replicas)
         self._step: int | None = None
         self._patience_ends = 0.0
         self._setbacks = 0
@@ -277,6 +280,8 @@ class Coordinator:
         self._reporter.update(stage="Publishing")
         version = await self._publish(report.step)
         clock.published()
+        self._measured.broadcast.note(1, clock.part(2))
+        self._measured.lengths.extend(len(response.token_ids) for response in generation.responses.values())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
@@ -297,7 +302,11 @@ class Coordinator:
         """Until there are groups to train on. Raises `_Ended` when none of all the prompts that a round may draw makes
         one."""
         assert self._prompts is not None
-        streaming = Streaming(self._trainer, self._term, opened.plan.step, self._settings.stream_groups)
+        plan, measured = opened.plan, self._measured
+        streaming = Streaming(
+            self._trainer, self._term, plan.step, plan.version, self._settings.stream_groups, measured
+        )
+        lender = Lender(self._settings.lending, self._fleet, streaming, measured, plan.step)
         generation = self._generation = Generation(
             opened,
             draws,
@@ -309,12 +318,15 @@ class Coordinator:
             self._term,
             self._progress,
             streaming.offer,
+            lender,
+            measured,
         )
         self._wake()
         try:
             await generation.run()
             clock.generated()
-            clock.overlap = await streaming.finish()
+            clock.stream = await streaming.finish()
+            clock.loan = lender.decision
         finally:
             self._generation = None
             await streaming.close()

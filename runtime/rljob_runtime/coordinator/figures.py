@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.generation import Generation
 from rljob_runtime.coordinator.protocols import TrainReport
+from rljob_runtime.coordinator.streaming import Streamed
+from rljob_runtime.scheduling.lending import Decision
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
 from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
@@ -18,8 +21,8 @@ class RoundClock:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._marks: list[float] = []
-        self.overlap = 0.0
-        """Seconds that the trainer computed beside generation."""
+        self.stream = Streamed()
+        self.loan: Decision | None = None
 
     def start(self) -> None:
         self._marks = [self._clock()]
@@ -90,13 +93,21 @@ def round_report(
         early_groups=trained.early_groups,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
-        overlap_seconds=round(clock.overlap, 3),
         reward_seconds=round(scoring.seconds, 3),
         program_runs=programs or None,
         program_timeouts=scoring.timeouts if programs else None,
         shadow_timeouts=scoring.shadow_timeouts if programs else None,
         late_programs=scoring.late if programs else None,
+        overlap_seconds=round(clock.stream.overlap_seconds, 3),
+        lending=clock.loan.verdict.value if clock.loan is not None else None,
+        lent_machines=clock.stream.lent_machines,
+        worker_groups=clock.stream.worker_groups,
+        predicted_gain_seconds=_finite(clock.loan.gain if clock.loan is not None else None),
     )
+
+
+def _finite(seconds: float | None) -> float | None:
+    return round(seconds, 3) if seconds is not None and math.isfinite(seconds) else None
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -84,12 +84,13 @@ class Fleet:
 
     def replicas(self) -> dict[str, Replica]:
         """Replicas by name that hold the fleet's version."""
-        return {
-            replica.name: replica
-            for name in self.machines
-            for replica in self._machines[name].replicas
-            if self._machines[name].loaded == self.version and self.version is not None
-        }
+        return {replica.name: replica for machine in self.loaded() for replica in machine.replicas}
+
+    def loaded(self) -> list[Machine]:
+        """The machines whose replicas hold the fleet's version, by name."""
+        if self.version is None:
+            return []
+        return [self._machines[name] for name in self.machines if self._machines[name].loaded == self.version]
 
     def set_model_files(self, files: dict[str, bytes]) -> None:
         """What replicas need besides weights; machines are made once it is known."""
@@ -211,16 +212,17 @@ class Fleet:
         except PeerTimeout as error:
             machine.missed += 1
             if machine.missed >= self._settings.missed_beats:
-                self._lose_this(machine, "HeartbeatLost", error)
+                self.lose_this(machine, "HeartbeatLost", error)
         except StaleTerm:
             raise
         except PeerError as error:
-            self._lose_this(machine, "ProcessExited", error)
+            self.lose_this(machine, "ProcessExited", error)
         else:
             machine.missed = 0
             machine.note(status)
 
-    def _lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+        """As `lose`, if it is this one that sits there."""
         if self._seated(machine):
             self.lose(machine.name, reason, detail)
 
@@ -264,7 +266,7 @@ class Fleet:
         except StaleTerm:
             raise
         except PeerError as error:
-            self._lose_this(machine, loss_reason(error), error)
+            self.lose_this(machine, loss_reason(error), error)
 
     # --- weights ---
 
@@ -318,7 +320,7 @@ class Fleet:
         except StaleTerm:
             raise
         except PeerError as error:
-            self._lose_this(machine, loss_reason(error), error)
+            self.lose_this(machine, loss_reason(error), error)
         else:
             machine.joined = number
 
@@ -338,7 +340,7 @@ class Fleet:
                 moved = now
             elif now - moved > self._settings.rebuild_timeout:
                 # The first one without it is where the broadcast stands still.
-                self._lose_this(pending[0], "WeightsNotReceived", f"version {version}")
+                self.lose_this(pending[0], "WeightsNotReceived", f"version {version}")
             await asyncio.sleep(min(0.05, self._settings.heartbeat))
         return False
 
@@ -359,7 +361,7 @@ class Fleet:
         except StaleTerm:
             raise
         except PeerError as error:
-            self._lose_this(machine, "WeightsNotLoaded", error)
+            self.lose_this(machine, "WeightsNotLoaded", error)
         else:
             machine.loaded = version
             self._absolve(machine.name)

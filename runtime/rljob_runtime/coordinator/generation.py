@@ -10,25 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
+from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.protocols import (
     Delta,
     GenerateRequest,
     PeerError,
     PromptSource,
-    Replica,
     ReplicaReport,
     Rewards,
-    StaleTerm,
 )
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.scheduling.lending import Lendable, Unfinished
+from rljob_runtime.scheduling.loan_gain import Measured, Outlook
 from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
@@ -72,18 +73,6 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True)
-class _Polled:
-    replica: Replica
-    report: ReplicaReport
-
-
-@dataclass(frozen=True)
-class _PollFailed:
-    replica: Replica
-    error: PeerError
-
-
-@dataclass(frozen=True)
 class _Scored:
     response: Response
     reward: float | None
@@ -104,6 +93,8 @@ class Generation:
         term: int,
         on_progress: Callable[[float, Tally], None],
         on_groups: Callable[[Sequence[Group]], None],
+        lender: Lender,
+        measured: Measured,
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
@@ -116,13 +107,13 @@ class Generation:
         self._rewards = rewards
         self._store = store
         self._settings = settings
-        self._term = term
         self._on_progress = on_progress
         self._on_groups = on_groups
         self._partials = Partials()
-        self._inbox: asyncio.Queue[_Polled | _PollFailed | _Scored | None] = asyncio.Queue()
-        self._tracked: dict[str, Replica] = {}
-        self._pollers: dict[str, asyncio.Task[None]] = {}
+        self._inbox: asyncio.Queue[Polled | PollFailed | _Scored | None] = asyncio.Queue()
+        self._herd = Herd(fleet, term, settings, measured, self._inbox.put_nowait)
+        self._lender = lender
+        self._measured = measured
         self._scorers: set[asyncio.Task[None]] = set()
         self._unsaved: list[Tokens] = []
         self._interrupted = False
@@ -157,6 +148,7 @@ class Generation:
                     await self._handle(event)
                 await self._abort_losers()
                 self._tell_of_groups()
+                await self._lend()
                 now = asyncio.get_running_loop().time()
                 if now - flushed >= self._settings.flush:
                     flushed = now
@@ -186,8 +178,9 @@ class Generation:
         return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
 
     def _tell_of_groups(self) -> None:
-        """The groups that became final while others still generate. All of them is in the store by now."""
-        if not self.round.complete:
+        """The groups that became final while others still generate. All of them is in the store by now. At the round's
+        end the rest is the update's to compute, unless there are machines that share it."""
+        if not self.round.complete or self._lender.lent:
             self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
 
     def reward_figures(self) -> RewardFigures:
@@ -212,55 +205,31 @@ class Generation:
     async def _stand_down(self) -> None:
         """Keep what came, and have the replicas stop."""
         await self._flush()
-        leases = [
-            Launch(key, lease) for key in self.round.in_state(SampleState.RUNNING) if (lease := self.round.lease(key))
-        ]
-        await self._abort(leases)
+        await self._herd.abort(self._running())
 
     async def _end_tasks(self) -> None:
-        tasks = [*self._pollers.values(), *self._scorers]
-        for task in tasks:
+        await self._herd.close()
+        scorers = list(self._scorers)
+        for task in scorers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*scorers, return_exceptions=True)
 
     # --- replicas ---
 
     async def _track_replicas(self) -> None:
-        """What ran on replicas that left the fleet waits again, also where another one of the same name took the seat
-        between two looks; a newcomer is emptied of what a former coordinator left."""
+        """What ran on replicas that left the fleet waits again."""
         if not self._fleet_changed:
             return
         self._fleet_changed = False
-        present = self._fleet.replicas()
-        for name in [name for name, replica in self._tracked.items() if present.get(name) is not replica]:
-            del self._tracked[name]
-            self._pollers.pop(name).cancel()
+        for name in await self._herd.track(self.round.attempts()):
             self.round.lose(name)
-        fresh = [replica for name, replica in present.items() if name not in self._tracked]
-        if not fresh:
-            return
-        void = self.round.attempts()
-        await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
-        for replica in fresh:
-            self._tracked[replica.name] = replica
-            self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
-
-    async def _poll(self, replica: Replica) -> None:
-        after, boot = 0, None
-        while True:
-            try:
-                report = await replica.poll(self._term, after, self._settings.poll_wait)
-            except PeerError as error:
-                self._inbox.put_nowait(_PollFailed(replica, error))
-                return
-            if boot is not None and report.boot != boot:
-                self._inbox.put_nowait(_PollFailed(replica, PeerError("its process was started anew")))
-                return
-            boot, after = report.boot, report.cursor
-            self._inbox.put_nowait(_Polled(replica, report))
 
     async def _launch(self) -> None:
-        if not (launches := self.round.launch(list(self._tracked))):
+        names = self._herd.names(without=self._lender.lent)
+        if not names and self._lender.lent:
+            self._lender.recall()
+            names = self._herd.names()
+        if not (launches := self.round.launch(names)):
             return
         version, by_replica = self.round.plan.version, defaultdict(list)
         for launch in launches:
@@ -268,7 +237,7 @@ class Generation:
             by_replica[launch.lease.replica].append(self._request(launch))
         leases = [(launch.key, launch.lease) for launch in launches]
         await self._store.do(lambda store: store.launched(self._step, version, leases))
-        await asyncio.gather(*(self._submit(self._tracked[name], requests) for name, requests in by_replica.items()))
+        await self._herd.submit(by_replica)
 
     def _request(self, launch: Launch) -> GenerateRequest:
         prefix, _ = self._partials.tokens_of(launch.key)
@@ -288,37 +257,56 @@ class Generation:
             prefix_token_ids=prefix,
         )
 
-    async def _submit(self, replica: Replica, requests: list[GenerateRequest]) -> None:
-        await self._blaming(replica, replica.submit(self._term, requests))
-
     async def _abort_losers(self) -> None:
         """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
         if aborts := self.round.take_aborts():
             self.tally.aborted_responses += len(aborts)
-            await self._abort(aborts)
+            await self._herd.abort(aborts)
 
-    async def _abort(self, launches: Iterable[Launch]) -> None:
-        by_replica: dict[str, dict[TrajectoryKey, int]] = defaultdict(dict)
-        for launch in launches:
-            if launch.lease.replica in self._tracked:
-                by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
-        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
-        await asyncio.gather(
-            *(self._blaming(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
+    # --- loans ---
+
+    async def _lend(self) -> None:
+        """What a machine generates that is lent now goes on elsewhere, from the tokens that came."""
+        shape = self.round.plan.shape
+        lent = self._lender.look(len(self.responses), shape.groups * shape.group_size, self._outlook)
+        if lent:
+            moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in lent]
+            self.round.take_back(launch.key for launch in moved)
+            await self._herd.abort(moved)
+
+    def _outlook(self, computed_tokens: int) -> Outlook:
+        """The round as it stands, for a decision about a loan."""
+        ended = [len(response.token_ids) for response in self.responses.values()]
+        by_machine: dict[str, list[Unfinished]] = defaultdict(list)
+        for launch in self._running():
+            by_machine[machine_of(launch.lease.replica)].append(self._unfinished(launch.key))
+        stats: dict[str, list[int]] = defaultdict(list)
+        for name in self._herd.names():
+            stats[machine_of(name)].append(self._herd.kv_tokens(name))
+        machines = [
+            Lendable(name, sum(room), tuple(by_machine[name]), len(room)) for name, room in sorted(stats.items())
+        ]
+        waiting = [self._unfinished(key) for key in self.round.in_state(SampleState.WAITING)]
+        return Outlook(
+            machines=machines,
+            waiting=waiting,
+            lengths=[*ended, *self._measured.lengths],
+            max_tokens=self._settings.max_response_tokens,
+            backlog=max(0, sum(ended) - computed_tokens),
         )
 
-    async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
-        """A replica that fails a command is lost, and with it what it may or may not have taken on."""
-        try:
-            await call
-        except StaleTerm:
-            raise
-        except PeerError as error:
-            self._fleet.lose_replica(replica, "CommandFailed", error)
+    def _unfinished(self, key: TrajectoryKey) -> Unfinished:
+        prompt = self._prompts.prompt(key.prompt)
+        return Unfinished(len(prompt.token_ids), len(self._partials.tokens_of(key)[0]))
+
+    def _running(self) -> list[Launch]:
+        """What replicas generate now, with their leases."""
+        keys = self.round.in_state(SampleState.RUNNING)
+        return [Launch(key, lease) for key in keys if (lease := self.round.lease(key))]
 
     # --- events ---
 
-    async def _next_events(self) -> list[_Polled | _PollFailed | _Scored | None]:
+    async def _next_events(self) -> list[Polled | PollFailed | _Scored | None]:
         """Everything that has come, waiting for the first."""
         try:
             async with asyncio.timeout(self._settings.flush):
@@ -329,15 +317,13 @@ class Generation:
             events.append(self._inbox.get_nowait())
         return events
 
-    async def _handle(self, event: _Polled | _PollFailed | _Scored | None) -> None:
+    async def _handle(self, event: Polled | PollFailed | _Scored | None) -> None:
         match event:
-            case _Polled(replica, report):
+            case Polled(replica, report):
                 self.tally.note(replica.name, report)
                 await self._collect(replica.name, report)
-            case _PollFailed(_, error) if isinstance(error, StaleTerm):
-                raise error
-            case _PollFailed(replica, error):
-                self._fleet.lose_replica(replica, "ReplicaLost", error)
+            case PollFailed(replica, error):
+                self._herd.lose(replica, error)
             case _Scored(response, None):
                 await self._reward_failed(response)
             case _Scored(response, reward) if reward is not None:
@@ -355,7 +341,7 @@ class Generation:
                 broken.append(Launch(delta.key, Lease(replica, delta.attempt)))
         if broken:
             self.round.take_back(launch.key for launch in broken)
-            await self._abort(broken)
+            await self._herd.abort(broken)
         if finished:
             await self._finish(finished)
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rljob_runtime.coordinator.loan_protocol import ComputeReport, Handover
 from rljob_runtime.coordinator.protocols import (
     Chain,
     ContributeReport,
     GenerateRequest,
     PublishReport,
+    RelayMember,
     RelayStatus,
     ReplicaReport,
     TrainerState,
@@ -37,6 +39,8 @@ class Bounds:
     """Making an actor: importing an engine, loading a model or a checkpoint."""
     train: float = 7200.0
     """An update, a copy of the weights, a checkpoint: the trainer does one thing at a time."""
+    gradients: float = 300.0
+    """A lent machine computes a bounded number of groups, or brings its sums to the trainer."""
     join: float = 20.0
     """Until a machine that is a member shows up as a node."""
 
@@ -79,6 +83,28 @@ class HostedReplica:
         await self._wire.call(self._bounds.load, "load", term, version)
 
 
+class HostedWorker:
+    """A gradient worker at the end of a wire."""
+
+    def __init__(self, name: str, wire: Wire, bounds: Bounds) -> None:
+        self.name = name
+        self._wire = wire
+        self._bounds = bounds
+
+    async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
+        report: ComputeReport = await self._wire.call(
+            self._bounds.gradients, "compute", term, step, version, tuple(groups)
+        )
+        return report
+
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+        handover: Handover = await self._wire.call(self._bounds.gradients, "hand_over", term, step, number, desk)
+        return handover
+
+    async def release(self, term: int) -> None:
+        await self._wire.call(self._bounds.command, "release", term)
+
+
 class HostedRelay:
     """A relay at the end of a wire."""
 
@@ -108,6 +134,14 @@ class HostedTrainer:
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "contribute", term, step, tuple(groups))
+        return report
+
+    async def open_desk(self, term: int) -> RelayMember:
+        desk: RelayMember = await self._ranks.call(self._bounds.command, "open_desk", term)
+        return desk
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, handover, tuple(groups))
         return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from rljob_api.status import Member
+from rljob_runtime.coordinator.loan_protocol import GradientWorker
 from rljob_runtime.coordinator.protocols import (
     PeerError,
     PeerGone,
@@ -45,6 +46,10 @@ class Machine:
     @property
     def name(self) -> str:
         return self.member.machine
+
+    @property
+    def worker(self) -> GradientWorker | None:
+        return self.peers.worker
 
     def note(self, status: RelayStatus) -> None:
         """What its relay just answered."""

@@ -47,6 +47,17 @@ class CoordinatorMetrics:
         self._overlap = Counter(
             "rljob_coordinator_overlap_seconds", "Seconds of training beside generation.", registry=self.registry
         )
+        self._lent = Counter(
+            "rljob_coordinator_lent_machines", "Rollout machines lent to training.", registry=self.registry
+        )
+        self._worker_groups = Counter(
+            "rljob_coordinator_worker_groups", "Groups that lent machines computed.", registry=self.registry
+        )
+        self._gain = Gauge(
+            "rljob_coordinator_predicted_gain_seconds",
+            "What lending was last predicted to save in a round.",
+            registry=self.registry,
+        )
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
@@ -88,6 +99,10 @@ class CoordinatorMetrics:
         self._preemptions.inc(report.preemptions or 0)
         self._early.inc(report.early_groups or 0)
         self._overlap.inc(report.overlap_seconds or 0.0)
+        self._lent.inc(report.lent_machines or 0)
+        self._worker_groups.inc(report.worker_groups or 0)
+        if report.predicted_gain_seconds is not None:
+            self._gain.set(report.predicted_gain_seconds)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
         self._reward.set(report.reward or 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rljob_api import RLJob
 from rljob_api.status import Member, RuntimeStatus
@@ -18,6 +18,9 @@ from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Group, PromptKey, Sampling, TrajectoryKey
+
+if TYPE_CHECKING:
+    from rljob_runtime.coordinator.loan_protocol import GradientWorker, Handover
 
 
 class PeerError(Exception):
@@ -274,6 +277,15 @@ class Trainer(Protocol):
         last nor the next, or a step has several updates."""
         ...
 
+    async def open_desk(self, term: int) -> RelayMember:
+        """Where lent machines bring the sums of the next step; empty, and open until its update."""
+        ...
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        """Add what a lent machine brought, whole and once; `groups` are those that it summed. Raises `Refused`, with
+        nothing changed, for another term, step or version than those in hand, and for groups that are in already."""
+        ...
+
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         """The update that leads from `step - 1` to `step`. `groups` are all of the step's: those contributed before
         are not computed again, unless one of them is not named or has other contents; then none of them counts.
@@ -388,6 +400,8 @@ class RolloutMachine:
     relay: Relay
     seats: tuple[Replica, ...]
     accelerators_per_seat: int = 1
+    worker: GradientWorker | None = None
+    """None where the machine cannot be lent to training."""
 
     def leading(self, tensor_parallel: int) -> tuple[Replica, ...]:
         """The seats that generate in this layout. Raises `Refused` where it does not fit the machine."""

@@ -18,12 +18,15 @@ from rljob_api import RLJob
 from rljob_api.status import Member, Role
 from rljob_runtime.coordinator import protocols
 from rljob_runtime.coordinator.actors import Answer, Host, Places
-from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
+from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica, HostedWorker
+from rljob_runtime.coordinator.loan_protocol import GradientWorker
 from rljob_runtime.coordinator.protocols import PeerError, PeerGone, PeerTimeout, Refused, RolloutMachine, Trainer
+from rljob_runtime.coordinator.settings import lending_rules
 from rljob_runtime.scheduling.layouts import Seats
 
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
+WORKER = "worker"
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Factories:
     relay: str = "rljob_runtime.coordinator.actors:make_relay"
     replica: str = "rljob_runtime.coordinator.actors:make_replica"
     rank: str = "rljob_runtime.coordinator.actors:make_rank"
+    worker: str = "rljob_runtime.coordinator.actors:make_worker"
 
 
 class RayWire:
@@ -154,6 +158,7 @@ class RayBinding:
                 for name, wire in zip(names, wires, strict=True)
             ),
             seats.each,
+            await self._worker(member, model_files),
         )
 
     async def _share_accelerators(self, wires: Sequence[RayWire]) -> None:
@@ -163,12 +168,19 @@ class RayBinding:
         rest = [[device for devices in own[index:] for device in devices] for index in range(len(wires))]
         await asyncio.gather(*(wire.call(bound, "adopt", devices) for wire, devices in zip(wires, rest, strict=True)))
 
+    async def _worker(self, member: Member, model_files: dict[str, bytes]) -> GradientWorker | None:
+        """Made with the replicas, so that a loan finds it ready."""
+        if lending_rules(self._job) is None:
+            return None
+        wire = await self._actor(member, WORKER, self._factories.worker, model_files=model_files)
+        return HostedWorker(member.machine, wire, self._bounds)
+
     async def release(self, member: Member) -> None:
         """See `protocols.Binding.release`."""
         if member.role is Role.TRAINER:
             names = [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
         else:
-            names = ["relay", *self._seat_names()]
+            names = ["relay", WORKER, *self._seat_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
     def _seats(self) -> Seats:

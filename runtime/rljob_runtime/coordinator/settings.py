@@ -6,12 +6,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_api import RLJob
+from rljob_runtime.scheduling.lending import LendingRules
 from rljob_runtime.scheduling.retry import BackOff
 from rljob_runtime.scheduling.rounds import Rules, Shape
 from rljob_runtime.scheduling.tail_batching import Factors, times
 
 STREAM_GROUPS = 16
 """Enough to fill rows on every rank, few enough that another command to the trainer does not wait long."""
+
+
+def lending_rules(job: RLJob) -> LendingRules | None:
+    """When machines of this job are lent to training, or None where they cannot be: stream training is off, there is
+    one machine only, its engines hold the accelerators' memory, or a loss needs a reference model there."""
+    spec = job.spec
+    stream, rollout = spec.stream_training, spec.rollout
+    if (
+        stream.enabled is not True
+        or not stream.max_completed
+        or rollout.largest < 2
+        or rollout.accelerators_per_machine
+    ):
+        return None
+    if spec.algorithm.kl_coefficient > 0:
+        return None
+    return LendingRules(stream.min_completed, stream.max_completed)
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,8 @@ class Settings:
     """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
     stream_groups: int = 0
     """Finished groups that go to the trainer in one call while others still generate; 0: no stream training."""
+    lending: LendingRules | None = None
+    """When rollout machines are lent to training; None: never."""
     missed_beats: int = 3
     """Beats of a relay without an answer until its machine counts as lost."""
     poll_wait: float = 0.5
@@ -82,4 +102,5 @@ class Settings:
             tail_factors=Factors(tail.prompt_factor, tail.response_factor) if tail.enabled is True else None,
             max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
             stream_groups=STREAM_GROUPS if spec.stream_training.enabled is True else 0,
+            lending=lending_rules(job),
         )

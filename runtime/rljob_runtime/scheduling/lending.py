@@ -42,11 +42,12 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Lendable:
-    """A rollout machine: the tokens that the KV caches of all its engines hold, and what it generates now."""
+    """A rollout machine: the tokens that the KV caches of all its `engines` hold, and what it generates now."""
 
     name: str
     kv_tokens: int
     unfinished: tuple[Unfinished, ...] = ()
+    engines: int = 1
 
     @property
     def tokens_to_move(self) -> int:
@@ -100,7 +101,7 @@ class Lending:
         the round's update earlier; asked only if all else holds."""
         if self._lent:
             return Decision(Verdict.ONCE)
-        if not self._due(done, total):
+        if not self.due(done, total):
             return Decision(Verdict.NOT_NOW)
         self._looked = done
         loan = half_of(machines)
@@ -116,9 +117,10 @@ class Lending:
         self._lent = True
         return Decision(Verdict.LENT, loan, seconds)
 
-    def _due(self, done: int, total: int) -> bool:
+    def due(self, done: int, total: int) -> bool:
+        """Whether there is anything to decide now."""
         rules = self._rules
-        if not rules.min_completed * total <= done <= rules.max_completed * total:
+        if self._lent or not rules.min_completed * total <= done <= rules.max_completed * total:
             return False
         return self._looked is None or done - self._looked >= rules.look_every * total
 

@@ -17,6 +17,8 @@ from rljob_runtime.simulation.world import Site
 
 MAX_PROMPT_TOKENS = 2048
 BEAT_SECONDS = 5.0
+SUM_BYTES = 4
+"""Of a gradient's raw sum, for each parameter: fp32."""
 POLL_SECONDS = 60.0
 ROUND_SECONDS = 6 * 3600.0
 """A round that takes longer has come to a stop."""
@@ -37,6 +39,8 @@ class Cluster:
     """Further tensor parallel sizes that the machines can be laid out with, multiples of the first."""
     achieved: Achieved = VLLM_NVLINK
     assumptions: Assumptions = field(default=STANDARD)
+    lendable: bool = False
+    """Whether rollout machines can be lent to training."""
 
     def __post_init__(self) -> None:
         for size in (self.tensor_parallel, *self.wider):
@@ -73,6 +77,7 @@ class Cluster:
         chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
         return Site(
             replicas=self._seats.count,
+            lendable=self.lendable,
             engine=self.engine(),
             tensor_parallel=self.tensor_parallel,
             wider=tuple((size, self.engine(size)) for size in self.wider),
@@ -87,10 +92,13 @@ class Cluster:
         """Of the trainer. A token trained on takes 6 flops a parameter, recomputation more (attention's own flops,
         some per cent at these lengths, are left out)."""
         assumed = self.assumptions
-        flops = self.trainer_accelerators * self.accelerator.flops * assumed.model_flops_use.value
+        flops = self.accelerator.flops * assumed.model_flops_use.value
+        token = 6 * self.model.parameters * assumed.recompute_factor.value / flops
         return TrainerCosts(
             step=assumed.step_fixed_seconds.value,
-            token=6 * self.model.parameters * assumed.recompute_factor.value / flops,
+            token=token / self.trainer_accelerators,
+            lent_token=token / self.accelerators_per_machine,
+            bring=self.model.parameters * SUM_BYTES / assumed.relay_bandwidth.value,
             publish=self.weight_bytes / assumed.copy_bandwidth.value,
             checkpoint=self.model.parameters * assumed.optimizer_bytes.value / assumed.checkpoint_bandwidth.value,
         )

@@ -101,14 +101,46 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """A lent machine has summed these groups too, with weights of this content."""
+
+    machine: str
+    step: int
+    prompts: tuple[PromptKey, ...]
+    content: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A lent machine's sums lie at the trainer's desk."""
+
+    machine: str
+    step: int
+    groups: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Groups of an update whose gradients `worker` computed, with weights of this content."""
+
+    worker: str
+    content: int
+    prompts: tuple[PromptKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """The update that led to `step`, from weights with the content `before` to ones with `after`."""
+    """The update that led to `step`, from weights with the content `before` to ones with `after`. `parts`: what its
+    gradient was added up from."""
 
     step: int
     groups: tuple[Group, ...] = field(repr=False)
     before: int
     after: int
     since: float
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +226,8 @@ Event = (
     | Received
     | Restored
     | Contributed
+    | Summed
+    | Brought
     | Trained
     | Published
     | Checkpointed

@@ -37,6 +37,7 @@ class Role(StrEnum):
     """What a fault may befall."""
 
     REPLICA = "replica"
+    """Or a gradient worker beside it."""
     RELAY = "relay"
     TRAINER = "trainer"
     REWARDS = "rewards"
@@ -65,7 +66,7 @@ def role_of(target: str) -> Role:
     """`rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a role's own name. Raises
     `ValueError`."""
     patterns = (
-        (r"rollout-\d+/replica-\d+", Role.REPLICA),
+        (r"rollout-\d+/(replica-\d+|worker)", Role.REPLICA),
         (r"rollout-\d+/relay", Role.RELAY),
         (r"rollout-\d+|trainer-0", Role.MACHINE),
     )
@@ -76,7 +77,7 @@ def role_of(target: str) -> Role:
         return Role(target)
     raise ValueError(
         f"target {target!r} is nothing here; trainer, rewards, coordinator, api, trainer-0, rollout-0, "
-        "rollout-0/relay or rollout-0/replica-0 would be right"
+        "rollout-0/relay, rollout-0/worker or rollout-0/replica-0 would be right"
     )
 
 
@@ -154,13 +155,19 @@ BURST_SHARE, BURST_SECONDS = 0.5, 2.0
 
 
 def draw_plan(
-    seed: int, machines: int, replicas: int, horizon: float, most: int = 8, longest: float = 40.0
+    seed: int,
+    machines: int,
+    replicas: int,
+    horizon: float,
+    most: int = 8,
+    longest: float = 40.0,
+    workers: bool = False,
 ) -> FaultPlan:
     """From one to `most` faults. Every role is as likely as the next; crashes are likelier than other kinds. Half of
     the faults come within seconds of another one, the rest anywhere before `horizon` seconds. Durations are spread over
     the scales, from a tenth of a second to `longest`."""
     drawn = random.Random(f"{seed}/faults")
-    targets = targets_of(machines, replicas)
+    targets = targets_of(machines, replicas, workers)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
         role = drawn.choice(list(Role))
@@ -174,11 +181,12 @@ def draw_plan(
     return FaultPlan(tuple(sorted(faults)))
 
 
-def targets_of(machines: int, replicas: int) -> dict[Role, list[str]]:
-    """Everything that a fault may befall in a job of this size."""
+def targets_of(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:
+    """Everything that a fault may befall in a job of this size, with gradient workers or without."""
     names = [f"rollout-{index}" for index in range(machines)]
+    beside = [f"{name}/worker" for name in names] if workers else []
     return {
-        Role.REPLICA: [f"{name}/replica-{index}" for name in names for index in range(replicas)],
+        Role.REPLICA: [f"{name}/replica-{index}" for name in names for index in range(replicas)] + beside,
         Role.RELAY: [f"{name}/relay" for name in names],
         Role.TRAINER: ["trainer"],
         Role.REWARDS: ["rewards"],

@@ -5,6 +5,8 @@
 - trained once: no response is in the weights' history twice, and the store's history is the trainer's;
 - one version: all tokens of a response are of the weights that its version names, and these are the weights that the
   update starts from;
+- one gradient: every group of an update is in exactly one of the parts that its gradient was added up from, and all
+  of them were computed with the weights that the update starts from;
 - whole groups: an update sees a prompt's responses in full number or not at all;
 - one lease: nobody else generates under an attempt that was given away;
 - no progress lost: a restart loses no update behind the newest checkpoint and no token that the store holds;
@@ -165,12 +167,28 @@ class Invariants:
         self._expect(
             not again and len(set(ids)) == len(ids), "trained once", f"step {event.step} trains {again or ids} again"
         )
+        self._one_gradient(event)
         for group in event.groups:
             self._whole(group)
             self._of_one_version(group, event.before)
         self._history.append(ids)
         self._contents.append(event.after)
         self._trained.update(ids)
+
+    def _one_gradient(self, event: Trained) -> None:
+        summed = Counter(prompt for part in event.parts for prompt in part.prompts)
+        wanted = Counter(group.prompt for group in event.groups)
+        self._expect(
+            summed == wanted,
+            "one gradient",
+            f"step {event.step}: {summed - wanted} too much, {wanted - summed} too little",
+        )
+        for part in event.parts:
+            self._expect(
+                part.content == event.before,
+                "one gradient",
+                f"step {event.step}: {part.worker} computed with other weights",
+            )
 
     def _whole(self, group: Group) -> None:
         keys = {scored.response.key for scored in group.responses}

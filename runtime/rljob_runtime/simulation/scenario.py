@@ -160,4 +160,5 @@ def draw_scenario(seed: int) -> Scenario:
 
 def plan_of(scenario: Scenario) -> FaultPlan:
     """The faults of a seed's scenario."""
-    return draw_plan(scenario.seed, scenario.machines, scenario.site.replicas, scenario.horizon)
+    site = scenario.site
+    return draw_plan(scenario.seed, scenario.machines, site.replicas, scenario.horizon, workers=site.lendable)

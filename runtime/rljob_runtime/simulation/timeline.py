@@ -12,6 +12,7 @@ from typing import Any
 
 from rljob_runtime.simulation.events import (
     Aborted,
+    Brought,
     Checkpointed,
     Contributed,
     CoordinatorEnded,
@@ -29,6 +30,7 @@ from rljob_runtime.simulation.events import (
     Restored,
     Scored,
     Submitted,
+    Summed,
     Trained,
 )
 
@@ -70,6 +72,10 @@ class Timeline:
                 self._span("trainer", f"train step {step}", since, groups=len(groups))
             case Contributed(step, prompts, since):
                 self._span("trainer", f"gradients of step {step}", since, groups=len(prompts))
+            case Summed(machine, step, prompts, _, since):
+                self._span(f"{machine}/worker", f"gradients of step {step}", since, groups=len(prompts))
+            case Brought(machine, step, groups, since):
+                self._span(f"{machine}/worker", f"bring the sums of step {step}", since, groups=groups)
             case Published(version, step, _, since):
                 self._span("trainer", f"publish version {version}", since, step=step)
             case Checkpointed(step, since):

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rljob_runtime.coordinator.loan_protocol import Handover
 from rljob_runtime.coordinator.protocols import (
     Chain,
     ContributeReport,
     PublishReport,
     Refused,
+    RelayMember,
     TrainerState,
     TrainReport,
 )
@@ -19,6 +21,7 @@ from rljob_runtime.simulation.events import (
     Checkpointed,
     Contributed,
     Observe,
+    Part,
     Published,
     Restored,
     Trained,
@@ -28,6 +31,8 @@ from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import Pace, loop_time
 from rljob_runtime.simulation.relays import Network
 from rljob_runtime.simulation.tokens import digest
+
+TRAINER = "trainer"
 
 History = tuple[tuple[str, ...], ...]
 """The ids of each update, in order."""
@@ -50,7 +55,37 @@ class TrainerCosts:
     step: float = 2.0
     token: float = 0.0
     publish: float = 0.0
+    lent_token: float = 0.0
+    """Of a lent machine, for each token that it sums."""
+    bring: float = 0.0
+    """A lent machine's sums, from it to the trainer."""
     checkpoint: float = 0.0
+
+
+@dataclass(frozen=True)
+class Early:
+    """Sums that are in before their update: whose, with weights of what content, over which groups."""
+
+    worker: str
+    content: int
+    groups: tuple[Group, ...]
+
+
+class Desk:
+    """Where lent machines bring their sums: the newest contribution, and the weights that it was computed with."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing lies here."""
+        self.number, self.content = 0, 0
+
+    def put(self, number: int, content: int) -> None:
+        """A contribution came in. Raises `Refused` for a number that is not above the one that lies here."""
+        if number < self.number:
+            raise Refused(f"contribution {number} is older than {self.number}")
+        self.number, self.content = number, content
 
 
 def tokens_of(groups: Sequence[Group]) -> int:
@@ -82,8 +117,9 @@ class SimulatedTrainer:
         self._restored = f"step-{self._step}" if self._step else None
         self._started = False
         self._published: tuple[int, int] | None = None
-        self._early: dict[PromptKey, Group] = {}
-        """Groups of the next step whose gradients are in."""
+        self.desk = Desk()
+        self._early: list[Early] = []
+        """Whose gradients of groups of the next step are in."""
 
     async def start(self, term: int) -> TrainerState:
         self._office.check(term)
@@ -101,32 +137,66 @@ class SimulatedTrainer:
                 return ContributeReport(step, 0, 0.0)
             if step != self._step + 1:
                 raise Refused(f"step {step} takes no groups: {self._step} are done")
-            if any(self._early.get(group.prompt, group) != group for group in groups):
-                self._early = {}
-            fresh = [group for group in groups if group.prompt not in self._early]
+            if any(self._held().get(group.prompt, group) != group for group in groups):
+                self._early = []
+            fresh = [group for group in groups if group.prompt not in self._held()]
             since, seconds = loop_time(), tokens_of(fresh) * self._costs.token
             await self._pace.sleep(seconds)
-            self._early.update((group.prompt, group) for group in fresh)
             if fresh:
+                self._early.append(Early(TRAINER, digest(self.history), tuple(fresh)))
                 self._observe(Contributed(step, tuple(group.prompt for group in fresh), since))
-            return ContributeReport(step, len(self._early), seconds)
+            return ContributeReport(step, len(self._held()), seconds)
+
+    async def open_desk(self, term: int) -> RelayMember:
+        self._office.check(term)
+        self.desk.clear()
+        return RelayMember("desk", 0, TRAINER, 1)
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        self._office.check(term)
+        async with self._busy:
+            step = handover.step
+            if step == self._step:
+                return ContributeReport(step, 0, 0.0)
+            if (handover.term, step) != (term, self._step + 1):
+                raise Refused(f"a contribution of term {handover.term} to step {step}: {self._step} are done")
+            if self._published != (handover.version, self._step):
+                raise Refused(f"a contribution with version {handover.version}; {self._published} is at hand")
+            if self.desk.number != handover.number:
+                raise Refused(f"contribution {handover.number} is expected; the desk holds {self.desk.number}")
+            if {group.prompt for group in groups} != set(handover.groups):
+                raise Refused(f"{handover.worker} contributes other groups than are expected")
+            known = [group.prompt in self._held() for group in groups]
+            if any(known) and not all(known):
+                raise Refused(f"a part of what {handover.worker} contributes is in already")
+            if not any(known):
+                self._early.append(Early(handover.worker, self.desk.content, tuple(groups)))
+            return ContributeReport(step, len(self._held()), 0.0)
+
+    def _held(self) -> dict[PromptKey, Group]:
+        return {group.prompt: group for early in self._early for group in early.groups}
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         self._office.check(term)
         async with self._busy:
             if step not in (self._step, self._step + 1):
                 raise Refused(f"step {step} is not the next: {self._step} are done")
-            early = self._early if {group.prompt: group for group in groups}.items() >= self._early.items() else {}
-            missing = tokens_of([group for group in groups if group.prompt not in early])
-            seconds = self._costs.step + missing * self._costs.token
+            if not {group.prompt: group for group in groups}.items() >= self._held().items():
+                self._early = []
+            early = self._held()
+            late = tuple(group for group in groups if group.prompt not in early)
+            seconds = self._costs.step + tokens_of(late) * self._costs.token
             if step > self._step:
-                self._early = {}
                 since, before = loop_time(), digest(self.history)
+                parts = [*self._early, *([Early(TRAINER, before, late)] if late else ())]
+                self._early = []
                 await self._pace.sleep(seconds)
                 ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
                 self.history = (*self.history, ids)
                 self._step = step
-                self._observe(Trained(step, tuple(groups), before, digest(self.history), since))
+                self.desk.clear()
+                told = tuple(Part(p.worker, p.content, tuple(group.prompt for group in p.groups)) for p in parts)
+                self._observe(Trained(step, tuple(groups), before, digest(self.history), since, told))
             return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens_of(groups), seconds, len(early))
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:

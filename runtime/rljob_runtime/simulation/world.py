@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica, HostedTrainer
+from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica, HostedTrainer, HostedWorker
 from rljob_runtime.coordinator.protocols import PeerTimeout, RolloutMachine, Trainer
 from rljob_runtime.simulation.events import Observe, ProcessEnded, ProcessStarted, unobserved
 from rljob_runtime.simulation.pace import Pace
 from rljob_runtime.simulation.relays import Network, SimulatedRelay, Weights
 from rljob_runtime.simulation.replica import EngineKind, Lengths, SimulatedReplica, steady
-from rljob_runtime.simulation.trainer import SimulatedTrainer, TrainerCosts, TrainerDisk
+from rljob_runtime.simulation.trainer import TRAINER, Desk, SimulatedTrainer, TrainerCosts, TrainerDisk
 from rljob_runtime.simulation.wire import Condition, Life, Process, SimulatedWire, Trouble
+from rljob_runtime.simulation.worker import SimulatedWorker
 
-TRAINER = "trainer"
-SHORT_BOUNDS = Bounds(command=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0)
+SHORT_BOUNDS = Bounds(command=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0)
 """For jobs whose rounds take seconds."""
 
 
@@ -32,6 +32,8 @@ class Site:
 
     replicas: int = 1
     """On each rollout machine, in its first layout."""
+    lendable: bool = False
+    """Whether there is a gradient worker on each of them."""
     engine: EngineKind = field(default_factory=lambda: steady(0.02))
     tensor_parallel: int = 1
     """Of the first layout, the smallest; `engine` is its."""
@@ -149,7 +151,8 @@ class World:
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         name = member.machine
         parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]
-        await self._expect(f"{name}.{member.incarnation}", f"{name}/relay", *parts)
+        workers = [f"{name}/worker"] if self.site.lendable else []
+        await self._expect(f"{name}.{member.incarnation}", f"{name}/relay", *parts, *workers)
         if name in self._gates:
             await self._gates[name].wait()
         relay = self.process(f"{name}/relay") or self._start_relay(name)
@@ -159,6 +162,7 @@ class World:
             HostedRelay(name, self._wire(relay), self.site.bounds),
             tuple(HostedReplica(process.name, self._wire(process), self.site.bounds) for process in replicas),
             self.site.tensor_parallel,
+            self._worker(name) if self.site.lendable else None,
         )
 
     async def release(self, member: Member) -> None:
@@ -195,6 +199,30 @@ class World:
             observe=self._observe,
         )
         return self._start(name, replica, pace)
+
+    def _worker(self, machine: str) -> HostedWorker:
+        name, pace = f"{machine}/worker", Pace()
+        process = self.process(name) or self._start(
+            name,
+            SimulatedWorker(
+                machine,
+                self.machine(machine).weights,
+                lambda: self._desk_from(machine),
+                self.costs,
+                pace,
+                self._observe,
+            ),
+            pace,
+        )
+        return HostedWorker(machine, self._wire(process), self.site.bounds)
+
+    def _desk_from(self, machine: str) -> Desk | None:
+        """The trainer's desk, where a connection from this machine reaches it."""
+        trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
+        if trainer is None or worker is None or any(p.suffers(Trouble.CUT) for p in (trainer, worker)):
+            return None
+        peer: SimulatedTrainer = trainer.peer
+        return peer.desk
 
     def _start(self, name: str, peer: object, pace: Pace) -> Process:
         machine = self.machine(name.partition("/")[0])

@@ -12,7 +12,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rljob_runtime.coordinator.protocols import Chain, ContributeReport, PublishReport, TrainerState, TrainReport
+from rljob_runtime.coordinator.loan_protocol import Handover
+from rljob_runtime.coordinator.protocols import (
+    Chain,
+    ContributeReport,
+    PublishReport,
+    RelayMember,
+    TrainerState,
+    TrainReport,
+)
 from rljob_runtime.scheduling.trajectory import Group
 
 
@@ -49,6 +57,16 @@ class TrainerGroup:
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         """Gradients of finished groups, by all ranks together."""
         report: ContributeReport = await self._all("contribute", term, step, tuple(groups))
+        return report
+
+    async def open_desk(self, term: int) -> RelayMember:
+        """Rank 0's."""
+        desk: RelayMember = await self._all("open_desk", term)
+        return desk
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        """Rank 0 reads, all keep their shards."""
+        report: ContributeReport = await self._all("accept", term, handover, tuple(groups))
         return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:

@@ -7,28 +7,23 @@ import logging
 import time
 from collections.abc import Sequence
 
-import torch
-
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.contribution import Contribution, combine, normalise, take_gradients
+from rljob_runtime.training.contribution import Contribution, combine, normalise
 from rljob_runtime.training.early import EarlySums
-from rljob_runtime.training.loss import Sums, policy_loss
+from rljob_runtime.training.gradients import GradientComputer
+from rljob_runtime.training.loss import Sums
 from rljob_runtime.training.model import Policy
 from rljob_runtime.training.optimizer import MasterOptimizer, Update
-from rljob_runtime.training.packing import Block, MicroBatch, block_of, lay_out, minibatches, plan_rows, share_rows
+from rljob_runtime.training.packing import Block, minibatches
 from rljob_runtime.training.sharding import RankGroup
 
 log = logging.getLogger(__name__)
 
-WORKER = "trainer"
-"""The name under which the trainer's own contributions count."""
 
-
-class Learner:
-    """Computes contributions with `policy` and applies them by `optimizer`. All ranks call the same methods with the
-    same groups; each takes its share of the rows."""
+class Learner(GradientComputer):
+    """Computes contributions, takes those of others, and applies them by `optimizer`."""
 
     def __init__(
         self,
@@ -39,23 +34,15 @@ class Learner:
         reference: Policy | None = None,
         ranks: RankGroup | None = None,
     ):
-        if config.kl_coefficient > 0 and reference is None:
-            raise ValueError("kl_coefficient is above 0, so a reference model is needed")
-        self.policy = policy
+        super().__init__(policy, config, reference=reference, ranks=ranks)
         self.optimizer = optimizer
-        self.config = config
-        self.reference = reference
-        self.ranks = ranks or RankGroup()
         self._early: EarlySums | None = None
 
     def take_early(self, step: int, groups: Sequence[Group]) -> int:
         """Compute the raw gradient sums of those of `groups` that are not in yet, for `train(step)` to begin with; how
         many groups of the step are in now. Costs the memory of a second gradient. Raises `ValueError` for groups that
         cannot be trained on, and where several updates are made of a step: all but the first see other weights."""
-        if self.config.minibatches > 1:
-            raise ValueError(
-                f"minibatches is {self.config.minibatches}: gradients can be computed early where a step is one update"
-            )
+        self._expect_one_update()
         blocks = self.prepare(groups)
         early = self._early_of(step)
         if early is not None and not early.agrees_with(blocks):
@@ -67,6 +54,28 @@ class Learner:
             early = self._early = early.plus(fresh, contribution) if early else EarlySums(fresh, contribution)
         assert early is not None, "prepare refuses to have no groups"
         return len(early.blocks)
+
+    def accept(self, step: int, groups: Sequence[Group], contribution: Contribution) -> int:
+        """Take the sums that another worker made of exactly these groups, whole and once: a repetition adds nothing.
+        How many groups of the step are in now. Raises `ValueError`, with nothing changed, when a part of them is in
+        already, for another step, and for a count of tokens or groups that is not that of the groups."""
+        self._expect_one_update()
+        blocks = self.prepare(groups)
+        if contribution.step != step or contribution.groups != blocks.keys():
+            raise ValueError(
+                f"{contribution.worker} contributes {len(contribution.groups)} groups of step {contribution.step}; "
+                f"{len(blocks)} of step {step} are expected"
+            )
+        tokens = sum(len(sample.token_ids) for block in blocks.values() for sample in block.samples)
+        if contribution.sums.tokens != tokens:
+            raise ValueError(
+                f"{contribution.worker} has summed {contribution.sums.tokens} tokens; its groups have {tokens}"
+            )
+        early = self._early_of(step)
+        if early is not None and not early.missing(blocks) and early.agrees_with(blocks):
+            return len(early.blocks)
+        self._early = early.plus(blocks, contribution) if early else EarlySums(blocks, contribution)
+        return len(self._early.blocks)
 
     def train(self, step: int, groups: Sequence[Group]) -> TrainReport:
         """The update of `step` from all its groups; what `take_early` has of them is not computed again. Raises
@@ -88,6 +97,12 @@ class Learner:
             parts.append(total.sums)
         return self._report(step, parts, updates, len(early.blocks) if early else 0, time.monotonic() - began)
 
+    def _expect_one_update(self) -> None:
+        if self.config.minibatches > 1:
+            raise ValueError(
+                f"minibatches is {self.config.minibatches}: gradients can be computed early where a step is one update"
+            )
+
     def _early_of(self, step: int) -> EarlySums | None:
         """What came early, if it is of this step: every step has weights of its own."""
         return self._early if self._early is not None and self._early.total.step == step else None
@@ -98,59 +113,6 @@ class Learner:
             return self.contribute(step, blocks)
         missing = early.missing(blocks)
         return combine([early.total, self.contribute(step, missing)]) if missing else early.total
-
-    def prepare(self, groups: Sequence[Group]) -> dict[PromptKey, Block]:
-        """Blocks with advantages, in the order of their prompts. Raises `ValueError` naming what is wrong with a
-        group."""
-        if not groups:
-            raise ValueError("no groups to train on")
-        blocks: dict[PromptKey, Block] = {}
-        for group in sorted(groups, key=lambda g: g.prompt):
-            if group.prompt in blocks:
-                raise ValueError(f"group {group.prompt} comes twice")
-            blocks[group.prompt] = block_of(group, by_std=self.config.advantages_by_std)
-        highest = max(max(block.highest_token for block in blocks.values()), 0)
-        if highest >= self.policy.vocabulary:
-            raise ValueError(f"token {highest} is outside the model's vocabulary of {self.policy.vocabulary}")
-        return blocks
-
-    def contribute(self, step: int, blocks: dict[PromptKey, Block], *, term: int = 0) -> Contribution:
-        """The raw gradient of `blocks`, computed by all ranks together (a sharded sum when there are several)."""
-        # A computation that broke off may have left a part of its gradient.
-        self.policy.model.zero_grad(set_to_none=True)
-        work = sum(block.tokens for block in blocks.values())
-        # Ranks share the work even where all of it would fit into one row.
-        budget = min(self.config.max_tokens_per_microbatch, -(-work // self.ranks.size))
-        rows = share_rows(plan_rows(blocks.values(), budget), self.ranks.size)[self.ranks.rank]
-        sums = Sums()
-        for row in rows:
-            batch = lay_out(row, self.config.aggregation)
-            sums = sums + self._backward(batch.to(self.policy.device, self.policy.dtype))
-        return Contribution(
-            step=step,
-            worker=WORKER,
-            term=term,
-            groups=frozenset(blocks),
-            gradients=take_gradients(self.policy.model),
-            sums=self.ranks.sum(sums),
-        )
-
-    def _backward(self, batch: MicroBatch) -> Sums:
-        """Add the raw gradient of one row to the parameters' gradients."""
-        reference = self.reference.frozen_logprobs(batch) if self.reference else None
-        logprobs, entropy = self.policy.logprobs(batch)
-        loss, sums = policy_loss(
-            logprobs,
-            batch.behaviour,
-            batch.advantages,
-            batch.weights,
-            self.config,
-            reference=reference,
-            entropy=entropy,
-            sequences=batch.sequences,
-        )
-        torch.autograd.backward(loss)
-        return sums
 
     def _report(
         self, step: int, parts: list[Sums], updates: list[Update], early_groups: int, seconds: float

@@ -1,4 +1,4 @@
-"""A trainer rank in a thread of this process."""
+"""A trainer rank, or a lent machine's worker, in a thread of this process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from rljob_runtime.training.lent import LentWorker
 from rljob_runtime.training.trainer import TrainerRank
 
 
 class LocalRank:
     """A rank in a thread of its own."""
 
-    def __init__(self, rank: TrainerRank, host: str = "127.0.0.1"):
+    def __init__(self, rank: TrainerRank | LentWorker, host: str = "127.0.0.1"):
         self.host = host
         self._rank = rank
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"trainer-{rank.rank}")
+        name = f"trainer-{rank.rank}" if isinstance(rank, TrainerRank) else f"worker-{rank.name}"
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Run a method in the rank's thread. A caller that gives up leaves it running; the next call waits for it."""

@@ -54,6 +54,20 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32, device: str 
     return ready
 
 
+def empty_model(folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
+    """The model that the `config.json` of a folder describes, as `load_model` makes it, before it has weights. Raises
+    `UnsupportedModel`."""
+    attention.register()
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        check_supported(config)
+        made: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention.NAME)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedModel(f"cannot make a causal language model of {folder}: {error}") from error
+    ready: PreTrainedModel = made.to(device).eval()
+    return ready
+
+
 class Policy:
     """Token logprobs of a model at a sampling temperature.
 

@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
 
+from rljob_runtime.coordinator.loan_protocol import Handover
 from rljob_runtime.coordinator.protocols import (
     Chain,
     ContributeReport,
     PublishReport,
     Refused,
+    RelayMember,
     StaleTerm,
     TrainerState,
     TrainReport,
@@ -31,6 +33,7 @@ from rljob_runtime.training import randomness, snapshot
 from rljob_runtime.training.checkpoint import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.export import write_model
+from rljob_runtime.training.handover import SumsDesk, check_standing, contribution_of, read_whole
 from rljob_runtime.training.identity import ModelIdentity
 from rljob_runtime.training.learner import Learner
 from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
@@ -132,11 +135,14 @@ class TrainerRank:
         *,
         rank: int = 0,
         size: int = 1,
+        make_desk: Callable[[], SumsDesk] | None = None,
     ):
         self.settings = settings
         self.rank = rank
         self.size = size
         self._make_publisher = make_publisher
+        self._make_desk = make_desk
+        self._desk: SumsDesk | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
         self._term = 0
         self._meeting: TCPStore | None = None
@@ -181,6 +187,31 @@ class TrainerRank:
             raise Refused(f"step {step} cannot take groups early: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began)
 
+    def open_desk(self, term: int) -> RelayMember | None:
+        """Where lent machines bring their sums, until the next update; what lay there is forgotten. Rank 0's answer."""
+        session = self._session(term)
+        if not session.ranks.leads:
+            return None
+        if self._make_desk is None:
+            raise Refused("this trainer has no desk: it takes no contributions of others")
+        self._close_desk()
+        self._desk = self._desk or self._make_desk()
+        return self._desk.open()
+
+    def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        """Add the contribution that lies at the desk, whole and once."""
+        session, began = self._session(term), time.monotonic()
+        done, step, parameters = session.position.step, handover.step, session.optimizer.compute
+        if step == done:
+            return ContributeReport(step, 0, 0.0)
+        check_standing(handover, term, done, session.published)
+        whole = self._lead(lambda: read_whole(self._desk, handover, parameters), lambda: None) or {}
+        try:
+            held = session.learner.accept(step, groups, contribution_of(handover, whole, parameters, session.ranks))
+        except ValueError as error:
+            raise Refused(f"a contribution to step {step} is not taken: {error}") from error
+        return ContributeReport(step, held, time.monotonic() - began)
+
     def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         """The update that leads from `step - 1` to `step`; one that is done answers its report again."""
         session = self._session(term)
@@ -194,6 +225,7 @@ class TrainerRank:
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
         session.position = snapshot.Position(step, report)
+        self._close_desk()
         return report
 
     def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
@@ -241,7 +273,12 @@ class TrainerRank:
             if self._started.publisher:
                 self._started.publisher.close()
             self._started.ranks.close()
+        self._close_desk()
         self._started = self._meeting = None
+
+    def _close_desk(self) -> None:
+        if self._desk is not None:
+            self._desk.close()
 
     def _check(self, term: int) -> None:
         if term < self._term:

@@ -1,0 +1,163 @@
+"""The replicas of a generation stage: one poller each, commands to them, and which of them may be given work.
+
+A replica that fails a call is lost, and with it what it may or may not have taken on: the fleet hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.protocols import (
+    EngineStats,
+    GenerateRequest,
+    PeerError,
+    Replica,
+    ReplicaReport,
+    StaleTerm,
+)
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.loan_gain import Measured
+from rljob_runtime.scheduling.rounds import Launch
+from rljob_runtime.scheduling.trajectory import TrajectoryKey
+
+
+@dataclass(frozen=True)
+class Polled:
+    replica: Replica
+    report: ReplicaReport
+
+
+@dataclass(frozen=True)
+class PollFailed:
+    replica: Replica
+    error: PeerError
+
+
+@dataclass(frozen=True)
+class _Look:
+    at: float
+    stats: EngineStats
+
+
+LOOK_SECONDS = 0.2
+
+
+class Herd:
+    """`post` is given what the pollers hear; what engines are seen to do goes to `measured`."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        term: int,
+        settings: Settings,
+        measured: Measured,
+        post: Callable[[Polled | PollFailed], None],
+    ) -> None:
+        self._fleet = fleet
+        self._term = term
+        self._settings = settings
+        self._measured = measured
+        self._post = post
+        self._tracked: dict[str, Replica] = {}
+        self._pollers: dict[str, asyncio.Task[None]] = {}
+        self._looks: dict[str, _Look] = {}
+
+    def names(self, without: Collection[str] = ()) -> list[str]:
+        """The replicas that are here, but for those of the machines `without`."""
+        return [name for name in self._tracked if machine_of(name) not in without]
+
+    def kv_tokens(self, name: str) -> int:
+        """What the KV cache of a replica holds; 0 before it has said anything."""
+        look = self._looks.get(name)
+        return look.stats.kv_tokens if look is not None else 0
+
+    async def track(self, void: Mapping[TrajectoryKey, int]) -> list[str]:
+        """Follow the fleet. The replicas that left it, also where another one of the same name took the seat between
+        two looks; a newcomer is emptied of what a former coordinator left there, up to the attempts `void`."""
+        present = self._fleet.replicas()
+        gone = [name for name, replica in self._tracked.items() if present.get(name) is not replica]
+        for name in gone:
+            del self._tracked[name]
+            self._looks.pop(name, None)
+            self._pollers.pop(name).cancel()
+        fresh = [replica for name, replica in present.items() if name not in self._tracked]
+        await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
+        for replica in fresh:
+            self._tracked[replica.name] = replica
+            self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
+        return gone
+
+    async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
+        """Give these replicas these requests."""
+        calls = ((self._tracked[name], its) for name, its in requests.items())
+        await asyncio.gather(*(self._blaming(replica, replica.submit(self._term, its)) for replica, its in calls))
+
+    async def abort(self, launches: Iterable[Launch]) -> None:
+        """Stop these responses where they run, if that replica is still here."""
+        by_replica: dict[str, dict[TrajectoryKey, int]] = defaultdict(dict)
+        for launch in launches:
+            if launch.lease.replica in self._tracked:
+                by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
+        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
+        await asyncio.gather(
+            *(self._blaming(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
+        )
+
+    def lose(self, replica: Replica, error: PeerError) -> None:
+        """Its poller failed. Raises the error of a coordinator that is out of office."""
+        if isinstance(error, StaleTerm):
+            raise error
+        self._fleet.lose_replica(replica, "ReplicaLost", error)
+
+    async def close(self) -> None:
+        """Poll no more."""
+        for task in self._pollers.values():
+            task.cancel()
+        await asyncio.gather(*self._pollers.values(), return_exceptions=True)
+
+    async def _poll(self, replica: Replica) -> None:
+        after, boot = 0, None
+        while True:
+            try:
+                report = await replica.poll(self._term, after, self._settings.poll_wait)
+            except PeerError as error:
+                self._post(PollFailed(replica, error))
+                return
+            if boot is not None and report.boot != boot:
+                self._post(PollFailed(replica, PeerError("its process was started anew")))
+                return
+            boot, after = report.boot, report.cursor
+            self._note(replica.name, report.stats)
+            self._post(Polled(replica, report))
+
+    def _note(self, name: str, stats: EngineStats) -> None:
+        """Measure its steps between two looks that are not too close to each other."""
+        now, last = asyncio.get_running_loop().time(), self._looks.get(name)
+        if last is not None and now - last.at < LOOK_SECONDS:
+            return
+        if last is not None and last.stats.running and stats.running:
+            tokens = stats.generated_tokens_total - last.stats.generated_tokens_total
+            self._measured.steps.note((last.stats.running + stats.running) / 2, tokens, now - last.at)
+        self._looks[name] = _Look(now, stats)
+
+    async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._fleet.lose_replica(replica, "CommandFailed", error)
+
+
+def machine_of(replica: str) -> str:
+    """The machine of a replica, by its name.
+
+    >>> machine_of("rollout-0/replica-1")
+    'rollout-0'
+    """
+    return replica.partition("/")[0]

@@ -1,0 +1,68 @@
+"""Whether machines of a round go to training, asked as its responses end; and the loan itself, once it is made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.streaming import Streaming
+from rljob_runtime.scheduling.lending import Decision, Lending, LendingRules, Verdict
+from rljob_runtime.scheduling.loan_gain import Measured, Outlook, predicted_gain
+
+log = logging.getLogger(__name__)
+
+
+class Lender:
+    """The loans of one round. `rules`: None lends nothing."""
+
+    def __init__(
+        self, rules: LendingRules | None, fleet: Fleet, streaming: Streaming, measured: Measured, step: int
+    ) -> None:
+        self._lending = Lending(rules) if rules is not None else None
+        self._fleet = fleet
+        self._streaming = streaming
+        self._measured = measured
+        self._step = step
+        self.decision: Decision | None = None
+        """The one that lent, or else the last that was more than to wait."""
+
+    @property
+    def lent(self) -> frozenset[str]:
+        """Machines that generate nothing now."""
+        return self._streaming.lent
+
+    def look(self, done: int, total: int, outlook: Callable[[int], Outlook]) -> tuple[str, ...]:
+        """The machines that are lent from now on, with `done` of `total` responses done. `outlook(computed)` describes
+        the round, of whose loss tokens `computed` have their gradients."""
+        if self._lending is None or not self._lending.due(done, total):
+            return ()
+        machines = {machine.name: machine for machine in self._fleet.loaded()}
+        if any(machine.worker is None for machine in machines.values()):
+            return ()
+        ahead = outlook(self._streaming.computed_tokens)
+        decision = self._lending.look(
+            done,
+            total,
+            ahead.machines,
+            ahead.waiting,
+            ahead.lengths,
+            ahead.max_tokens,
+            lambda loan: predicted_gain(ahead, loan, self._measured),
+        )
+        self.decision = decision
+        log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
+        if decision.verdict is Verdict.LENT:
+            # One may have left since it was looked at.
+            self._streaming.lend(
+                [machines[name] for name in decision.machines if name in machines], self._fleet.lose_this
+            )
+        return decision.machines
+
+    def recall(self) -> None:
+        """Nobody else is left to generate."""
+        if self.lent:
+            log.warning(
+                "round %d: %s generate again: no other machine is left", self._step, ", ".join(sorted(self.lent))
+            )
+            self._streaming.recall()

@@ -1,0 +1,79 @@
+"""A simulated gradient worker: what it has summed is which groups, and with weights of what content."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rljob_runtime.coordinator.loan_protocol import ComputeReport, Handover
+from rljob_runtime.coordinator.protocols import Refused, RelayMember, WrongVersion
+from rljob_runtime.scheduling.trajectory import Group, PromptKey
+from rljob_runtime.simulation.events import Brought, Observe, Summed, unobserved
+from rljob_runtime.simulation.office import Office
+from rljob_runtime.simulation.pace import Pace, loop_time
+from rljob_runtime.simulation.relays import Weights
+from rljob_runtime.simulation.trainer import Desk, TrainerCosts, tokens_of
+
+DeskNow = Callable[[], Desk | None]
+"""The trainer's desk, as long as it can be reached from the machine."""
+
+
+class SimulatedWorker:
+    """`loan_protocol.GradientWorker`. Does one thing at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        weights: Weights | None = None,
+        desk: DeskNow = lambda: None,
+        costs: TrainerCosts | None = None,
+        pace: Pace | None = None,
+        observe: Observe = unobserved,
+    ) -> None:
+        self.name = name
+        self._weights = weights or Weights()
+        self._desk = desk
+        self._costs = costs or TrainerCosts()
+        self._pace = pace or Pace()
+        self._observe = observe
+        self._office = Office()
+        self._busy = asyncio.Lock()
+        self._task: tuple[int, int, int] | None = None
+        self._content = 0
+        self._groups: dict[PromptKey, Group] = {}
+
+    async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
+        self._office.check(term)
+        async with self._busy:
+            if self._task != (term, step, version):
+                if self._weights.whole != version:
+                    raise WrongVersion(f"the relay holds version {self._weights.whole}, not {version}")
+                self._task, self._content, self._groups = (term, step, version), self._weights.content, {}
+            fresh = [group for group in groups if group.prompt not in self._groups]
+            since, tokens = loop_time(), tokens_of(fresh)
+            await self._pace.sleep(tokens * self._costs.lent_token)
+            self._groups.update((group.prompt, group) for group in fresh)
+            if fresh:
+                prompts = tuple(group.prompt for group in fresh)
+                self._observe(Summed(self.name, step, prompts, self._content, since))
+            return ComputeReport(step, len(self._groups), tokens, tokens * self._costs.lent_token)
+
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+        self._office.check(term)
+        async with self._busy:
+            if self._task is None or self._task[:2] != (term, step) or not self._groups:
+                raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
+            since, version = loop_time(), self._task[2]
+            await self._pace.sleep(self._costs.bring)
+            open_desk = self._desk()
+            if open_desk is None:
+                raise Refused(f"contribution {number} did not reach {desk.host}")
+            open_desk.put(number, self._content)
+            self._observe(Brought(self.name, step, len(self._groups), since))
+            groups = tuple(sorted(self._groups))
+            return Handover(step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1)
+
+    async def release(self, term: int) -> None:
+        self._office.check(term)
+        async with self._busy:
+            self._task, self._groups = None, {}

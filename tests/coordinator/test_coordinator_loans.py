@@ -1,0 +1,257 @@
+"""Rollout machines lent to training: whole runs of the real coordinator under virtual time, the loan that goes well and
+everything that may happen to it. The simulation's invariants check every update: each group in exactly one part."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coordinator_kit import Stage, job, until
+
+from rljob_api.status import FinishedOutcome, TargetPhase
+from rljob_runtime.coordinator.herd import machine_of
+from rljob_runtime.coordinator.settings import lending_rules
+from rljob_runtime.scheduling.lending import LendingRules
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.events import Aborted, Brought, Generated, Submitted, Summed, Trained
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.simulation.world import Site, World
+
+DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
+"""Training takes much longer than generation. The first round measures, so the second is the first to lend."""
+RULES = LendingRules(0.2, 0.8, 0.05)
+
+
+def loan_stage(path: Path, costs: TrainerCosts = DEAR, machines: int = 2, lendable: bool = True, **settings):
+    stage, events = Stage(path, job=job(prompts=6, stream=True, machines=machines, **settings), machines=machines), []
+    stage.world = World(0, Site(stage.replicas, lendable=lendable), costs, stage.observe)
+    stage.watchers.append(events.append)
+    return stage, events
+
+
+def play(stage: Stage, *meanwhile, **changes):
+    return stage.play(*meanwhile, **{"lending": RULES, "stream_groups": 2, **changes})
+
+
+def complete(stage: Stage) -> None:
+    """Every round is done, each of its responses trained on once."""
+    ids = stage.trained_ids()
+    assert stage.rounds == sorted(set(stage.rounds))
+    assert len(ids) == len(set(ids)) == len(stage.rounds) * 6 * 2
+
+
+def parts(events: list) -> list[dict[str, int]]:
+    """How many groups each worker computed, update by update."""
+    return [
+        {part.worker: sum(len(p.prompts) for p in e.parts if p.worker == part.worker) for part in e.parts}
+        for e in events
+        if isinstance(e, Trained)
+    ]
+
+
+def any_of(events: list, kind: type) -> bool:
+    return any(isinstance(event, kind) for event in events)
+
+
+def kill_when(condition, *names: str):
+    async def kill(stage: Stage) -> None:
+        await until(condition)
+        for name in names:
+            (stage.world.kill_process if "/" in name or name == "trainer" else stage.world.kill)(name)
+
+    return kill
+
+
+def test_half_of_the_machines_works_beside_the_trainer(tmp_path):
+    alone, _ = loan_stage(tmp_path / "alone.db", lendable=False)
+    assert play(alone).outcome is FinishedOutcome.COMPLETE
+    stage, events = loan_stage(tmp_path / "state.db")
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    complete(stage)
+    assert set(stage.trained_ids()) == set(alone.trained_ids())
+    lent = [report for report in stage.closed if report.lent_machines]
+    assert lent
+    for report in lent:
+        assert (report.lending, report.lent_machines) == ("Lent", 1)
+        assert report.predicted_gain_seconds > 0
+        assert 0 < report.worker_groups < report.early_groups <= 6
+    assert sum(report.worker_groups for report in lent) == sum(
+        count for update in parts(events) for worker, count in update.items() if worker != "trainer"
+    )
+    assert sum(report.seconds for report in stage.closed) < sum(report.seconds for report in alone.closed) * 0.85
+    assert {report.lent_machines for report in alone.closed} == {0}
+
+
+def test_a_lent_machine_generates_nothing_until_the_next_round(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=3)
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    first = next(place for place, event in enumerate(events) if isinstance(event, Summed))
+    machine, done = events[first].machine, next(p for p, e in enumerate(events) if isinstance(e, Trained) and p > first)
+    beside = [e for e in events[first:done] if isinstance(e, Submitted | Generated) and e.replica.startswith(machine)]
+    assert not beside
+    assert any(isinstance(e, Generated) and e.replica.startswith(machine) for e in events[done:])
+
+
+def test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=2)
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    aborted = {event.key: event for event in events if isinstance(event, Aborted)}
+    assert aborted
+    again = [e for e in events if isinstance(e, Submitted) and e.attempt == 2]
+    assert {e.key for e in again} == set(aborted)
+    assert all(e.prefix >= aborted[e.key].tokens - 3 for e in again)
+    assert not {e.replica for e in again} & {aborted[e.key].replica for e in again}
+    generated = [event.key for event in events if isinstance(event, Generated)]
+    assert len(generated) == len(set(generated)) == 24
+    assert stage.closed[1].discarded_tokens == stage.closed[1].aborted_responses == 0
+
+
+@pytest.mark.parametrize(
+    ("costs", "verdict"),
+    [
+        (replace(DEAR, token=0.0), "NoGain"),
+        (replace(DEAR, lent_token=50.0), "Lent"),
+    ],
+    ids=["training is free", "workers are slower than was believed"],
+)
+def test_the_verdict_is_told(tmp_path, costs, verdict):
+    stage, _ = loan_stage(tmp_path / "state.db", costs, rounds=3)
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    complete(stage)
+    assert stage.closed[1].lending == verdict
+    # Once measured, a slow worker is not believed in any more.
+    assert stage.closed[2].lending == "NoGain"
+    assert stage.closed[2].predicted_gain_seconds < 0
+
+
+def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
+    stage, _ = loan_stage(tmp_path / "state.db", rounds=2)
+    engine = replace(stage.world.site.engine, kv_tokens=120)
+    stage.world = World(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
+    assert play(stage, lending=LendingRules(0.2, 0.4)).outcome is FinishedOutcome.COMPLETE
+    assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("KVCacheFull", 0)
+
+
+def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
+    stage, _ = loan_stage(tmp_path / "one.db", machines=1, rounds=1)
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    assert stage.closed[0].lending == "TooFewMachines"
+    assert lending_rules(job(stream=False)) is None
+    assert lending_rules(job(stream=True, machines=1)) is None
+    assert lending_rules(job(stream=True)) == LendingRules(0.2, 0.5)
+
+
+# --- what may happen to a loan ---
+
+
+def test_a_worker_that_dies_with_its_sums_leaves_the_round_exact(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=2)
+    play(stage, kill_when(lambda: any_of(events, Summed), "rollout-0/worker", "rollout-1/worker"))
+    complete(stage)
+    assert any_of(events, Summed)
+    assert parts(events)[1] == {"trainer": 6}
+    assert (stage.closed[1].lent_machines, stage.closed[1].worker_groups) == (1, 0)
+
+
+def test_a_worker_that_stands_still_is_not_waited_for_long(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=2)
+
+    async def freeze(stage):
+        await until(lambda: any_of(events, Summed))
+        name = f"{next(e.machine for e in events if isinstance(e, Summed))}/worker"
+        stage.world.condition(name).begin(Trouble.FROZEN)
+        stage.world.process(name).refresh()
+
+    play(stage, freeze)
+    complete(stage)
+    assert parts(events)[1] == {"trainer": 6}
+    alone = stage.closed[0].seconds
+    assert stage.closed[1].seconds < 4 * alone
+
+
+def test_a_lent_machine_that_dies_leaves_the_round_exact(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=3)
+
+    async def kill(stage):
+        await until(lambda: any_of(events, Summed))
+        stage.world.kill(next(e.machine for e in events if isinstance(e, Summed)))
+
+    play(stage, kill)
+    complete(stage)
+    assert parts(events)[1] == {"trainer": 6}
+
+
+def test_when_no_other_machine_is_left_the_lent_one_generates_again(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, lent_token=0.2), rounds=2)
+    seen = []
+
+    async def kill(stage):
+        await until(lambda: any_of(events, Aborted))
+        lent = machine_of(next(e.replica for e in events if isinstance(e, Aborted)))
+        other = ({"rollout-0", "rollout-1"} - {lent}).pop()
+        stage.world.hold_back(other)
+        stage.world.kill(other)
+        seen.append((lent, len(events)))
+
+    play(stage, kill)
+    complete(stage)
+    lent, place = seen[0]
+    assert any(isinstance(e, Generated) and machine_of(e.replica) == lent for e in events[place:])
+    assert parts(events)[1] == {"trainer": 6}
+
+
+def test_a_trainer_that_is_lost_takes_all_sums_with_it(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=3, every_rounds=1)
+    play(stage, kill_when(lambda: any_of(events, Brought), "trainer"))
+    complete(stage)
+    assert any_of(events, Brought)
+    assert parts(events)[1] == {"trainer": 6}
+    assert stage.closed[1].worker_groups == 0
+
+
+@pytest.mark.parametrize("moment", [Summed, Brought], ids=["while it sums", "while its sums are added"])
+def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path, moment):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=3)
+
+    async def stop():
+        await until(lambda: any_of(events, moment))
+        stage.coordinator.stop()
+
+    async def lives():
+        stopping = asyncio.create_task(stop())
+        first = await stage.coordinate(lending=RULES, stream_groups=2)
+        stopping.cancel()
+        return first or await stage.coordinate(lending=RULES, stream_groups=2)
+
+    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert any_of(events, moment)
+    complete(stage)
+
+
+def test_a_suspension_ends_the_loan_and_the_round_goes_on_afterwards(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", rounds=3)
+
+    async def suspend(stage):
+        await until(lambda: any_of(events, Summed))
+        stage.control.set_phase(TargetPhase.SUSPEND)
+        await until(lambda: stage.control.reports[-1].stage == "Suspended")
+        stage.control.set_phase(TargetPhase.RUN)
+
+    assert play(stage, suspend).outcome is FinishedOutcome.COMPLETE
+    assert any_of(events, Summed)
+    complete(stage)
+
+
+def test_a_new_target_meanwhile_holds_from_the_next_round(tmp_path):
+    stage, events = loan_stage(tmp_path / "state.db", machines=4, rounds=4)
+
+    async def shrink(stage):
+        await until(lambda: any_of(events, Summed))
+        stage.control.scale(2)
+
+    assert play(stage, shrink).outcome is FinishedOutcome.COMPLETE
+    complete(stage)
+    assert stage.closed[1].lent_machines == 2
+    last = stage.closed[-1].round
+    assert {e.machine for e in events if isinstance(e, Summed) and e.step == last} <= {"rollout-0", "rollout-1"}
