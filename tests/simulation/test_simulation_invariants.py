@@ -18,6 +18,7 @@ from rljob_runtime.simulation.events import (
     Checkpointed,
     Committed,
     Loaded,
+    Part,
     Published,
     Reported,
     Restored,
@@ -39,7 +40,19 @@ def response(key, version=1, made_by=None, length=3):
 
 
 GROUP = Group(PromptKey(0, 0), (1,), tuple(map(response, KEYS)))
-TRAINED = Trained(1, (GROUP,), FIRST, SECOND, 0.0)
+
+
+def trained(step=1, groups=(GROUP,), before=FIRST, parts=None):
+    """An update; unless said otherwise the trainer computed all of its gradient."""
+    whole = (Part("trainer", before, tuple(group.prompt for group in groups)),)
+    return Trained(step, groups, before, SECOND, 0.0, whole if parts is None else parts)
+
+
+TRAINED = trained()
+
+
+def computed_by(worker, content=FIRST):
+    return Part(worker, content, (GROUP.prompt,))
 
 
 def prompt(step=1, index=0, fate=None):
@@ -97,7 +110,7 @@ def test_a_rewind_gives_everything_back():
     )
     again = (Published(2, 0, FIRST, 0.0), committed(prompt(), sample(0), sample(1)))
     second = Group(PromptKey(0, 0), (1,), tuple(response(key, version=2) for key in KEYS))
-    events = (*RUN, Restored(0, FIRST), undone, *again, replace(TRAINED, groups=(second,)), CLOSED)
+    events = (*RUN, Restored(0, FIRST), undone, *again, trained(groups=(second,)), CLOSED)
     assert broken_by(*events, end=1) is None
 
 
@@ -117,12 +130,18 @@ def test_the_first_violation_is_kept_and_told_once():
         ("one place", (OPENED, committed(boundary(1, 2)))),
         ("one place", (OPENED, committed(prompt(fate="requeued"), boundary(1, 1)))),
         ("one place", (OPENED, committed(prompt(fate="filtered"), boundary(1, 1, ["0.0"])))),
-        ("trained once", (*RUN, Published(2, 1, SECOND, 0.0), replace(TRAINED, step=2, before=SECOND))),
-        ("trained once", (PUBLISHED, replace(TRAINED, groups=(GROUP, GROUP)))),
+        ("trained once", (*RUN, Published(2, 1, SECOND, 0.0), trained(step=2, before=SECOND))),
+        ("trained once", (PUBLISHED, trained(groups=(GROUP, GROUP)))),
         ("trained once", (PUBLISHED, OPENED, TRAINED, committed(boundary(1, 1)))),
         ("trained once", (PUBLISHED, OPENED, CLOSED)),
-        ("whole groups", (PUBLISHED, replace(TRAINED, groups=(replace(GROUP, responses=GROUP.responses[:1]),)))),
-        ("whole groups", (PUBLISHED, replace(TRAINED, groups=(replace(GROUP, prompt=PromptKey(0, 1)),)))),
+        ("whole groups", (PUBLISHED, trained(groups=(replace(GROUP, responses=GROUP.responses[:1]),)))),
+        ("whole groups", (PUBLISHED, trained(groups=(replace(GROUP, prompt=PromptKey(0, 1)),)))),
+        ("one gradient", (PUBLISHED, trained(parts=()))),
+        (
+            "one gradient",
+            (PUBLISHED, trained(parts=(Part("trainer", FIRST, (GROUP.prompt,)), Part("lent", FIRST, (GROUP.prompt,))))),
+        ),
+        ("one gradient", (PUBLISHED, trained(parts=(Part("lent", SECOND, (GROUP.prompt,)),)))),
         ("one version", (TRAINED,)),
         ("one version", (Loaded("r", 1, SECOND, 0.0),)),
         ("one lease", (PUBLISHED, OPENED, submitted(), submitted(replica="b"))),
@@ -132,8 +151,8 @@ def test_the_first_violation_is_kept_and_told_once():
         ("no progress lost", (*RUN, Checkpointed(1, 0.0), Restored(0, FIRST))),
         ("one history", (PUBLISHED, Published(1, 0, SECOND, 0.0))),
         ("one history", (*RUN, Published(2, 1, FIRST, 0.0))),
-        ("one history", (PUBLISHED, replace(TRAINED, step=2))),
-        ("one history", (PUBLISHED, replace(TRAINED, before=SECOND))),
+        ("one history", (PUBLISHED, trained(step=2))),
+        ("one history", (PUBLISHED, trained(before=SECOND))),
         ("one history", (Restored(0, SECOND),)),
         ("one history", (Reported(RuntimeStatus(term=2), 5), Reported(RuntimeStatus(term=1), 6))),
         ("one history", (Reported(RuntimeStatus(term=2), 5), Reported(RuntimeStatus(term=2), 4))),
@@ -146,7 +165,7 @@ def test_each_is_broken_by_what_breaks_it(invariant, events):
 
 def test_tokens_of_other_weights_are_seen_whatever_their_version_says():
     forged = replace(GROUP, responses=(response(KEYS[0]), response(KEYS[1], version=1, made_by=2)))
-    assert broken_by(PUBLISHED, replace(TRAINED, groups=(forged,))) == "one version"
+    assert broken_by(PUBLISHED, trained(groups=(forged,))) == "one version"
 
 
 def test_tokens_may_go_when_a_reward_failed_or_the_round_is_closed():

@@ -140,7 +140,7 @@ class Trained:
     before: int
     after: int
     since: float
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
