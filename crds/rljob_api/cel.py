@@ -57,11 +57,6 @@ RULES: dict[str, list[Rule]] = {
             "to OnPolicy",
         ),
         Rule(
-            "!self.streamTraining.enabled || self.algorithm.minibatches == 1",
-            "streamTraining needs algorithm.minibatches 1: gradients that are computed during generation belong to the "
-            "weights before the round, and only its first update starts from those",
-        ),
-        Rule(
             "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
             "rewards of kind ReasoningGym need prompts from data.prompts.reasoningGym",
         ),

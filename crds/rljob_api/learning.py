@@ -36,7 +36,44 @@ def _switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 Switch = Annotated[bool | Literal["Auto"], WrapValidator(_switch), WithJsonSchema({"type": "boolean"})]
-"""false, true, or Auto where a technique judges for itself. The CRD widens its type in the version that has Auto."""
+"""Of a technique that is not there yet. The CRD widens its type in the version that has Auto."""
+
+AUTO: Literal["Auto"] = "Auto"
+"""The job decides, round by round, by predicting its next rounds."""
+
+
+def _auto_switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": "must be true, false or Auto"}) from None
+
+
+def _auto_factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    if value == AUTO:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("spelling", "{advice}", {"advice": "must be a number from 1 to 4, or Auto"})
+    if not value >= 1:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": "must be at least 1"})
+    if value > 4:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": "must be at most 4"})
+    return handler(value)
+
+
+# Structural schemas have no type for these two; without one, a server must be told to keep what it finds.
+AutoSwitch = Annotated[
+    bool | Literal["Auto"],
+    WrapValidator(_auto_switch),
+    WithJsonSchema({"enum": [False, True, AUTO], "x-kubernetes-preserve-unknown-fields": True}),
+]
+"""false, true, or Auto: the technique judges for itself whether it pays."""
+AutoFactor = Annotated[
+    float | Literal["Auto"],
+    WrapValidator(_auto_factor),
+    WithJsonSchema({"minimum": 1, "maximum": 4, "pattern": f"^{AUTO}$", "x-kubernetes-preserve-unknown-fields": True}),
+]
+"""From 1 to 4, or Auto."""
 
 
 class Mode(StrEnum):
@@ -300,21 +337,23 @@ class Algorithm(Model):
 class TailBatching(Model):
     """RollPacker: rounds launch more than they need and keep what finishes first; long prompts get their own rounds."""
 
-    enabled: Switch = False
+    enabled: AutoSwitch = False
     """Whether rounds race. It pays where the mean response is much shorter than the longest, and costs where engines
-    are busy to the end of a round anyway."""
-    prompt_factor: float = Field(default=1.25, ge=1, le=4)
-    """Prompts launched in a short round, per prompt needed."""
-    response_factor: float = Field(default=1.25, ge=1, le=4)
-    """Responses launched in a short round, per response needed. 1: no race between a prompt's responses."""
+    are busy to the end of a round anyway. Auto: decided before each round, by predicting it from the last ones."""
+    prompt_factor: AutoFactor = 1.25
+    """Prompts launched in a short round, per prompt needed: 1 to 4, or Auto."""
+    response_factor: AutoFactor = 1.25
+    """Responses launched in a short round, per response needed: 1 to 4, or Auto. 1: no race between a prompt's
+    responses, and so no bias to the shorter ones."""
 
 
 class StreamTraining(Model):
     """RollPacker: finished groups are trained on while others still generate. The update is that of plain training."""
 
-    enabled: Switch = False
+    enabled: AutoSwitch = False
     """Whether the trainer computes gradients of finished groups during generation. Needs one update a round
-    (algorithm.minibatches: 1), and memory for a second gradient."""
+    (algorithm.minibatches: 1), and memory for a second gradient. Auto: decided before each round, by predicting it
+    from the last ones; never with several updates a round."""
     min_completed: float = Field(default=0.2, ge=0, le=1)
     """Share of responses done from which half of the rollout machines may be lent to training, if that is predicted to
     end the round earlier and what stays has room. Machines with accelerators are not lent in this version, nor with

@@ -123,6 +123,16 @@ class RoundReport(StatusModel):
     """Mean reward of all responses that have one, trained on or not."""
     long_queue: Count | None = None
     """Prompts that wait for a long round after this one."""
+    plan: Annotated[str | None, Field(max_length=64)] = None
+    """How it was played: plain or a race with its factors, and whether finished groups were trained on at once."""
+    plan_reason: Sentence | None = None
+    """Why, where the job chose by itself (Auto)."""
+    predicted_seconds: Annotated[float | None, Field(ge=0)] = None
+    """What `seconds` was predicted to be, before the draw. Absent for a round that another coordinator began."""
+    predicted_speedup: Annotated[float | None, Field(ge=0)] = None
+    """How many times faster than plain rounds the job was predicted to be by this plan, long rounds included."""
+    reward_seconds: Annotated[float | None, Field(ge=0)] = None
+    """From the end of a response to its reward, on average."""
     early_groups: Count | None = None
     """Groups whose gradients were computed before the update, while others still generated (stream training)."""
     tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
@@ -201,6 +211,10 @@ class RuntimeStatus(StatusModel):
     """Of how many."""
     kind: RoundKind | None = None
     """Kind of the round under way."""
+    plan: Annotated[str | None, Field(max_length=64)] = None
+    """How the round under way is played."""
+    plan_reason: Sentence | None = None
+    """Why, where the job chose by itself (Auto)."""
     stage: Annotated[str | None, Field(max_length=64)] = None
     """What it is at: Starting, Generating, Training, Publishing, Checkpointing, Draining, Suspended or Finished."""
     progress: Annotated[float | None, Field(ge=0, le=1)] = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError, show
-from rljob_api.learning import CodeReward, Mode, RewardKind
+from rljob_api.learning import AUTO, CodeReward, Mode, RewardKind
 from rljob_api.placement import Gang, NodeFailure
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template, memory_limit
@@ -108,18 +108,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         }[field]
         if technique.enabled is not False:
             yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
-    if spec.tail_batching.enabled == "Auto":
-        yield FieldError(
-            "spec.tailBatching.enabled",
-            "Auto",
-            "is not available in this version (tail batching by a prediction of the round); set it to true or false",
-        )
-    if spec.stream_training.enabled == "Auto":
-        yield FieldError(
-            "spec.streamTraining.enabled",
-            "Auto",
-            "is not available in this version (stream training by a prediction of the round); set it to true or false",
-        )
     nodes = spec.failure_policy.node_failure.to_dict()
     for field, default in NodeFailure().to_dict().items():
         if nodes[field] != default:
@@ -245,9 +233,15 @@ def _algorithm(spec: RLJobSpec) -> Errors:
 
 def _techniques(spec: RLJobSpec) -> Errors:
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
-    prompts = ceil(tail.prompt_factor * algorithm.prompts_per_round)
-    responses = ceil(tail.response_factor * algorithm.responses_per_prompt)
-    if tail.enabled is True and prompts * responses > MAX_RESPONSES_PER_ROUND:
+    # Of an Auto factor the job takes none that is too large.
+    prompts, responses = (
+        ceil((1 if factor == AUTO else factor) * count)
+        for factor, count in (
+            (tail.prompt_factor, algorithm.prompts_per_round),
+            (tail.response_factor, algorithm.responses_per_prompt),
+        )
+    )
+    if tail.enabled is not False and prompts * responses > MAX_RESPONSES_PER_ROUND:
         yield FieldError(
             "spec.tailBatching.promptFactor",
             tail.prompt_factor,

@@ -72,7 +72,11 @@ TYPES = [
     one("spec.relay.chunkBytes", "0.3k.", 'must be whole bytes in a string such as "32Mi"'),
     one("spec.relay.chunkBytes", "100.0001k", 'must be whole bytes in a string such as "32Mi"', server=False),
     one("spec.checkpoint.emptyDir", True, "must be an object"),
-    one("spec.tailBatching.enabled", "Sometimes", "must be true or false"),
+    one("spec.tailBatching.enabled", "Sometimes", "must be true, false or Auto"),
+    one("spec.streamTraining.enabled", "auto", "must be true, false or Auto"),
+    one("spec.repack.enabled", "Sometimes", "must be true or false"),
+    one("spec.tailBatching.promptFactor", "auto", "must be a number from 1 to 4, or Auto"),
+    one("spec.tailBatching.responseFactor", True, "must be a number from 1 to 4, or Auto", server=False),
 ]
 
 MISSING = [
@@ -321,6 +325,7 @@ CROSS_FIELD = [
         {"spec.streamTraining.enabled": True, "spec.algorithm.minibatches": 2},
         "spec.streamTraining.enabled",
         "must be false while algorithm.minibatches is 2",
+        server=False,
     ),
     one("spec.streamTraining.minCompleted", 0.8, "must be at most maxCompleted (0.5)"),
     Case(
@@ -343,8 +348,6 @@ NOT_THERE_YET = [
         "Asynchronous",
         "is not available in this version (Laminar's asynchronous mode); leave it out or set",
     ),
-    one("spec.tailBatching.enabled", "Auto", "is not available in this version (tail batching by a prediction"),
-    one("spec.streamTraining.enabled", "Auto", "is not available in this version (stream training by a prediction"),
     one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),

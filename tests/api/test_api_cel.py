@@ -95,6 +95,12 @@ GOOD: list[dict[str, Any]] = [
         "spec.algorithm.dynamicSampling": {"enabled": True, "maxPromptFactor": 3},
         "spec.streamTraining.enabled": True,
     },
+    {
+        "spec.tailBatching": {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": 1},
+        "spec.streamTraining.enabled": "Auto",
+        "spec.algorithm.minibatches": 2,
+    },
+    {"spec.tailBatching": {"enabled": True, "promptFactor": "Auto", "responseFactor": "Auto"}},
     {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
     {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
     {"spec.trainer.template.spec": {"restartPolicy": "Never", "hostNetwork": False, "futureField": {"a": 1}}},
@@ -152,7 +158,7 @@ EDITS = st.fixed_dictionaries(
         "spec.checkpoint.emptyDir": maybe({}),
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
-        "spec.streamTraining.enabled": maybe(False, True),
+        "spec.streamTraining.enabled": maybe(False, "Auto"),
         "spec.failurePolicy.nodeFailure.graceSeconds": maybe(15, 16),
     }
 )

@@ -34,7 +34,7 @@ def job(
     every_rounds: int = 2,
     tail: dict[str, Any] | None = None,
     dynamic: dict[str, Any] | None = None,
-    stream: bool = False,
+    stream: bool | str = False,
 ) -> RLJob:
     return load(
         {

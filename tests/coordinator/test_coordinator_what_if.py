@@ -265,7 +265,6 @@ def what_if(prompts, stage=STAGE, open_=AUTO, outlook=OUTLOOK, seed="0"):
 def test_a_long_tail_races_and_a_plateau_does_not():
     race = decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan())
     assert race.plan.factors is not None
-    assert race.speedup is not None
     assert race.speedup > 1.5
     plateau = [SeenPrompt(10, tuple(Seen(random.randint(900, 1000)) for _ in range(8)))
                for random in map(Random, range(64))]  # fmt: skip

@@ -242,7 +242,7 @@ class Coordinator:
     def _likely_kind(self) -> RoundKind:
         """Of the first round to come: engines start while it is not known yet."""
         reported = self._before.kind if self._before is not None else None
-        return reported or (RoundKind.LONG if self._settings.tail_factors is None else RoundKind.SHORT)
+        return reported or (RoundKind.LONG if self._settings.choices.reference.factors is None else RoundKind.SHORT)
 
     async def _follow_target(self, kind: RoundKind | None) -> None:
         """At a boundary: stop here if asked to, let go of the machines that are to leave, and have the others laid out
@@ -272,6 +272,7 @@ class Coordinator:
         if not opened.assigned:
             await self._wait_for_machines(plan.version, boundary.step)
         self._reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
+        self._reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
         clock.start()
         generation, groups = await self._generate(opened, draws, clock)
         self._reporter.update(stage="Training", progress=1.0)
@@ -287,14 +288,13 @@ class Coordinator:
     async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
         """The round under way, or the next one."""
         opened = await self._store.do(Store.round_under_way)
-        left = self._following.rounds - boundary.step
-        shape = opened.plan.shape if opened is not None else draws.opening(left).shape
-        await self._follow_target(shape.kind)
         if opened is not None:
             draws.resume(opened)
+            await self._follow_target(opened.plan.shape.kind)
             return opened
-        version = await self._publish(boundary.step)
-        return await draws.open(version, left)
+        opening = await draws.choose(self._following.rounds - boundary.step)
+        await self._follow_target(opening.shape.kind)
+        return await draws.open(await self._publish(boundary.step), opening)
 
     async def _generate(
         self, opened: OpenRound, draws: Draws, clock: RoundClock
@@ -303,9 +303,8 @@ class Coordinator:
         one."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
-        streaming = Streaming(
-            self._trainer, self._term, plan.step, plan.version, self._settings.stream_groups, measured
-        )
+        most = self._settings.stream_groups if opened.chosen.plan.stream else 0
+        streaming = Streaming(self._trainer, self._term, plan.step, plan.version, most, measured)
         lender = Lender(self._settings.lending, self._fleet, streaming, measured, plan.step)
         generation = self._generation = Generation(
             opened,
@@ -396,11 +395,11 @@ class Coordinator:
         settlement, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
         layout = self._fleet.tensor_parallel, self._fleet.layouts.take_seconds()
-        report = round_report(generation, groups, settlement, len(queue), clock, trained, layout)
+        report = round_report(generation, groups, settlement, len(queue), clock, trained, layout, draws.chosen)
         totals = totals_after(boundary.totals, plan, settlement, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-        risen = self._rewards.take_anchors()
-        await self._store.do(lambda store: store.close_round(settlement, closed, risen))
+        risen, speed = self._rewards.take_anchors(), generation.watch.speed()
+        await self._store.do(lambda store: store.close_round(settlement, closed, risen, speed))
         self._step, self._setbacks = closed.step, 0
         for observe in self._observers:
             observe(report, trained)

@@ -4,11 +4,14 @@ launched."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from rljob_runtime.coordinator.forecast import choose
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Boundary, OpenRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.scheduling.plans import AS_ASKED
 from rljob_runtime.scheduling.rounds import RoundPlan, Saved
 from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_after, replacements
 from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey
@@ -23,26 +26,30 @@ class Draws:
         self._store = store
         self._settings = settings
         self.cursor = boundary.cursor
+        self.chosen = AS_ASKED
 
-    def opening(self, rounds_left: int) -> Opening:
-        """What the round launches, and so its kind."""
+    async def choose(self, rounds_left: int) -> Opening:
+        """How the round is to be played, and so what it launches."""
         settings, queued = self._settings, len(self._boundary.queue)
-        return next_round(
-            settings.prompts_per_round, settings.responses_per_prompt, settings.tail_factors, queued, rounds_left
+        self.chosen = await choose(
+            self._store, self._settings, self._prompts, self._boundary.step + 1, queued, rounds_left
         )
+        factors = self.chosen.plan.factors
+        return next_round(settings.prompts_per_round, settings.responses_per_prompt, factors, queued, rounds_left)
 
-    async def open(self, version: int, rounds_left: int) -> OpenRound:
-        """Open the round: its kind, its first prompts."""
-        settings, queue, opening = self._settings, self._boundary.queue, self.opening(rounds_left)
+    async def open(self, version: int, opening: Opening) -> OpenRound:
+        """Open the round that was chosen: its first prompts."""
+        settings, queue, chosen = self._settings, self._boundary.queue, self.chosen
         fresh, self.cursor = self._prompts.draw(self.cursor, opening.fresh)
         rules = settings.rules(opening.shape)
         plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)
-        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor))
-        return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False)
+        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor, chosen))
+        return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False, chosen=chosen)
 
     def resume(self, opened: OpenRound) -> None:
-        """The round was opened by a former coordinator."""
+        """The round was opened by a former coordinator. What it takes from here on is not what was predicted."""
         self.cursor = opened.cursor
+        self.chosen = replace(opened.chosen, seconds=None)
 
     async def more(self, plan: RoundPlan, count: int) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, Saved]]:
         """Draw `count` further prompts for the round under way, and what is known of them."""

@@ -10,6 +10,7 @@ from rljob_runtime.coordinator.generation import Generation
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.streaming import Streamed
 from rljob_runtime.scheduling.lending import Decision
+from rljob_runtime.scheduling.plans import Chosen
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
 from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
@@ -55,6 +56,7 @@ def round_report(
     clock: RoundClock,
     trained: TrainReport,
     layout: tuple[int, float],
+    chosen: Chosen,
 ) -> RoundReport:
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
     nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
@@ -90,6 +92,11 @@ def round_report(
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
         scored_reward=_mean(scored),
         long_queue=long_queue,
+        plan=str(chosen.plan),
+        plan_reason=chosen.reason,
+        predicted_seconds=chosen.seconds,
+        predicted_speedup=chosen.speedup,
+        reward_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
         early_groups=trained.early_groups,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),

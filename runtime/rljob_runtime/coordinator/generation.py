@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_runtime.coordinator.draws import Draws
+from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
 from rljob_runtime.coordinator.lender import Lender
@@ -58,6 +59,9 @@ class Tally:
     aborted_responses: int = 0
     lost_tokens: int = 0
     """Tokens of responses that were generated anew from nothing."""
+    rewards: int = 0
+    reward_seconds: float = 0.0
+    """Of all `rewards`, from the end of a response."""
     _preempted: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def note(self, replica: str, report: ReplicaReport) -> None:
@@ -100,6 +104,7 @@ class Generation:
         self.responses: dict[TrajectoryKey, Response] = {}
         """All that came to their end, kept or not."""
         self.tally = Tally()
+        self.watch = EngineWatch()
         self._opened = opened
         self._draws = draws
         self._fleet = fleet
@@ -111,7 +116,7 @@ class Generation:
         self._on_groups = on_groups
         self._partials = Partials()
         self._inbox: asyncio.Queue[Polled | PollFailed | _Scored | None] = asyncio.Queue()
-        self._herd = Herd(fleet, term, settings, measured, self._inbox.put_nowait)
+        self._herd = Herd(fleet, term, settings, measured, self.watch, self._inbox.put_nowait)
         self._lender = lender
         self._measured = measured
         self._scorers: set[asyncio.Task[None]] = set()
@@ -378,11 +383,15 @@ class Generation:
 
     async def _ask_reward(self, response: Response) -> None:
         prompt, text = self._prompts.prompt(response.key.prompt), self._prompts.decode(response.token_ids)
+        ended = asyncio.get_running_loop().time()
         try:
             reward: float | None = await self._rewards.score(prompt, text)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward = None
+        else:
+            self.tally.rewards += 1
+            self.tally.reward_seconds += asyncio.get_running_loop().time() - ended
         self._inbox.put_nowait(_Scored(response, reward))
 
     async def _reward_failed(self, response: Response) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Any
 
+from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.protocols import (
     EngineStats,
@@ -56,12 +57,14 @@ class Herd:
         term: int,
         settings: Settings,
         measured: Measured,
+        watch: EngineWatch,
         post: Callable[[Polled | PollFailed], None],
     ) -> None:
         self._fleet = fleet
         self._term = term
         self._settings = settings
         self._measured = measured
+        self._watch = watch
         self._post = post
         self._tracked: dict[str, Replica] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
@@ -94,6 +97,8 @@ class Herd:
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
         """Give these replicas these requests."""
+        for name, its in requests.items():
+            self._watch.submitted(name, its, asyncio.get_running_loop().time())
         calls = ((self._tracked[name], its) for name, its in requests.items())
         await asyncio.gather(*(self._blaming(replica, replica.submit(self._term, its)) for replica, its in calls))
 
@@ -132,6 +137,7 @@ class Herd:
                 self._post(PollFailed(replica, PeerError("its process was started anew")))
                 return
             boot, after = report.boot, report.cursor
+            self._watch.note(replica.name, report, asyncio.get_running_loop().time())
             self._note(replica.name, report.stats)
             self._post(Polled(replica, report))
 

@@ -61,6 +61,14 @@ class CoordinatorMetrics:
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
+        self._plans = Counter(
+            "rljob_coordinator_plans", "Rounds by how they were played.", ["plan"], registry=self.registry
+        )
+        self._prediction = Gauge(
+            "rljob_coordinator_prediction_error",
+            "Seconds of the last round that was predicted, over the prediction, less one.",
+            registry=self.registry,
+        )
         self._queue = Gauge(
             "rljob_coordinator_long_queue", "Prompts that wait for a long round.", registry=self.registry
         )
@@ -92,6 +100,9 @@ class CoordinatorMetrics:
         self._stopped.inc(report.aborted_responses or 0)
         self._requeued.inc(report.requeued_prompts or 0)
         self._filtered.inc(report.filtered_groups or 0)
+        self._plans.labels(report.plan or "").inc()
+        if report.predicted_seconds and report.seconds is not None:
+            self._prediction.set(report.seconds / report.predicted_seconds - 1)
         self._queue.set(report.long_queue or 0)
         self._lengths.labels("trained").set(report.mean_response_tokens or 0)
         self._lengths.labels("launched").set(report.launched_mean_tokens or 0)

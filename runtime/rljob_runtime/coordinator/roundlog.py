@@ -42,7 +42,10 @@ class TensorBoard:
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
         """A `RoundObserver`."""
         figures = {
-            **{f"round/{name}": value for name, value in report.model_dump(exclude={"round", "kind"}).items()},
+            **{
+                f"round/{name}": value
+                for name, value in report.model_dump(exclude={"round", "kind", "plan", "plan_reason"}).items()
+            },
             **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
         }
         for name, value in figures.items():

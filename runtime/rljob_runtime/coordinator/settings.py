@@ -6,10 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_api import RLJob
+from rljob_api.learning import AUTO
+from rljob_api.rules import MAX_RESPONSES_PER_ROUND
+from rljob_api.spec import RLJobSpec
 from rljob_runtime.scheduling.lending import LendingRules
+from rljob_runtime.scheduling.plans import PLAIN, Choices, choices
 from rljob_runtime.scheduling.retry import BackOff
 from rljob_runtime.scheduling.rounds import Rules, Shape
 from rljob_runtime.scheduling.tail_batching import Factors, times
+from rljob_runtime.scheduling.what_if import FIRST_RESPONSES
 
 STREAM_GROUPS = 16
 """Enough to fill rows on every rank, few enough that another command to the trainer does not wait long."""
@@ -51,12 +56,14 @@ class Settings:
     """The spec's."""
     tensor_parallel_sizes: tuple[int, ...] = (1,)
     """All that the target may ask for."""
-    tail_factors: Factors | None = None
-    """None: no tail batching."""
+    choices: Choices = PLAIN
+    """How rounds may be played."""
+    first_responses: int = FIRST_RESPONSES
+    """Responses that must have been seen before rounds are predicted."""
     max_prompt_factor: float | None = None
     """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
-    stream_groups: int = 0
-    """Finished groups that go to the trainer in one call while others still generate; 0: no stream training."""
+    stream_groups: int = STREAM_GROUPS
+    """Finished groups that go to the trainer in one call while others still generate, where a plan streams."""
     lending: LendingRules | None = None
     """When rollout machines are lent to training; None: never."""
     missed_beats: int = 3
@@ -85,7 +92,7 @@ class Settings:
     def of(cls, job: RLJob) -> Settings:
         """The job's own."""
         spec = job.spec
-        tail, sampling = spec.tail_batching, spec.algorithm.dynamic_sampling
+        sampling = spec.algorithm.dynamic_sampling
         return cls(
             prompts_per_round=spec.algorithm.prompts_per_round,
             responses_per_prompt=spec.algorithm.responses_per_prompt,
@@ -99,8 +106,24 @@ class Settings:
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
-            tail_factors=Factors(tail.prompt_factor, tail.response_factor) if tail.enabled is True else None,
+            choices=_choices(spec),
             max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
-            stream_groups=STREAM_GROUPS if spec.stream_training.enabled is True else 0,
             lending=lending_rules(job),
         )
+
+
+def _choices(spec: RLJobSpec) -> Choices:
+    """What the spec leaves open; Auto is None there. With several updates a round nothing can be trained on early."""
+    algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
+
+    def fits(factors: Factors) -> bool:
+        prompts = times(factors.prompts, algorithm.prompts_per_round)
+        return prompts * times(factors.responses, algorithm.responses_per_prompt) <= MAX_RESPONSES_PER_ROUND
+
+    return choices(
+        race=None if tail.enabled == AUTO else tail.enabled,
+        prompt_factor=None if tail.prompt_factor == AUTO else tail.prompt_factor,
+        response_factor=None if tail.response_factor == AUTO else tail.response_factor,
+        stream=stream.enabled if stream.enabled != AUTO else None if algorithm.minibatches == 1 else False,
+        fits=fits,
+    )

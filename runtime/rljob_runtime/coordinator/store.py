@@ -16,7 +16,10 @@ from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.store_file import open_file, transaction
+from rljob_runtime.coordinator.store_history import RememberedRound, remembered
+from rljob_runtime.enginemodel.speed import Speed
 from rljob_runtime.scheduling.partials import Partial
+from rljob_runtime.scheduling.plans import AS_ASKED, Chosen
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
@@ -44,6 +47,7 @@ class OpenRound:
     partials: dict[TrajectoryKey, Partial]
     finish_reasons: dict[TrajectoryKey, FinishReason]
     assigned: bool
+    chosen: Chosen = AS_ASKED
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,11 @@ class Store:
         reports = (RoundReport.model_validate_json(row[0]) for row in rows)
         return tuple(report.reward for report in reports if report.reward is not None)
 
+    def remembered(self) -> tuple[RememberedRound, ...]:
+        """The closed rounds that tell of the next ones."""
+        boundary = self.boundary()
+        return remembered(self._db, boundary.step) if boundary is not None else ()
+
     def rewind(self, step: int) -> bool:
         """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost. False
         when the store has no such boundary."""
@@ -151,7 +160,7 @@ class Store:
 
     # --- a round ---
 
-    def open_round(self, plan: RoundPlan, cursor: Cursor) -> dict[TrajectoryKey, Saved]:
+    def open_round(self, plan: RoundPlan, cursor: Cursor, chosen: Chosen = AS_ASKED) -> dict[TrajectoryKey, Saved]:
         """The round's prompts are drawn; `cursor` is the one after the draw. What is known of them from rounds that
         requeued them comes back: attempts go on rising."""
         shape, rules = plan.shape, plan.rules
@@ -165,6 +174,7 @@ class Store:
                     *(cursor.epoch, cursor.position),
                 ),
             )
+            self._db.execute("INSERT INTO decisions (step, chosen) VALUES (?, ?)", (plan.step, chosen.to_json()))
             return self._draw(plan, plan.prompts)
 
     def extend(self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor) -> dict[TrajectoryKey, Saved]:
@@ -216,11 +226,25 @@ class Store:
         with self._transaction():
             self._db.executemany("INSERT INTO assigned VALUES (?, ?, ?, ?)", [_row(step, key) for key in keys])
 
-    def close_round(self, settlement: Settlement, boundary: Boundary, risen: Anchors = MappingProxyType({})) -> None:
+    def close_round(
+        self,
+        settlement: Settlement,
+        boundary: Boundary,
+        risen: Anchors = MappingProxyType({}),
+        speed: Speed | None = None,
+    ) -> None:
         """The update is done: outcomes, fates, the long-prompt queue, the anchors that rose and the boundary in one
-        stroke; the tokens are no longer needed."""
+        stroke; of the tokens only their number is needed from now on. `speed`: what the engines did."""
         step = boundary.step
         with self._transaction():
+            self._db.execute(
+                "UPDATE trajectories SET tokens = (SELECT COALESCE(SUM(length(c.tokens) / 4), 0) FROM chunks AS c WHERE"
+                " c.step = trajectories.step AND c.epoch = trajectories.epoch AND c.idx = trajectories.idx"
+                " AND c.sample = trajectories.sample) WHERE step = ?",
+                (step,),
+            )
+            if speed is not None:
+                self._db.execute("UPDATE decisions SET speed = ? WHERE step = ?", (speed.to_json(), step))
             self._settle(step, settlement)
             self._insert_boundary(boundary)
             self._db.executemany(
@@ -241,7 +265,9 @@ class Store:
         rules = Rules(failures, bool(drop_equal), most)
         drawn = self._db.execute("SELECT epoch, idx FROM prompts WHERE step = ? ORDER BY ordinal", (step,)).fetchall()
         plan = RoundPlan(step, version, shape, tuple(PromptKey(*prompt) for prompt in drawn), rules)
-        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, self._is_assigned(step))
+        chosen = self._db.execute("SELECT chosen FROM decisions WHERE step = ?", (step,)).fetchone()[0]
+        assigned = self._is_assigned(step)
+        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))
         for key, attempt, failures, replica, finish, reward in self._trajectories(step):
             found.saved[key] = Saved(attempt, failures, finish is not None, reward)
             if finish is not None:

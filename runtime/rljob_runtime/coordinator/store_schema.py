@@ -9,7 +9,7 @@
 - the anchor of a timeout only rises.
 """
 
-FORMAT = 3
+FORMAT = 4
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
@@ -53,6 +53,12 @@ CREATE TABLE rounds (
   epoch INTEGER NOT NULL, position INTEGER NOT NULL
 );
 
+-- How a round was to be played, decided with its draw (`plans.Chosen`), and what its engines did (`speed.Speed`).
+CREATE TABLE decisions (
+  step INTEGER PRIMARY KEY REFERENCES rounds (step) ON DELETE CASCADE,
+  chosen TEXT NOT NULL, speed TEXT
+);
+
 CREATE TABLE prompts (
   {_IDENTITY}, ordinal INTEGER NOT NULL,
   fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT,
@@ -67,6 +73,7 @@ CREATE TABLE trajectories (
   {_IDENTITY}, sample INTEGER NOT NULL,
   attempt INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
   version INTEGER, replica TEXT, finish TEXT, reward REAL,
+  tokens INTEGER, -- How far it came, once its round is closed: whole if it has a `finish`, else stopped there.
   outcome TEXT CHECK (outcome IN ('trained', 'discarded')), reason TEXT,
   PRIMARY KEY (step, epoch, idx, sample),
   CHECK (outcome IS NOT 'discarded' OR reason IS NOT NULL),

@@ -48,6 +48,10 @@ class Choices:
         return len(self.plans) > 1
 
 
+PLAIN = Choices((Plan(),))
+"""Nothing but plain rounds."""
+
+
 def choices(
     race: bool | None,
     prompt_factor: float | None,

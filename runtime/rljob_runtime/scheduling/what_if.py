@@ -38,6 +38,9 @@ FINALISTS = 3
 SPARE = 1.25
 """More prompts than filtering takes on average stand ready."""
 
+ALIKE = 0.05
+"""Updates whose sizes differ by less than this are of one size."""
+
 LEAVE = 0.10
 """Predicted gain from which the reference plan is left."""
 RETURN = 0.03
@@ -46,9 +49,9 @@ SWITCH = 0.05
 """By how much another plan must be better than the one in force."""
 
 
-def known_enough(rounds: int, responses: int) -> bool:
+def known_enough(rounds: int, responses: int, needed: int = FIRST_RESPONSES) -> bool:
     """Whether the history tells of the next rounds, in rounds played and responses seen."""
-    return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= FIRST_RESPONSES)
+    return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= needed)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,24 @@ class Costs:
         for group in rehearsed.groups:
             free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
         return free + self.update + self.broadcast
+
+
+def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds of an update, and those for each of its tokens, from (tokens, seconds) of past ones: least squares, none
+    below zero. Updates of about one size do not tell the two apart; then all is put down to the tokens.
+
+    >>> update_costs([(100, 14.0), (200, 24.0)]), update_costs([(100, 14.0), (100, 16.0)])
+    ((4.0, 0.1), (0.0, 0.15))
+    """
+    tokens, seconds = fmean(one for one, _ in updates), fmean(one for _, one in updates)
+    spread = fmean((one - tokens) ** 2 for one, _ in updates)
+    if tokens <= 0:
+        return seconds, 0.0
+    if spread < (ALIKE * tokens) ** 2:
+        return 0.0, seconds / tokens
+    slope = fmean((one - tokens) * (took - seconds) for one, took in updates) / spread
+    slope = min(max(0.0, slope), seconds / tokens)
+    return round(seconds - slope * tokens, 9), slope
 
 
 @dataclass(frozen=True)
@@ -210,18 +231,19 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Decision:
-    """`prediction` of the plan and of the `reference`: None where there was nothing to predict from."""
+    """What was chosen and why; what is predicted of it, and of the reference plan."""
 
-    plan: Plan
+    prediction: Prediction
+    reference: Prediction
     reason: str
-    prediction: Prediction | None = None
-    reference: Prediction | None = None
 
     @property
-    def speedup(self) -> float | None:
+    def plan(self) -> Plan:
+        return self.prediction.plan
+
+    @property
+    def speedup(self) -> float:
         """Predicted: the reference plan's time over this one's."""
-        if self.prediction is None or self.reference is None:
-            return None
         return self.reference.seconds / self.prediction.seconds
 
 
@@ -243,7 +265,7 @@ def decide(what_if: WhatIf, in_force: Plan) -> Decision:
         reason = f"{reference}: {plain.seconds:.3g} s a round; {_rival(predicted, reference)}"
     else:
         reason = f"{chosen.plan}: {chosen.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
-    return Decision(chosen.plan, reason, chosen, plain)
+    return Decision(chosen, plain, reason)
 
 
 def _rival(predicted: Mapping[Plan, Prediction], reference: Plan) -> str:

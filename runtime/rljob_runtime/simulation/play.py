@@ -79,7 +79,12 @@ class _Run:
         self._observers = observers
         self._digest = hashlib.blake2b(digest_size=8)
         self._job = scenario.job
-        self._settings = replace(Settings.of(self._job), join_patience=JOIN_PATIENCE, poll_wait=scenario.poll_seconds)
+        self._settings = replace(
+            Settings.of(self._job),
+            join_patience=JOIN_PATIENCE,
+            poll_wait=scenario.poll_seconds,
+            first_responses=scenario.first_responses,
+        )
         self._lengths = WorkloadLengths(
             workload,
             scenario.launched_responses,

@@ -8,7 +8,10 @@ import random
 from dataclasses import dataclass
 
 from rljob_api import RLJob, load
+from rljob_api.learning import AUTO
 from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
+from rljob_runtime.scheduling.what_if import FIRST_RESPONSES
 from rljob_runtime.simulation.faults import FaultPlan, draw_plan
 from rljob_runtime.simulation.programs import Programs
 from rljob_runtime.simulation.replica import EngineKind
@@ -38,6 +41,10 @@ class Scenario:
     """Of prompts and of responses; None without tail batching."""
     response_factor: float | None = None
     """Of responses, where it is another one."""
+    auto: bool = False
+    """The job decides by itself whether it races, with which factors, and whether it streams; from as many
+    `first_responses` on."""
+    first_responses: int = FIRST_RESPONSES
     dynamic_sampling: bool = False
     stream_training: bool = False
     reward_levels: int = 1000
@@ -79,11 +86,11 @@ class Scenario:
                         "dynamicSampling": {"enabled": self.dynamic_sampling},
                     },
                     "tailBatching": {
-                        "enabled": self.tail_factor is not None,
-                        "promptFactor": self.tail_factor or 1,
-                        "responseFactor": self.response_factor or self.tail_factor or 1,
+                        "enabled": AUTO if self.auto else self.tail_factor is not None,
+                        "promptFactor": AUTO if self.auto else self.tail_factor or 1,
+                        "responseFactor": AUTO if self.auto else self.response_factor or self.tail_factor or 1,
                     },
-                    "streamTraining": {"enabled": self.stream_training},
+                    "streamTraining": {"enabled": AUTO if self.auto else self.stream_training},
                     "rollout": {"machines": self.machines, "engine": "Reference", **self._layouts},
                     "relay": {"heartbeatSeconds": self.heartbeat_seconds},
                     "checkpoint": {"emptyDir": {}, "everyRounds": self.checkpoint_every},
@@ -106,7 +113,8 @@ class Scenario:
     @property
     def launched_responses(self) -> int:
         """The most that are launched for a prompt."""
-        return math.ceil(self.responses * (self.response_factor or self.tail_factor or 1))
+        factor = max(RESPONSE_FACTORS) if self.auto else self.response_factor or self.tail_factor or 1
+        return math.ceil(self.responses * factor)
 
     @property
     def horizon(self) -> float:
@@ -155,6 +163,8 @@ def draw_scenario(seed: int) -> Scenario:
         dynamic_sampling=random_.random() < 0.25,
         reward_levels=random_.choice([4, 1000]),
         stream_training=random_.random() < 0.5,
+        auto=random_.random() < 0.25,
+        first_responses=4,
     )
 
 

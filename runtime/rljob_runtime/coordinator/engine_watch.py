@@ -1,0 +1,88 @@
+"""What the polls of a round tell of the engines' speed, without asking for anything: `enginemodel.speed` makes a law of
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport
+from rljob_runtime.enginemodel.speed import Speed, Stretch, binned
+
+ALIKE = 0.8
+"""Between two polls the batch may shrink to this share for the time between them to count as one stretch."""
+MOST_STRETCHES = 256
+"""Then they are joined."""
+
+
+@dataclass
+class _Seen:
+    """A replica at its last poll, or since its last launch."""
+
+    time: float
+    boot: str
+    stats: EngineStats
+    starting: int = 0
+    """Prompt tokens of the launch that has not been admitted whole yet."""
+
+
+class EngineWatch:
+    """One round. Times are the loop's."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._decode: list[Stretch] = []
+        self._starts: list[Stretch] = []
+        self._prompt_tokens = 0
+        self._used: set[str] = set()
+
+    def submitted(self, replica: str, requests: Sequence[GenerateRequest], now: float) -> None:
+        """These were handed to the replica."""
+        self._used.add(replica)
+        seen = self._seen.get(replica)
+        if seen is not None:
+            tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in requests)
+            seen.time, seen.starting = now, tokens
+
+    def note(self, replica: str, report: ReplicaReport, now: float) -> None:
+        """A poll came back."""
+        stats, last = report.stats, self._seen.get(replica)
+        if last is None or last.boot != report.boot:
+            self._seen[replica] = _Seen(now, report.boot, stats)
+            return
+        if last.starting and (stats.waiting or stats.running == 0):
+            # Not all of it was admitted yet, or it is not there yet.
+            return
+        self._learn(last, stats, now - last.time)
+        self._seen[replica] = _Seen(now, report.boot, stats)
+
+    def speed(self) -> Speed:
+        """Of the round so far."""
+        stats = [seen.stats for seen in self._seen.values()]
+        return Speed(
+            replicas=len(self._used),
+            kv_tokens=min((one.kv_tokens for one in stats), default=0),
+            max_running=min((one.max_running for one in stats), default=0),
+            decode=binned(self._decode),
+            starts=(Stretch.joined(self._starts),) if self._starts else (),
+            prompt_tokens=self._prompt_tokens,
+        )
+
+    def _learn(self, last: _Seen, stats: EngineStats, seconds: float) -> None:
+        before, made = last.stats, stats.generated_tokens_total - last.stats.generated_tokens_total
+        first = before.running if not last.starting else stats.running
+        most = max(first, stats.running)
+        if made < most or not most or seconds <= 0 or stats.preemptions_total != before.preemptions_total:
+            return
+        # A response that ends, ends the poll: of one that ended the batch was the larger one.
+        batch = most if abs(first - stats.running) <= 1 else (first + stats.running) / 2
+        kv_use = (before.kv_use + stats.kv_use) / 2
+        stretch = Stretch(made / batch, batch, kv_use * stats.kv_tokens, seconds)
+        if last.starting:
+            if before.running == 0:
+                self._starts.append(stretch)
+                self._prompt_tokens += last.starting
+        elif not stats.waiting and not before.waiting and min(first, stats.running) >= min(ALIKE * most, most - 1):
+            self._decode.append(stretch)
+            if len(self._decode) > MOST_STRETCHES:
+                self._decode = list(binned(self._decode))

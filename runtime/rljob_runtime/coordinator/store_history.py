@@ -1,0 +1,74 @@
+"""What the store knows of rounds that are over, for predictions of those to come. Reads only."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from rljob_api.status import RoundReport
+from rljob_runtime.enginemodel.speed import Speed
+from rljob_runtime.scheduling.history import REACH, looked_at
+from rljob_runtime.scheduling.lengths import Seen
+from rljob_runtime.scheduling.plans import Chosen
+from rljob_runtime.scheduling.rounds import EQUAL_REWARDS
+from rljob_runtime.scheduling.trajectory import PromptKey
+
+
+@dataclass(frozen=True)
+class RememberedPrompt:
+    """`queued`: a former round had left it. `filtered`: its rewards were all equal."""
+
+    responses: tuple[Seen, ...]
+    queued: bool
+    filtered: bool
+
+
+@dataclass(frozen=True)
+class RememberedRound:
+    """A closed round. `speed` is None where its coordinator was replaced before anything was seen."""
+
+    report: RoundReport
+    chosen: Chosen
+    speed: Speed | None
+    prompts: dict[PromptKey, RememberedPrompt]
+
+
+_EARLIER = "EXISTS (SELECT 1 FROM prompts AS q WHERE q.epoch = p.epoch AND q.idx = p.idx AND q.step < p.step)"
+
+
+def remembered(db: sqlite3.Connection, last: int) -> tuple[RememberedRound, ...]:
+    """The rounds up to `last` that tell of the next ones (`history.looked_at`), oldest first."""
+    whole = db.execute(
+        "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind = 'Long'"
+        f" AND NOT EXISTS (SELECT 1 FROM prompts AS p WHERE p.step = r.step AND {_EARLIER})",
+        (last - REACH, last),
+    )
+    steps = looked_at(last, [step for (step,) in whole.fetchall()])
+    rounds = (_round(db, step) for step in steps)
+    return tuple(one for one in rounds if one is not None)
+
+
+def _round(db: sqlite3.Connection, step: int) -> RememberedRound | None:
+    row = db.execute(
+        "SELECT report, chosen, speed FROM boundaries JOIN decisions USING (step)"
+        " WHERE step = ? AND report IS NOT NULL",
+        (step,),
+    ).fetchone()
+    if row is None:
+        return None
+    responses: dict[PromptKey, list[Seen]] = {}
+    for epoch, index, tokens, ended in db.execute(
+        "SELECT epoch, idx, tokens, finish IS NOT NULL FROM trajectories WHERE step = ? ORDER BY epoch, idx, sample",
+        (step,),
+    ):
+        responses.setdefault(PromptKey(epoch, index), []).append(Seen(tokens, bool(ended)))
+    prompts = {
+        PromptKey(epoch, index): RememberedPrompt(
+            tuple(responses[PromptKey(epoch, index)]), bool(queued), reason == EQUAL_REWARDS
+        )
+        for epoch, index, reason, queued in db.execute(
+            f"SELECT epoch, idx, reason, {_EARLIER} FROM prompts AS p WHERE step = ? ORDER BY ordinal", (step,)
+        )
+    }
+    speed = Speed.from_json(row[2]) if row[2] else None
+    return RememberedRound(RoundReport.model_validate_json(row[0]), Chosen.from_json(row[1]), speed, prompts)

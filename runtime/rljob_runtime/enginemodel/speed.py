@@ -1,0 +1,112 @@
+"""The latency law of engines that nobody profiled, from what they did in the job's own rounds.
+
+An engine that is polled tells how many requests run, how many tokens it made and how full its KV cache is. Between two
+polls in which nothing was admitted, these are so many decode steps of about one batch and one context: a `Stretch`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.enginemodel.least_squares import Floats, nonnegative
+
+KINKS = (64, 256)
+"""Batches at which a step may begin to rise faster; the ridge of the roofline is near one of them."""
+LARGEST = 4 * KINKS[-1]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Decode steps in a row. `batch`: sequences at a time; `context`: tokens in the KV cache, of all of them; both are
+    means over the steps. `seconds`: of all steps."""
+
+    steps: float
+    batch: float
+    context: float
+    seconds: float
+
+    @classmethod
+    def joined(cls, stretches: Sequence[Stretch]) -> Stretch:
+        """All of these as one. Raises `ZeroDivisionError` for none."""
+        steps = math.fsum(one.steps for one in stretches)
+        batch = math.fsum(one.steps * one.batch for one in stretches) / steps
+        context = math.fsum(one.steps * one.context for one in stretches) / steps
+        return cls(steps, batch, context, math.fsum(one.seconds for one in stretches))
+
+    @property
+    def bin(self) -> tuple[int, int]:
+        """Stretches of about one batch and context, by factors of √2, are alike."""
+        return round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(max(1.0, self.context / self.batch)))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What engines did in a round. `starts`: from a launch to the first moment at which nothing waited, with the prompt
+    tokens that were computed in it. `kv_tokens` and `max_running`: of one engine, 0 where it could not tell."""
+
+    replicas: int = 0
+    kv_tokens: int = 0
+    max_running: int = 0
+    decode: tuple[Stretch, ...] = ()
+    starts: tuple[Stretch, ...] = ()
+    prompt_tokens: int = 0
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Speed:
+        """What `to_json` gave."""
+        told: dict[str, Any] = json.loads(text)
+        for name in ("decode", "starts"):
+            told[name] = tuple(Stretch(**one) for one in told[name])
+        return cls(**told)
+
+
+def binned(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
+    """Those that are alike as one: a round's worth is a few dozen."""
+    bins: dict[tuple[int, int], list[Stretch]] = {}
+    for one in stretches:
+        bins.setdefault(one.bin, []).append(one)
+    return tuple(Stretch.joined(bins[key]) for key in sorted(bins))
+
+
+def law_of(speeds: Sequence[Speed]) -> LatencyLaw | None:
+    """Least squares of relative errors, a stretch weighing as much as it took; no coefficient is below zero. None where
+    nothing was seen to decode.
+
+    What prefill took is what starts took beyond their decode steps, as seconds a token.
+    """
+    seen = [one for speed in speeds for one in speed.decode]
+    if not seen:
+        return None
+    rows = np.array([[1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)] for one in seen])
+    step: Floats = np.array([one.seconds / one.steps for one in seen])
+    weight: Floats = np.sqrt(np.array([one.seconds for one in seen]))
+    fixed, slope, context, *rises = map(float, nonnegative(rows * (weight / step)[:, None], weight))
+
+    def base(batch: float) -> float:
+        later = math.fsum(rise * max(0.0, batch - kink) for rise, kink in zip(rises, KINKS, strict=True))
+        return max(1e-9, fixed + slope * batch + later)
+
+    knots = tuple((batch, base(batch)) for batch in (1.0, *map(float, KINKS), float(LARGEST)))
+    law = LatencyLaw(knots, context, 0.0, 0.0, 0.0)
+    prompts = sum(speed.prompt_tokens for speed in speeds)
+    starts = [one for speed in speeds for one in speed.starts]
+    beyond = math.fsum(one.seconds - one.steps * law.step(round(one.batch), one.context) for one in starts)
+    return LatencyLaw(knots, context, 0.0, max(0.0, beyond) / prompts if prompts else 0.0, 0.0)
+
+
+def slowdown(law: LatencyLaw, speeds: Sequence[Speed]) -> float:
+    """How many times longer than by the law these decode steps took; 1 for none."""
+    seen = [one for speed in speeds for one in speed.decode]
+    expected = math.fsum(one.steps * law.step(round(one.batch), one.context) for one in seen)
+    return math.fsum(one.seconds for one in seen) / expected if expected > 0 else 1.0

@@ -1,0 +1,234 @@
+"""Auto in the coordinator: decided at the draw, stored with the round, reported with its outcome."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from coordinator_kit import Stage, job, until
+from prometheus_client import generate_latest
+
+from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
+from rljob_runtime.coordinator.engine_watch import EngineWatch
+from rljob_runtime.coordinator.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.enginemodel.engine import Engine, Request
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.enginemodel.speed import law_of
+from rljob_runtime.scheduling.plans import Plan
+from rljob_runtime.scheduling.tail_batching import Factors
+from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.simulation.faults import FaultPlan
+from rljob_runtime.simulation.play import play
+from rljob_runtime.simulation.replica import EngineKind
+from rljob_runtime.simulation.scenario import draw_scenario
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.world import Site, World
+
+AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
+LAW = LatencyLaw(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
+
+
+def tailed(key: TrajectoryKey, version: int) -> int:
+    """One of 24 responses runs on to the limit, whatever its prompt."""
+    return 40 if Random(f"{key}/{version}").random() < 1 / 24 else 4 + (key.prompt.index + key.sample) % 3
+
+
+def even(key: TrajectoryKey, version: int) -> int:
+    return 36 + (key.prompt.index + key.sample) % 5
+
+
+def stage(path, lengths=tailed, rounds=12, tail=None, stream=False, costs=None, **more) -> Stage:
+    found = Stage(path, job(rounds=rounds, prompts=8, responses=4, tail=tail or AUTO, stream=stream, **more))
+    engine = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
+    found.world = World(0, Site(2, engine, lengths), costs, observe=found.observe)
+    return found
+
+
+# --- whole runs ---
+
+
+def test_a_job_with_a_tail_begins_to_race_and_says_why(tmp_path):
+    run = stage(tmp_path / "state.db")
+    assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    first, second, *rest = run.closed
+    assert [first.plan, second.plan] == ["plain", "plain"]
+    assert "are needed to predict" in first.plan_reason
+    assert first.predicted_seconds is None
+    assert any(report.plan.startswith("race ") for report in rest)
+    racing = next(report for report in rest if report.plan.startswith("race "))
+    assert racing.predicted_speedup > 1.1
+    assert "responses" in racing.plan_reason
+    assert "speed of the engines" in racing.plan_reason
+    assert {report.kind for report in rest} & {RoundKind.SHORT}
+    # Seconds of rounds that were predicted, against the prediction: the engines were seen, the lengths are chance.
+    predicted = [report for report in rest if report.predicted_seconds]
+    assert len(predicted) == len(rest)
+    ratio = sum(one.seconds for one in predicted) / sum(one.predicted_seconds for one in predicted)
+    assert 0.6 < ratio < 1.6
+
+
+def test_a_job_without_a_tail_stays_plain(tmp_path):
+    run = stage(tmp_path / "state.db", even, rounds=6)
+    assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    assert {report.plan for report in run.closed} == {"plain"}
+    predicted = [report for report in run.closed if report.predicted_seconds]
+    assert len(predicted) == 4
+    for report in predicted:
+        assert report.seconds == pytest.approx(report.predicted_seconds, rel=0.15)
+        assert report.predicted_speedup == 1.0
+
+
+def test_streaming_is_chosen_where_updates_take_long(tmp_path):
+    run = stage(
+        tmp_path / "state.db",
+        rounds=8,
+        tail={"enabled": False},
+        stream="Auto",
+        costs=TrainerCosts(step=0.1, token=0.002),
+    )
+    assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    assert run.closed[0].plan == "plain"
+    assert run.closed[-1].plan == "plain, stream"
+    assert [report.early_groups > 0 for report in run.closed] == ["stream" in report.plan for report in run.closed]
+    quick = stage(tmp_path / "quick.db", rounds=4, tail={"enabled": False}, stream="Auto", costs=TrainerCosts(step=0.1))
+    quick.play(first_responses=64)
+    assert {report.plan for report in quick.closed} == {"plain"}
+
+
+def test_what_the_spec_fixes_is_played_without_a_prediction(tmp_path):
+    run = stage(tmp_path / "state.db", rounds=3, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1})
+    run.play()
+    assert {report.plan for report in run.closed} == {"race 1.5 x 1"}
+    assert {report.predicted_seconds for report in run.closed} == {None}
+
+
+def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
+    """It is killed in the middle of a round that races; the next one goes on with that round, and predicts nothing."""
+    calm = stage(tmp_path / "calm.db")
+    calm.play(first_responses=64)
+    step = next(report.round for report in calm.closed if report.plan.startswith("race "))
+    run = stage(tmp_path / "state.db")
+
+    async def kill(run: Stage) -> None:
+        await until(lambda: run.coordinator is not None and len(run.closed) == step - 1)
+        await until(
+            lambda: run.coordinator._generation is not None and run.coordinator._generation.round.progress > 0.2
+        )
+        run.coordinator.stop()
+
+    assert run.play(kill, first_responses=64) is None
+    opened_plan = calm.closed[step - 1].plan
+    # The spec says other by now: what was decided with the draw holds.
+    assert run.play(first_responses=10_000).outcome is FinishedOutcome.COMPLETE
+    report = run.closed[step - 1]
+    assert (report.round, report.plan) == (step, opened_plan)
+    assert report.predicted_seconds is None
+    assert run.closed[step].plan == "plain"
+
+
+def test_the_status_and_the_metrics_tell_the_plan(tmp_path):
+    run = stage(tmp_path / "state.db", rounds=4)
+    run.play(first_responses=64)
+    generating = [status for status in run.control.reports if status.stage == "Generating"]
+    assert {status.plan for status in generating} >= {"plain"}
+    metrics = CoordinatorMetrics()
+    trained = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+    metrics.round(RoundReport(round=3, plan="race 1 x 1.5", seconds=12.0, predicted_seconds=10.0), trained)
+    text = generate_latest(metrics.registry).decode()
+    assert 'rljob_coordinator_plans_total{plan="race 1 x 1.5"} 1.0' in text
+    assert float(text.split("\nrljob_coordinator_prediction_error ")[1].split()[0]) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_auto_holds_the_invariants_under_faults(seed):
+    drawn = draw_scenario(seed)
+    scenario = replace(drawn, auto=True, rounds=5, prompts=min(drawn.prompts, 6), responses=min(drawn.responses, 4))
+    plan = FaultPlan.parse(f"9 crash coordinator 1; {14 + seed} crash rollout-0 3; {21 + seed} crash trainer 2")
+    outcome = play(scenario, plan)
+    assert outcome.passed, outcome.violation
+
+
+# --- what is remembered ---
+
+
+def test_lengths_of_closed_rounds_are_kept_as_far_as_they_came(tmp_path):
+    run = stage(tmp_path / "state.db", rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5})
+    run.play()
+    store = Store(tmp_path / "state.db", "uid-1")
+    rounds = store.remembered()
+    store.close()
+    assert [one.report.round for one in rounds] == [1, 2, 3, 4]
+    assert [one.chosen.plan for one in rounds] == [Plan(Factors(1.5, 1.5))] * 4
+    short, long = rounds[0], rounds[-1]
+    assert long.report.kind is RoundKind.LONG
+    seen = [response for prompt in short.prompts.values() for response in prompt.responses]
+    assert len(seen) == short.report.launched_responses
+    assert sum(not one.ended for one in seen) >= short.report.aborted_responses - 12
+    assert all(one.ended for prompt in long.prompts.values() for one in prompt.responses)
+    assert {prompt.queued for prompt in short.prompts.values()} == {False}
+    assert sum(one.tokens for one in seen) <= short.report.tokens
+    assert any(prompt.queued for one in rounds for prompt in one.prompts.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "plans"),
+    [
+        ({}, 1),
+        ({"tail": {"enabled": True, "promptFactor": "Auto"}}, 3),
+        ({"tail": AUTO, "stream": "Auto"}, 18),
+        ({"stream": "Auto"}, 2),
+    ],
+)
+def test_the_spec_leaves_open_what_is_auto(spec, plans):
+    assert len(Settings.of(job(**spec)).choices.plans) == plans
+
+
+# --- what is seen of engines ---
+
+
+def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
+    random, watch, engine = Random(0), EngineWatch(), Engine(LAW, 1 << 20, 256)
+
+    def poll(now: float) -> None:
+        load = engine.load(now)
+        stats = EngineStats(
+            load.running, load.waiting, load.kv_use, load.preemptions, load.generated_tokens, 0, 0, 0, 0,
+            kv_tokens=1 << 20, max_running=256,
+        )  # fmt: skip
+        watch.note("r", ReplicaReport("1", 0, (), 1, stats), now)
+
+    now = 0.0
+    poll(now)
+    requests = [Request(n, 50, random.choice([20, 60, 150, 400])) for n in range(48)]
+    watch.submitted("r", [asked(one) for one in requests], now)
+    engine.submit(now, requests)
+    while engine.next_event < float("inf"):
+        now = min(now + 0.5, engine.next_event)
+        engine.advance(now)
+        poll(now)
+    speed = watch.speed()
+    assert (speed.replicas, speed.kv_tokens, speed.max_running, speed.prompt_tokens) == (1, 1 << 20, 256, 48 * 50)
+    law = law_of([speed])
+    for batch, mean in ((40, 80), (10, 200), (3, 300)):
+        assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.1)
+
+
+def asked(one: Request) -> GenerateRequest:
+    return GenerateRequest(
+        TrajectoryKey(PromptKey(0, one.id), 0), 1, (1,) * one.prompt_tokens, Sampling(400, 1.0, 0, ()), 1
+    )
+
+
+def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
+    watch = EngineWatch()
+    busy = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0)
+    for boot, stats, now in (
+        ("1", busy, 0.0),
+        ("2", replace(busy, generated_tokens_total=200), 1.0),
+        ("2", replace(busy, generated_tokens_total=300, preemptions_total=1), 2.0),
+        ("2", replace(busy, generated_tokens_total=300, preemptions_total=1, running=1), 3.0),
+    ):
+        watch.note("r", ReplicaReport(boot, 0, (), 1, stats), now)
+    assert watch.speed().decode == ()

@@ -1,0 +1,78 @@
+"""A law from what engines were seen to do."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_runtime.enginemodel.hardware import H800
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_32B
+from rljob_runtime.enginemodel.roofline import roofline
+from rljob_runtime.enginemodel.speed import Speed, Stretch, binned, law_of, slowdown
+
+
+def seen(law: LatencyLaw, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)):
+    """Stretches as a round has them: large batches of short contexts, small ones of long contexts."""
+    stretches = []
+    for batch in batches:
+        for mean in (200, 800, 3000):
+            steps, context = random.randint(5, 50), batch * mean * random.uniform(0.8, 1.2)
+            seconds = steps * law.step(batch, context) * random.uniform(1 - noise, 1 + noise)
+            stretches.append(Stretch(steps, batch, context, seconds))
+    return Speed(2, 100_000, 256, tuple(stretches))
+
+
+@pytest.mark.parametrize("shape", [QWEN2_5_7B, QWEN2_5_32B])
+def test_a_roofline_is_found_again_between_the_batches_seen(shape):
+    law = roofline(shape, H800)
+    found = law_of([seen(law, Random(0))])
+    for batch in (2, 8, 40, 90, 150):
+        for mean in (300, 2000):
+            assert found.step(batch, batch * mean) == pytest.approx(law.step(batch, batch * mean), rel=0.05)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0, 0.3))
+def test_noise_makes_no_law_that_is_none(seed, noise):
+    law = roofline(QWEN2_5_7B, H800)
+    found = law_of([seen(law, Random(seed), noise)])
+    steps = [found.step(batch, batch * 500) for batch in (1, 10, 64, 256, 500)]
+    assert steps == sorted(steps)
+    assert found.step(60, 60 * 800) == pytest.approx(law.step(60, 60 * 800), rel=0.05 + noise)
+
+
+def test_prefill_is_what_a_start_takes_beyond_its_steps():
+    law = roofline(QWEN2_5_7B, H800)
+    start = Stretch(20, 50, 50 * 300, 20 * law.step(50, 50 * 300) + 50 * 300 * 2e-5)
+    speed = seen(law, Random(0))
+    found = law_of([Speed(decode=speed.decode, starts=(start,), prompt_tokens=50 * 300)])
+    assert found.prefill_token_seconds == pytest.approx(2e-5, rel=0.1)
+    assert law_of([speed]).prefill_token_seconds == 0
+
+
+def test_without_a_stretch_there_is_no_law():
+    assert law_of([]) is None
+    assert law_of([Speed(4, 1000, 16)]) is None
+
+
+def test_how_much_slower_is_a_ratio_of_what_was_seen():
+    law = roofline(QWEN2_5_7B, H800)
+    slow = LatencyLaw(tuple((b, 1.2 * s) for b, s in law.knots), 1.2 * law.context_token_seconds, 0, 0, 0)
+    assert slowdown(law, [seen(slow, Random(1))]) == pytest.approx(1.2)
+    assert slowdown(law, []) == 1.0
+
+
+def test_joining_keeps_steps_and_seconds():
+    speed = seen(roofline(QWEN2_5_7B, H800), Random(2))
+    few = binned([*speed.decode, *speed.decode])
+    assert len(few) <= len(speed.decode)
+    assert sum(one.steps for one in few) == pytest.approx(2 * sum(one.steps for one in speed.decode))
+    assert sum(one.seconds for one in few) == pytest.approx(2 * sum(one.seconds for one in speed.decode))
+
+
+def test_what_is_stored_reads_back():
+    speed = seen(roofline(QWEN2_5_7B, H800), Random(3))
+    assert Speed.from_json(speed.to_json()) == speed
+    assert Speed.from_json(Speed().to_json()) == Speed()
