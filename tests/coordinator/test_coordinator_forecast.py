@@ -42,7 +42,7 @@ def even(key: TrajectoryKey, version: int) -> int:
 def stage(path, lengths=tailed, rounds=12, tail=None, stream=False, costs=None, **more) -> Stage:
     found = Stage(path, job(rounds=rounds, prompts=8, responses=4, tail=tail or AUTO, stream=stream, **more))
     engine = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
-    found.world = World(0, Site(2, engine, lengths), costs, observe=found.observe)
+    found.world = World(0, Site(replicas=2, engine=engine, lengths=lengths), costs, observe=found.observe)
     return found
 
 

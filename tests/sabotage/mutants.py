@@ -47,6 +47,8 @@ ROUNDS = (
 STORE = ("tests/coordinator/test_coordinator_store.py",)
 RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
+WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
+FORECAST = "tests/coordinator/test_coordinator_forecast.py"
 NEXT_ROUND = (
     f"{TAIL}::test_the_next_round",
     f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
@@ -96,6 +98,28 @@ CEL = ("tests/api/test_api_cel.py::test_the_server_refuses_what_it_can_see",)
 INVALID = ("tests/api/test_api_invalid.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
+    # --- what the job decides by itself ---
+    Mutant(
+        "stopped responses count as finished",
+        f"{RUNTIME}/scheduling/lengths.py",
+        "if response.ended:",
+        "if response.tokens:",
+        (f"{WHAT_IF}::test_the_tail_is_seen_through_a_race",),
+    ),
+    Mutant(
+        "long rounds are not charged",
+        f"{RUNTIME}/scheduling/what_if.py",
+        "total = plain_rounds * plain + short_rounds * short + long_rounds * (long or plain)",
+        "total = plain_rounds * plain + (short_rounds + long_rounds) * (short or plain)",
+        (f"{WHAT_IF}::test_long_rounds_are_charged",),
+    ),
+    Mutant(
+        "a round that was decided is decided again",
+        f"{RUNTIME}/coordinator/store.py",
+        "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))",
+        "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned)",
+        (f"{FORECAST}::test_another_coordinator_plays_the_round_as_it_was_decided",),
+    ),
     # --- the update is the one of the papers ---
     Mutant(
         "half of the tokens are counted",
