@@ -45,10 +45,12 @@ def test_noise_makes_no_law_that_is_none(seed, noise):
 
 def test_prefill_is_what_a_start_takes_beyond_its_steps():
     law = roofline(QWEN2_5_7B, H800)
-    start = Stretch(20, 50, 50 * 300, 20 * law.step(50, 50 * 300) + 50 * 300 * 2e-5)
+    prompts = 50 * 300
+    start = Stretch(20, 50, prompts, 20 * law.step(50, prompts) + prompts * 2e-5, prompts)
     speed = seen(law, Random(0))
-    found = law_of([Speed(decode=speed.decode, starts=(start,), prompt_tokens=50 * 300)])
+    found = law_of([speed, Speed(stretches=(start,))])
     assert found.prefill_token_seconds == pytest.approx(2e-5, rel=0.1)
+    assert found.step(40, 40 * 500) == pytest.approx(law.step(40, 40 * 500), rel=0.05)
     assert law_of([speed]).prefill_token_seconds == 0
 
 
@@ -66,10 +68,12 @@ def test_how_much_slower_is_a_ratio_of_what_was_seen():
 
 def test_joining_keeps_steps_and_seconds():
     speed = seen(roofline(QWEN2_5_7B, H800), Random(2))
-    few = binned([*speed.decode, *speed.decode])
-    assert len(few) <= len(speed.decode)
-    assert sum(one.steps for one in few) == pytest.approx(2 * sum(one.steps for one in speed.decode))
-    assert sum(one.seconds for one in few) == pytest.approx(2 * sum(one.seconds for one in speed.decode))
+    start = Stretch(5, 10, 100, 1.0, prompt_tokens=40)
+    few = binned([*speed.decode, *speed.decode, start, start])
+    assert len(few) <= len(speed.decode) + 1
+    for name in ("steps", "seconds", "prompt_tokens"):
+        whole = sum(getattr(one, name) for one in (*speed.stretches, start))
+        assert sum(getattr(one, name) for one in few) == pytest.approx(2 * whole)
 
 
 def test_what_is_stored_reads_back():

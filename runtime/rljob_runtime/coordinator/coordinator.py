@@ -17,6 +17,7 @@ from rljob_api.constants import SANDBOX_UNAVAILABLE
 from rljob_api.status import Finished, FinishedOutcome, Problem, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.draws import Draws
+from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
@@ -97,6 +98,7 @@ class Coordinator:
         self._checkpoints = Checkpoints(self._trainer, term, settings, self._reporter)
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
         self._generation: Generation | None = None
+        self._watch = EngineWatch()
         self._prompts: PromptSource | None = None
         self._measured = Measured(workers_per_trainer=settings.trainer_replicas)
         self._step: int | None = None
@@ -320,6 +322,8 @@ class Coordinator:
             lender,
             measured,
         )
+        generation.watch.carry_on(self._watch)
+        self._watch = generation.watch
         self._wake()
         try:
             await generation.run()

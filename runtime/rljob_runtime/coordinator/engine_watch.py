@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.enginemodel.speed import Speed, Stretch, binned
@@ -31,10 +31,13 @@ class EngineWatch:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
-        self._decode: list[Stretch] = []
-        self._starts: list[Stretch] = []
-        self._prompt_tokens = 0
+        self._stretches: list[Stretch] = []
         self._used: set[str] = set()
+
+    def carry_on(self, before: EngineWatch) -> None:
+        """What `before` saw last is where engines stand that have nothing to do any more."""
+        for name, seen in before._seen.items():
+            self._seen[name] = _Seen(seen.time, seen.boot, replace(seen.stats, running=0, waiting=0))
 
     def submitted(self, replica: str, requests: Sequence[GenerateRequest], now: float) -> None:
         """These were handed to the replica."""
@@ -63,26 +66,26 @@ class EngineWatch:
             replicas=len(self._used),
             kv_tokens=min((one.kv_tokens for one in stats), default=0),
             max_running=min((one.max_running for one in stats), default=0),
-            decode=binned(self._decode),
-            starts=(Stretch.joined(self._starts),) if self._starts else (),
-            prompt_tokens=self._prompt_tokens,
+            stretches=binned(self._stretches),
         )
 
     def _learn(self, last: _Seen, stats: EngineStats, seconds: float) -> None:
         before, made = last.stats, stats.generated_tokens_total - last.stats.generated_tokens_total
         first = before.running if not last.starting else stats.running
         most = max(first, stats.running)
-        if made < most or not most or seconds <= 0 or stats.preemptions_total != before.preemptions_total:
+        if made < most or not first or seconds <= 0 or stats.preemptions_total != before.preemptions_total:
             return
         # A response that ends, ends the poll: of one that ended the batch was the larger one.
         batch = most if abs(first - stats.running) <= 1 else (first + stats.running) / 2
         kv_use = (before.kv_use + stats.kv_use) / 2
-        stretch = Stretch(made / batch, batch, kv_use * stats.kv_tokens, seconds)
+        stretch = Stretch(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting)
         if last.starting:
-            if before.running == 0:
-                self._starts.append(stretch)
-                self._prompt_tokens += last.starting
-        elif not stats.waiting and not before.waiting and min(first, stats.running) >= min(ALIKE * most, most - 1):
-            self._decode.append(stretch)
-            if len(self._decode) > MOST_STRETCHES:
-                self._decode = list(binned(self._decode))
+            learned = before.running == 0
+        else:
+            learned = (
+                not stats.waiting and not before.waiting and min(first, stats.running) >= min(ALIKE * most, most - 1)
+            )
+        if learned:
+            self._stretches.append(stretch)
+            if len(self._stretches) > MOST_STRETCHES:
+                self._stretches = list(binned(self._stretches))

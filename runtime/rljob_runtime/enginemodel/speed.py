@@ -1,7 +1,8 @@
 """The latency law of engines that nobody profiled, from what they did in the job's own rounds.
 
 An engine that is polled tells how many requests run, how many tokens it made and how full its KV cache is. Between two
-polls in which nothing was admitted, these are so many decode steps of about one batch and one context: a `Stretch`.
+polls it did so many decode steps of about one batch and one context: a `Stretch`. One that begins with a launch has the
+prompts' prefill in it too.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ LARGEST = 4 * KINKS[-1]
 @dataclass(frozen=True)
 class Stretch:
     """Decode steps in a row. `batch`: sequences at a time; `context`: tokens in the KV cache, of all of them; both are
-    means over the steps. `seconds`: of all steps."""
+    means over the steps. `seconds`: of all steps, and of the prefill of `prompt_tokens`."""
 
     steps: float
     batch: float
     context: float
     seconds: float
+    prompt_tokens: int = 0
 
     @classmethod
     def joined(cls, stretches: Sequence[Stretch]) -> Stretch:
@@ -38,25 +40,29 @@ class Stretch:
         steps = math.fsum(one.steps for one in stretches)
         batch = math.fsum(one.steps * one.batch for one in stretches) / steps
         context = math.fsum(one.steps * one.context for one in stretches) / steps
-        return cls(steps, batch, context, math.fsum(one.seconds for one in stretches))
+        prompts = sum(one.prompt_tokens for one in stretches)
+        return cls(steps, batch, context, math.fsum(one.seconds for one in stretches), prompts)
 
     @property
-    def bin(self) -> tuple[int, int]:
+    def bin(self) -> tuple[bool, int, int]:
         """Stretches of about one batch and context, by factors of √2, are alike."""
-        return round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(max(1.0, self.context / self.batch)))
+        mean = max(1.0, self.context / self.batch)
+        return bool(self.prompt_tokens), round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(mean))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What engines did in a round. `starts`: from a launch to the first moment at which nothing waited, with the prompt
-    tokens that were computed in it. `kv_tokens` and `max_running`: of one engine, 0 where it could not tell."""
+    """What engines did in a round. `kv_tokens` and `max_running`: of one engine, 0 where it could not tell."""
 
     replicas: int = 0
     kv_tokens: int = 0
     max_running: int = 0
-    decode: tuple[Stretch, ...] = ()
-    starts: tuple[Stretch, ...] = ()
-    prompt_tokens: int = 0
+    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def decode(self) -> tuple[Stretch, ...]:
+        """Those without prefill."""
+        return tuple(one for one in self.stretches if not one.prompt_tokens)
 
     def to_json(self) -> str:
         """As `from_json` reads it."""
@@ -66,14 +72,12 @@ class Speed:
     def from_json(cls, text: str) -> Speed:
         """What `to_json` gave."""
         told: dict[str, Any] = json.loads(text)
-        for name in ("decode", "starts"):
-            told[name] = tuple(Stretch(**one) for one in told[name])
-        return cls(**told)
+        return cls(**{**told, "stretches": tuple(Stretch(**one) for one in told["stretches"])})
 
 
 def binned(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
     """Those that are alike as one: a round's worth is a few dozen."""
-    bins: dict[tuple[int, int], list[Stretch]] = {}
+    bins: dict[tuple[bool, int, int], list[Stretch]] = {}
     for one in stretches:
         bins.setdefault(one.bin, []).append(one)
     return tuple(Stretch.joined(bins[key]) for key in sorted(bins))
@@ -81,28 +85,26 @@ def binned(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
 
 def law_of(speeds: Sequence[Speed]) -> LatencyLaw | None:
     """Least squares of relative errors, a stretch weighing as much as it took; no coefficient is below zero. None where
-    nothing was seen to decode.
-
-    What prefill took is what starts took beyond their decode steps, as seconds a token.
-    """
-    seen = [one for speed in speeds for one in speed.decode]
+    nothing was seen."""
+    seen = [one for speed in speeds for one in speed.stretches]
     if not seen:
         return None
-    rows = np.array([[1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)] for one in seen])
-    step: Floats = np.array([one.seconds / one.steps for one in seen])
-    weight: Floats = np.sqrt(np.array([one.seconds for one in seen]))
-    fixed, slope, context, *rises = map(float, nonnegative(rows * (weight / step)[:, None], weight))
+    rows = np.array([[*(one.steps * value for value in _step(one)), one.prompt_tokens] for one in seen])
+    seconds: Floats = np.array([one.seconds for one in seen])
+    weight: Floats = np.sqrt(seconds)
+    fixed, slope, context, *rises, prompt = map(float, nonnegative(rows * (weight / seconds)[:, None], weight))
 
     def base(batch: float) -> float:
         later = math.fsum(rise * max(0.0, batch - kink) for rise, kink in zip(rises, KINKS, strict=True))
         return max(1e-9, fixed + slope * batch + later)
 
     knots = tuple((batch, base(batch)) for batch in (1.0, *map(float, KINKS), float(LARGEST)))
-    law = LatencyLaw(knots, context, 0.0, 0.0, 0.0)
-    prompts = sum(speed.prompt_tokens for speed in speeds)
-    starts = [one for speed in speeds for one in speed.starts]
-    beyond = math.fsum(one.seconds - one.steps * law.step(round(one.batch), one.context) for one in starts)
-    return LatencyLaw(knots, context, 0.0, max(0.0, beyond) / prompts if prompts else 0.0, 0.0)
+    return LatencyLaw(knots, context, 0.0, prompt, 0.0)
+
+
+def _step(one: Stretch) -> list[float]:
+    """What a step's seconds are linear in."""
+    return [1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)]
 
 
 def slowdown(law: LatencyLaw, speeds: Sequence[Speed]) -> float:
