@@ -7,19 +7,25 @@ engine is 30 % off its model in any of its coefficients.
 
 from __future__ import annotations
 
+import argparse
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from rljob_api.status import RoundKind
+from rljob_runtime.enginemodel.hardware import H800
 from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.enginemodel.model_shape import MODELS
+from rljob_runtime.enginemodel.roofline import memory, roofline
 from rljob_runtime.scheduling.history import PastRound, looked_at, population
 from rljob_runtime.scheduling.lengths import Lengths, Seen, SeenPrompt
-from rljob_runtime.scheduling.plans import Choices, Plan
+from rljob_runtime.scheduling.plans import Choices, Plan, choices
 from rljob_runtime.scheduling.rehearsal import Asked, Rehearsed, Stage, rehearse
 from rljob_runtime.scheduling.tail_batching import next_round
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.scheduling.what_if import Costs, Outlook, WhatIf, decide, known_enough
+from rljob_runtime.workloads import open_workload
 from rljob_runtime.workloads.workload import Workload
 
 PERTURBATION = 0.3
@@ -156,3 +162,35 @@ class _Play:
 def against(job: Job, choices: Choices) -> tuple[Trial, Trial]:
     """The job with these choices, and with their reference plan alone."""
     return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))
+
+
+def main() -> None:
+    """`python -m rljob_runtime.simulation.what_if_trial WORKLOAD…`: time of plain rounds over Auto's."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("workloads", nargs="+", help="generators by name, or folders of traces")
+    parser.add_argument("--model", choices=sorted(MODELS), default="Qwen2.5-7B")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    for name, default in (("prompts", 32), ("responses", 8), ("rounds", 24), ("seeds", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    told = parser.parse_args()
+    shape = MODELS[told.model]
+    law, kv_tokens = roofline(shape, H800, told.tensor_parallel), memory(shape, H800, told.tensor_parallel).kv_tokens
+    replicas = max(1, told.prompts * told.responses // 64)
+    for workload in told.workloads:
+        for seed in range(told.seeds):
+            job = Job(
+                open_workload(workload, seed),
+                *(told.prompts, told.responses, told.rounds),
+                limit=40_000,
+                model=Stage(law, replicas, kv_tokens),
+                engines=Stage(perturbed(law, Random(seed)) if seed else law, replicas, kv_tokens),
+                costs=Costs(reward=1.0, update=8.0, token=2e-6, broadcast=2.0),
+                seed=seed,
+            )
+            auto, plain = against(job, choices(None, None, None, stream=False))
+            plans = ", ".join(f"{count} {plan}" for plan, count in Counter(map(str, auto.plans)).most_common())
+            print(f"{workload}, seed {seed}: {plain.total / auto.total:.3f} ({plans})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
