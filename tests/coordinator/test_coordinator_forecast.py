@@ -86,7 +86,7 @@ def test_streaming_is_chosen_where_updates_take_long(tmp_path):
         rounds=8,
         tail={"enabled": False},
         stream="Auto",
-        costs=TrainerCosts(step=0.1, token=0.002),
+        costs=TrainerCosts(step=0.1, token=0.01),
     )
     assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
     assert run.closed[0].plan == "plain"

@@ -53,10 +53,11 @@ class EngineWatch:
         if last is None or last.boot != report.boot:
             self._seen[replica] = _Seen(now, report.boot, stats)
             return
-        if last.starting and (stats.waiting or stats.running == 0):
-            # Not all of it was admitted yet, or it is not there yet.
+        made = stats.generated_tokens_total - last.stats.generated_tokens_total
+        if last.starting and (stats.waiting or not 0 < stats.running <= made):
+            # It is not there yet, or not all of it was admitted, or is in prefill still.
             return
-        self._learn(last, stats, now - last.time)
+        self._learn(last, stats, made, now - last.time)
         self._seen[replica] = _Seen(now, report.boot, stats)
 
     def speed(self) -> Speed:
@@ -69,8 +70,8 @@ class EngineWatch:
             stretches=binned(self._stretches),
         )
 
-    def _learn(self, last: _Seen, stats: EngineStats, seconds: float) -> None:
-        before, made = last.stats, stats.generated_tokens_total - last.stats.generated_tokens_total
+    def _learn(self, last: _Seen, stats: EngineStats, made: int, seconds: float) -> None:
+        before = last.stats
         first = before.running if not last.starting else stats.running
         most = max(first, stats.running)
         if made < most or not first or seconds <= 0 or stats.preemptions_total != before.preemptions_total:
