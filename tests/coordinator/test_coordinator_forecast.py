@@ -1,5 +1,6 @@
 """Auto in the coordinator: decided at the draw, stored with the round, reported with its outcome."""
 
+import asyncio
 from dataclasses import replace
 from random import Random
 
@@ -19,6 +20,7 @@ from rljob_runtime.enginemodel.speed import law_of
 from rljob_runtime.scheduling.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.replica import EngineKind
@@ -111,17 +113,20 @@ def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
     step = next(report.round for report in calm.closed if report.plan.startswith("race "))
     run = stage(tmp_path / "state.db")
 
-    async def kill(run: Stage) -> None:
+    async def stop():
         await until(lambda: run.coordinator is not None and len(run.closed) == step - 1)
-        await until(
-            lambda: run.coordinator._generation is not None and run.coordinator._generation.round.progress > 0.2
-        )
+        await until(lambda: (found := run.coordinator._generation) is not None and found.round.progress > 0.2)
         run.coordinator.stop()
 
-    assert run.play(kill, first_responses=64) is None
+    async def lives():
+        stopping = asyncio.create_task(stop())
+        assert await run.coordinate(first_responses=64) is None
+        await stopping
+        # This one would predict nothing, and play plain rounds: what was decided with the draw holds.
+        return await run.coordinate(first_responses=10_000)
+
+    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
     opened_plan = calm.closed[step - 1].plan
-    # The spec says other by now: what was decided with the draw holds.
-    assert run.play(first_responses=10_000).outcome is FinishedOutcome.COMPLETE
     report = run.closed[step - 1]
     assert (report.round, report.plan) == (step, opened_plan)
     assert report.predicted_seconds is None
@@ -131,8 +136,9 @@ def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
 def test_the_status_and_the_metrics_tell_the_plan(tmp_path):
     run = stage(tmp_path / "state.db", rounds=4)
     run.play(first_responses=64)
-    generating = [status for status in run.control.reports if status.stage == "Generating"]
-    assert {status.plan for status in generating} >= {"plain"}
+    told = [status for status in run.control.reports if status.round == 3]
+    assert {status.plan for status in told} >= {run.closed[2].plan}
+    assert any("speed of the engines" in (status.plan_reason or "") for status in told)
     metrics = CoordinatorMetrics()
     trained = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
     metrics.round(RoundReport(round=3, plan="race 1 x 1.5", seconds=12.0, predicted_seconds=10.0), trained)
