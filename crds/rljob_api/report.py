@@ -131,7 +131,7 @@ class RoundReport(StatusModel):
     """What `seconds` was predicted to be, before the draw. Absent for a round that another coordinator began."""
     predicted_speedup: Annotated[float | None, Field(ge=0)] = None
     """How many times faster than plain rounds the job was predicted to be by this plan, long rounds included."""
-    reward_seconds: Annotated[float | None, Field(ge=0)] = None
+    reward_delay_seconds: Annotated[float | None, Field(ge=0)] = None
     """From the end of a response to its reward, on average."""
     early_groups: Count | None = None
     """Groups whose gradients were computed before the update, while others still generated (stream training)."""

@@ -96,7 +96,7 @@ def round_report(
         plan_reason=chosen.reason,
         predicted_seconds=chosen.seconds,
         predicted_speedup=chosen.speedup,
-        reward_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
+        reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
         early_groups=trained.early_groups,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),

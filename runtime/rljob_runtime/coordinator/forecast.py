@@ -125,7 +125,7 @@ def _costs(rounds: Sequence[RememberedRound], past: Sequence[PastRound], stage: 
     update, token = update_costs([_update(*pair, group_size) for pair in zip(rounds, past, strict=True)])
     beside = _seen(rounds, stream=True)
     return Costs(
-        reward=fmean(report.reward_seconds or 0.0 for report in reports),
+        reward=fmean(report.reward_delay_seconds or 0.0 for report in reports),
         update=update,
         token=token,
         broadcast=fmean(report.broadcast_seconds or 0.0 for report in reports),
