@@ -242,3 +242,15 @@ def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
     ):
         watch.note("r", ReplicaReport(boot, 0, (), 1, stats), now)
     assert watch.speed().decode == ()
+
+
+def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
+    before, watch = EngineWatch(), EngineWatch()
+    small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
+    for name in ("rollout-0/replica-0", "rollout-0/replica-1"):
+        before.note(name, ReplicaReport("1", 0, (), 1, small), 0.0)
+    watch.carry_on(before)
+    assert watch.speed().kv_tokens == 100
+    watch.submitted("rollout-0/replica-0", [], 1.0)
+    watch.note("rollout-0/replica-0", ReplicaReport("2", 0, (), 1, large), 2.0)
+    assert (watch.speed().replicas, watch.speed().kv_tokens) == (1, 250)

@@ -71,7 +71,7 @@ class FakeEngine:
         self.asleep = False
 
     def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0.5, 0, self.generated, 0, 0, 0)
+        return EngineStats(0, 0, 0.5, 0, self.generated, 0, 0, 0, kv_tokens=1000, max_running=8)
 
     def close(self) -> None:
         self.closed = True
@@ -116,6 +116,8 @@ def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: li
         assert sorted(workshop.open) == sorted(expected)
         awake = [made for made, engine in workshop.built if not engine.closed and not engine.asleep]
         assert awake == ([] if layouts.tensor_parallel is None else [layouts.tensor_parallel])
+        room = (0, 0) if layouts.tensor_parallel is None else (1000, 8)
+        assert (layouts.stats().kv_tokens, layouts.stats().max_running) == room, "of the engine in use alone"
         assert layouts.stats().generated_tokens_total >= total
         total = layouts.stats().generated_tokens_total
     assert layouts.stats().layouts_built_total == len(workshop.built)

@@ -193,11 +193,12 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     refused("contribution 7 is expected; the desk holds 1", number=7)
     refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=handover.groups[:1])
     refused("has summed", figures=(*handover.figures[:5], handover.figures[5] / 2, handover.figures[6]))
+    refused("has summed", figures=(*handover.figures[:6], handover.figures[6] / 2))
     refused(
         "was contributed twice",
         of=groups[:3],
         groups=tuple(g.prompt for g in groups[:3]),
-        **with_tokens(handover, groups[:3]),
+        **with_counts(handover, groups[:3]),
     )
     with pytest.raises(Refused, match="a contribution of term 1: term 2 is in office"):
         site.trainer.accept(2, handover, groups[1:3])
@@ -208,10 +209,10 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     assert site.trainer.accept(2, handover, groups[1:3]).groups == 0
 
 
-def with_tokens(handover: Handover, groups: list[Group]) -> dict[str, object]:
-    """Figures whose count of tokens is that of these groups."""
-    tokens = sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
-    return {"figures": (*handover.figures[:5], float(tokens), handover.figures[6])}
+def with_counts(handover: Handover, groups: list[Group]) -> dict[str, object]:
+    """Figures whose counts of tokens and responses are those of these groups."""
+    lengths = [len(scored.response.token_ids) for group in groups for scored in group.responses]
+    return {"figures": (*handover.figures[:5], float(sum(lengths)), float(len(lengths)))}
 
 
 def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:

@@ -62,7 +62,9 @@ class EngineWatch:
 
     def speed(self) -> Speed:
         """Of the round so far."""
-        stats = [seen.stats for seen in self._seen.values()]
+        # Seats that rest since the layout changed were seen in another one.
+        names = self._used & self._seen.keys() or self._seen.keys()
+        stats = [self._seen[name].stats for name in names]
         return Speed(
             replicas=len(self._used),
             kv_tokens=min((one.kv_tokens for one in stats), default=0),

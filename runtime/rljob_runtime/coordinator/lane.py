@@ -94,7 +94,9 @@ class Lane:
                 # How long it would have taken is unknown; that it is worth a loan must not be believed again soon.
                 since, tokens = self._asked
                 waited = asyncio.get_running_loop().time() - since
-                self._measured.lent.note(tokens, GIVEN_UP_FACTOR * waited)
+                # One that failed at once was not quick either.
+                usual = tokens * (self._measured.lent_token or 0.0)
+                self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
             self._farewell = asyncio.create_task(self._release(), name=f"release-{self.name}")
         groups, self._groups, self._summed = self._groups, [], 0
         return groups

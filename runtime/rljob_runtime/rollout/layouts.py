@@ -19,7 +19,7 @@ KEPT = 2
 """Layouts kept at once."""
 
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
-GAUGES = frozenset({"running", "waiting", "kv_use"})
+GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running"})
 TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES)
 
 

@@ -66,10 +66,14 @@ class Learner(GradientComputer):
                 f"{contribution.worker} contributes {len(contribution.groups)} groups of step {contribution.step}; "
                 f"{len(blocks)} of step {step} are expected"
             )
-        tokens = sum(len(sample.token_ids) for block in blocks.values() for sample in block.samples)
-        if contribution.sums.tokens != tokens:
+        samples = [sample for block in blocks.values() for sample in block.samples]
+        # One of these two divides the whole round's gradient.
+        has = contribution.sums.tokens, contribution.sums.sequences
+        wanted = sum(len(sample.token_ids) for sample in samples), len(samples)
+        if has != wanted:
             raise ValueError(
-                f"{contribution.worker} has summed {contribution.sums.tokens} tokens; its groups have {tokens}"
+                f"{contribution.worker} has summed {has[0]} tokens of {has[1]} responses; its groups have "
+                f"{wanted[0]} of {wanted[1]}"
             )
         early = self._early_of(step)
         if early is not None and not early.missing(blocks) and early.agrees_with(blocks):
