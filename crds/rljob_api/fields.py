@@ -178,7 +178,3 @@ FieldName = text_type(r"[A-Za-z_][\w.-]*", "must be the name of a field of the r
 Name = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=2048)]
 Count = Annotated[int, Field(ge=0)]
-MeanReward = Annotated[
-    float, PlainSerializer(lambda reward: float(f"{reward:.4g}"), return_type=float, when_used="json")
-]
-"""Shown to people with four digits."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.fields import Count, MeanReward, Name, Sentence, StatusModel, Timestamp
+from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp
 
 
 class RoundKind(StrEnum):
@@ -100,7 +100,7 @@ class RoundReport(StatusModel):
     """Over the responses trained on."""
     preemptions: Count | None = None
     """Requests that the engines preempted for want of KV cache."""
-    reward: MeanReward | None = None
+    reward: float | None = None
     """Mean reward of the responses trained on."""
     aborted_samples: Count | None = None
     """Samples dropped for a failure of ours."""
@@ -119,7 +119,7 @@ class RoundReport(StatusModel):
     launched_mean_tokens: Annotated[float | None, Field(ge=0)] = None
     """Over all responses launched, stopped ones by a survival estimate (Kaplan-Meier). How much less meanResponseTokens
     is, is how much the race prefers the short."""
-    scored_reward: MeanReward | None = None
+    scored_reward: float | None = None
     """Mean reward of all responses that have one, trained on or not."""
     long_queue: Count | None = None
     """Prompts that wait for a long round after this one."""
@@ -219,11 +219,11 @@ class RuntimeStatus(StatusModel):
     """What it is at: Starting, Generating, Training, Publishing, Checkpointing, Draining, Suspended or Finished."""
     progress: Annotated[float | None, Field(ge=0, le=1)] = None
     """Share of the round's responses that are finished."""
-    reward: MeanReward | None = None
+    reward: float | None = None
     """Mean reward of the last round."""
-    reward_first: MeanReward | None = None
+    reward_first: float | None = None
     """Mean reward over the first fifth of the rounds done."""
-    reward_last: MeanReward | None = None
+    reward_last: float | None = None
     """Mean reward over the last fifth of the rounds done."""
     tokens_per_second: Annotated[float | None, Field(ge=0)] = None
     """Response tokens generated per second in the last round."""

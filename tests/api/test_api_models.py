@@ -18,7 +18,7 @@ from rljob_api.crd import crd
 from rljob_api.fields import format_bytes
 from rljob_api.placement import Relay
 from rljob_api.spec import Metadata
-from rljob_api.status import Condition, ConditionStatus, Member, Role, RoundReport, RuntimeStatus
+from rljob_api.status import Condition, ConditionStatus, Member, Role, RuntimeStatus
 
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -214,10 +214,3 @@ def test_names_fit() -> None:
 )
 def test_claim_paths(source: str, found: tuple[str, str] | None) -> None:
     assert constants.claim_path(source) == found
-
-
-def test_rewards_are_reported_with_four_digits_and_kept_whole() -> None:
-    status = RuntimeStatus(reward=1 / 3, last_round=RoundReport(round=1, reward=2 / 3))
-    document = status.to_dict()
-    assert (document["reward"], document["lastRound"]["reward"]) == (0.3333, 0.6667)
-    assert status.model_dump()["reward"] == 1 / 3

@@ -216,6 +216,7 @@ def test_first_and_last_fifth():
     assert reward_ends(()) == (None, None)
     assert reward_ends((0.5,)) == (0.5, 0.5)
     assert reward_ends((0.0, 0.2, *[9.0] * 6, 0.8, 1.0)) == (0.1, 0.9)
+    assert reward_ends((1 / 3,)) == (0.3333, 0.3333)
 
 
 # --- back-off ---

@@ -210,6 +210,17 @@ async def test_a_failure_of_ours_is_no_zero() -> None:
         assert scorer.timeout.figures.runs == 0
 
 
+async def test_a_machine_that_fails_the_scorer_aborts_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_more_processes(*_: object) -> float:
+        raise BlockingIOError("no process left")
+
+    monkeypatch.setattr(CodeScorer, "score", no_more_processes)
+    async with RewardPool([CodeRule("code")]) as pool:
+        with pytest.raises(RewardFailed, match="no process left"):
+            await pool.score(prompt(ADD), fenced("print(3)"))
+        assert pool.figures().failed == {("*", "Crashed"): 1}
+
+
 async def test_a_record_without_tests_aborts_its_samples() -> None:
     async with RewardPool([CodeRule("code", settings=CodeReward(tests_field="cases", parallelism=1))]) as pool:
         with pytest.raises(RewardFailed, match=r"reward code \(NoTests\): record 5: field 'cases' is no JSON"):

@@ -11,6 +11,7 @@ from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.streaming import Streamed
 from rljob_runtime.scheduling.lending import Decision
 from rljob_runtime.scheduling.plans import Chosen
+from rljob_runtime.scheduling.reporting import shown
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
 from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
@@ -81,7 +82,7 @@ def round_report(
         mean_response_tokens=round(_mean(kept), 2),
         max_response_tokens=max(kept),
         preemptions=tally.preemptions,
-        reward=_mean(rewards),
+        reward=shown(_mean(rewards)),
         aborted_samples=tally.aborted_samples,
         filtered_groups=len(settlement.with_fate(PromptFate.FILTERED)),
         launched_prompts=len(plan.prompts),
@@ -90,7 +91,7 @@ def round_report(
         requeued_prompts=len(settlement.with_fate(PromptFate.REQUEUED)),
         discarded_tokens=tokens - sum(kept),
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
-        scored_reward=_mean(scored),
+        scored_reward=shown(_mean(scored)),
         long_queue=long_queue,
         plan=str(chosen.plan),
         plan_reason=chosen.reason,

@@ -6,6 +6,7 @@ Each call is bounded in time; every failure of ours aborts the sample and is nev
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from rljob_runtime.rewards.rules import AnyRule, CodeRule, InvalidReward, JudgeR
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
+
+log = logging.getLogger(__name__)
 
 
 class Scorer(Protocol):
@@ -110,6 +113,12 @@ class RewardPool:
                 total += await scorer.score(prompt, response)
             except InvalidReward as error:  # one more process could not load what the first one could
                 raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
+            except ScoreFailed:
+                raise
+            except Exception as error:
+                # The machine has no process left to give, say. A sample that nobody answers for would hold the round.
+                log.exception("a reward failed as none should")
+                raise ScoreFailed(Failure.CRASHED, "*", repr(error)) from error
         if not math.isfinite(total):
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
         return total

@@ -76,4 +76,13 @@ def reward_ends(rewards: tuple[float, ...]) -> tuple[float | None, float | None]
     if not rewards:
         return None, None
     fifth = max(1, len(rewards) // 5)
-    return sum(rewards[:fifth]) / fifth, sum(rewards[-fifth:]) / fifth
+    return shown(sum(rewards[:fifth]) / fifth), shown(sum(rewards[-fifth:]) / fifth)
+
+
+def shown(mean: float) -> float:
+    """With four digits, as people read it.
+
+    >>> shown(1 / 3), shown(0.00012345678)
+    (0.3333, 0.0001235)
+    """
+    return float(f"{mean:.4g}")
