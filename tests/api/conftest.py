@@ -10,7 +10,7 @@ import pytest
 from api_kube import Kube
 from hack.cluster import tools
 
-from rljob_api.constants import CRD_NAME
+from established import until_established
 from rljob_api.crd import crd
 
 
@@ -19,7 +19,7 @@ def server(apiserver: Any) -> Kube:
     """kubectl in a namespace of its own, against a server that knows RLJobs (1.20, so without CEL)."""
     kube = Kube(tools.unpack() / "kubectl", apiserver.kubeconfig, f"api-{uuid.uuid4().hex[:8]}")
     kube.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd(cel=False))
-    kube.run("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
+    until_established(kube.run)
     kube.run("create", "namespace", kube.namespace)
     end = time.monotonic() + 60
     while (

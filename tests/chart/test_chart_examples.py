@@ -11,6 +11,7 @@ import pytest
 import yaml
 from chart_tools import CHART, ROOT, Tools
 
+from established import until_established
 from rljob_api import load
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -64,7 +65,7 @@ def with_crd(server: Tools) -> Iterator[Tools]:
         "--create-namespace",
     )
     server.helm("install", "rljob", str(CHART), *values)
-    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/rljobs.rljob.dev")
+    until_established(server.kubectl)
     yield server
     server.helm("uninstall", "rljob", "--namespace", "crd-only")
     server.kubectl("delete", "rljobs", "--all", "--all-namespaces")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from chart_tools import CHART, Tools
 
+from established import until_established
+
 pytestmark = pytest.mark.cluster
 
 SYSTEM, JOBS = "rljob-system", "jobs"
@@ -43,7 +45,7 @@ def installed(server: Tools) -> Iterator[Tools]:
 def test_chart_install_upgrade_uninstall(installed: Tools) -> None:
     """An upgrade changes what it should; an uninstall leaves the CRD and its jobs; a new install takes them over."""
     server = installed
-    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/rljobs.rljob.dev")
+    until_established(server.kubectl)
     server.kubectl("apply", "-f", "-", stdin=JOB)
 
     upgrade(

@@ -20,6 +20,8 @@ import yaml
 from chart_tools import CHART, ROOT, Tools
 from hack.cluster.process import free_ports
 
+from established import until_established
+
 pytestmark = pytest.mark.cluster
 
 SYSTEM, JOBS = "rights-system", "rights-jobs"
@@ -40,7 +42,7 @@ def operator(server: Tools, tmp_path: Path, request: pytest.FixtureRequest) -> I
     server.helm(
         "install", "rljob", str(CHART), "--namespace", SYSTEM, "--create-namespace", "--set=replicas=0", *values
     )
-    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/rljobs.rljob.dev")
+    until_established(server.kubectl)
     deployment = json.loads(server.kubectl("-n", SYSTEM, "get", "deployment", "rljob", "-o", "json"))
     (port,) = free_ports(1)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

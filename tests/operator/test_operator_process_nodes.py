@@ -20,6 +20,7 @@ from hack.cluster import process
 from hack.cluster.process_pod import POD_VARIABLE
 from operator_kit import condition, manifest
 
+from established import until_established
 from rljob_api.crd import strip_cel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ def with_crd(process_cluster: Any) -> Any:
     kubectl = Kubectl(process_cluster.kubeconfig, "default")
     crd = strip_cel(yaml.safe_load((ROOT / "crds/rljob.yaml").read_text(encoding="utf-8")))
     kubectl("create", "-f", "-", stdin=json.dumps(crd))
-    kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}", "--timeout=60s")
+    until_established(kubectl)
     return process_cluster
 
 
