@@ -166,8 +166,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a worker's count of tokens is believed",
         f"{RUNTIME}/training/learner.py",
-        "if contribution.sums.tokens != tokens:",
-        "if tokens < 0:",
+        "if has != wanted:",
+        "if not has:",
         (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
     ),
     Mutant(
@@ -189,7 +189,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/generation.py",
         "names = self._herd.names(without=self._lender.lent)",
         "names = self._herd.names()",
-        (f"{LOANS}::test_a_lent_machine_generates_nothing_until_the_next_round",),
+        (f"{LOANS}::test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came",),
     ),
     Mutant(
         "advantages are not centred",
@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "losers run on",
         f"{RUNTIME}/coordinator/generation.py",
-        "await self._abort(aborts)",
+        "await self._herd.abort(aborts)",
         "assert aborts",
         (f"{TAIL}::test_what_lost_is_aborted_on_its_engine",),
     ),
@@ -581,7 +581,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- faults: what only the simulator finds ---
     Mutant(
         "replicas are known by their names",
-        f"{RUNTIME}/coordinator/generation.py",
+        f"{RUNTIME}/coordinator/herd.py",
         "present.get(name) is not replica",
         "name not in present",
         (f"{COMINGS}::test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed",),
@@ -743,8 +743,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "anchors are not stored",
         f"{RUNTIME}/coordinator/coordinator.py",
-        "risen = self._rewards.take_anchors()",
-        "risen = {}",
+        "risen, speed = self._rewards.take_anchors(), generation.watch.speed()",
+        "risen, speed = {}, generation.watch.speed()",
         ("tests/coordinator/test_coordinator_rewards.py::test_a_coordinator_that_comes_back_has_its_anchors",),
     ),
     Mutant(
