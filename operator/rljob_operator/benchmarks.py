@@ -47,15 +47,15 @@ async def operator_bench(connection: kopf.ConnectionInfo, jobs: int = 100, worke
     async with _bench_kube(connection) as kube:
         namespaces = await _namespaces(kube, max(1, jobs // _JOBS_PER_NAMESPACE))
         try:
-            floor = await _floor(kube, namespaces, jobs, workers)
-            async with _operator(connection, namespaces, workers) as operator:
-                watch = _PodWatch(connection, namespaces)
-                async with watch.running():
+            watch = _PodWatch(connection, namespaces)
+            async with watch.running():
+                floor = await _floor(kube, watch, namespaces, jobs, workers)
+                async with _operator(connection, namespaces, workers) as operator:
                     before = _requests(operator)
                     applied = await _apply_jobs(kube, namespaces, jobs)
                     times = await watch.all_created(applied, PODS_PER_JOB)
-                await _settled(operator)
-                requests = (_requests(operator) - before) / jobs
+                    await _settled(operator)
+                    requests = (_requests(operator) - before) / jobs
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         finally:
             await _drop(kube, namespaces)
@@ -211,13 +211,13 @@ async def _apply_jobs(kube: Kube, namespaces: Sequence[str], jobs: int) -> dict[
     return applied
 
 
-async def _floor(kube: Kube, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
-    """A bare client creates the same objects: per job the seconds from the common start to its last pod. The jobs say
-    that somebody else manages them, and are deleted at once."""
+async def _floor(kube: Kube, watch: _PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
+    """A bare client creates the same objects: per job the seconds from the common start until the same watch has seen
+    its last pod. The jobs say that somebody else manages them, and are deleted at once."""
     gate = asyncio.Semaphore(workers)
     began = time.monotonic()
 
-    async def one(number: int) -> float:
+    async def one(number: int) -> tuple[str, str]:
         namespace, name = namespaces[number % len(namespaces)], f"floor-{number}"
         document = _job(namespace, name)
         document["spec"]["managedBy"] = "rljob.dev/bench"
@@ -229,11 +229,12 @@ async def _floor(kube: Kube, namespaces: Sequence[str], jobs: int, workers: int)
             children = [m for m in others if m["kind"] != "Pod"]
             for group in (children, [m for m in others if m["kind"] == "Pod"]):
                 await asyncio.gather(*(kube.create(RESOURCES[m["kind"]], m) for m in group))
-        return time.monotonic() - began
+        return namespace, name
 
-    times = await asyncio.gather(*(one(number) for number in range(jobs)))
+    created = await asyncio.gather(*(one(number) for number in range(jobs)))
+    times = await watch.all_created(dict.fromkeys(created, began), PODS_PER_JOB)
     await _delete_all(kube, namespaces)
-    return list(times)
+    return times
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
