@@ -34,6 +34,7 @@ from rljob_operator.reconcile import Reconciler
 _logger = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 10.0
+_RESYNCED_PER_SECOND = 20.0
 
 
 @dataclass(frozen=True)
@@ -223,11 +224,12 @@ class Operator:
         for namespace in self.options.scopes:
             for item in await self._kube.list(RLJOB, namespace, not_older_than="0"):
                 meta = item["metadata"]
-                key = (meta["namespace"], meta["name"])
-                versions[key] = meta["resourceVersion"]
+                versions[meta["namespace"], meta["name"]] = meta["resourceVersion"]
                 phases[(item.get("status") or {}).get("phase") or "Pending"] += 1
-                if not first:  # at the start the watch shows every job anyway
-                    self.queue.add(key, random.uniform(0.0, min(30.0, self.options.resync_seconds / 2)))
+        if not first:  # at the start the watch shows every job anyway
+            spread = min(len(versions) / _RESYNCED_PER_SECOND, self.options.resync_seconds / 2)
+            for key in versions:
+                self.queue.add(key, random.uniform(0.0, spread))
         self._lag.listed(versions, self._watch.job_versions)
         self.metrics.jobs.clear()
         for phase, count in phases.items():

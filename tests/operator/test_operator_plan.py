@@ -19,7 +19,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod
-from rljob_operator.policies.plan import Plan, plan, refused
+from rljob_operator.policies.plan import REMOVED_SECONDS, Plan, plan, refused
 
 CONFIG = Config()
 LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "MainEnded"}
@@ -372,6 +372,17 @@ def test_a_fresh_operator_keeps_the_pause_after_failures() -> None:
     cluster.now += timedelta(seconds=10)
     cluster.settle()
     assert "demo-rollout-0-3" in cluster.pods
+
+
+def test_what_was_removed_is_looked_at_again_though_no_event_may_tell() -> None:
+    cluster = running()
+    runtime = {"finished": {"outcome": "Complete", "reason": "RoundsFinished"}}
+    cluster.report(**runtime)
+    decided = cluster.decide()
+    assert decided.removals
+    assert decided.again_seconds == REMOVED_SECONDS
+    cluster.settle()
+    assert cluster.decide().again_seconds is None
 
 
 def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:

@@ -572,6 +572,13 @@ MUTANTS: tuple[Mutant, ...] = (
         FOLLOWING,
     ),
     Mutant(
+        "what was removed is seen to be gone by its event alone",
+        f"{OPERATOR}/policies/plan.py",
+        "if not decided.removals:",
+        "if decided.removals is not None:",
+        ("tests/operator/test_operator_plan.py::test_what_was_removed_is_looked_at_again_though_no_event_may_tell",),
+    ),
+    Mutant(
         "whatever pod has the name is deleted",
         f"{OPERATOR}/act.py",
         "pod.name, uid=pod.uid)",

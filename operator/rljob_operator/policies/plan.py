@@ -26,6 +26,10 @@ from rljob_operator.policies.trouble import find_trouble, impatient_moments
 
 Json = dict[str, Any]
 
+REMOVED_SECONDS = 3.0
+"""After a removal the pods are looked at again so soon: a pod that goes before this process's watch has begun, or while
+it is broken, is in no event."""
+
 
 @dataclass(frozen=True)
 class Creation:
@@ -63,7 +67,14 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     hold."""
     if job.metadata.deletion_timestamp is not None:
         return Plan()
-    seen = seen.judged_by(job.status)
+    decided = _decide(job, seen.judged_by(job.status), now, config, refused_edit)
+    if not decided.removals:
+        return decided
+    waits = (REMOVED_SECONDS, decided.again_seconds)
+    return replace(decided, again_seconds=min(wait for wait in waits if wait is not None))
+
+
+def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None) -> Plan:
     if job.status.ended:
         if passed(lifecycle.expiry(job.spec, job.status), now):
             return Plan(delete_job=True)
