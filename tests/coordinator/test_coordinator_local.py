@@ -51,3 +51,19 @@ def test_programs_in_responses_are_run_and_counted(tmp_path):
     assert result.last_round.program_runs == 64, "a test for each response"
     assert result.problems == ()
     assert 0 < (result.reward or 0.0) < 1, "the toy answers some of them"
+
+
+@pytest.mark.engine
+def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
+    from rljob_runtime.local import run
+
+    manifest = yaml.safe_load((EXAMPLES / "addition-rollpacker.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rounds"] = 4
+    result = run(load(manifest), tmp_path)
+    assert result.finished is not None
+    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
+    assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
+    assert any(line.get("lending") for line in lines), "whether a machine was lent, and why not, is told"

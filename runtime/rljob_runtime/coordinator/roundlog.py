@@ -42,14 +42,11 @@ class TensorBoard:
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
         """A `RoundObserver`."""
         figures = {
-            **{
-                f"round/{name}": value
-                for name, value in report.model_dump(exclude={"round", "kind", "plan", "plan_reason"}).items()
-            },
+            **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
             **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
         }
         for name, value in figures.items():
-            if value is not None:
+            if isinstance(value, int | float):  # words and what is not known draw no curve
                 self._writer.add_scalar(name, float(value), report.round)
         self._writer.flush()
 
