@@ -154,6 +154,20 @@ def test_more_responses_leave_the_first_ones_as_they_are():
     assert len(more) == 9
 
 
+@given(
+    st.lists(st.builds(Seen, st.integers(0, 900), st.booleans()), min_size=1, max_size=8),
+    st.integers(1, 900),
+    st.integers(1, 12),
+)
+def test_no_response_is_longer_than_the_present_limit(responses, limit, launched):
+    """An edit may have lowered it below what was seen; a longer one would not fit the engines' KV cache."""
+    lengths = Lengths([SeenPrompt(1, tuple(responses))], limit)
+    (one,) = lengths.draw(Random(0), 1, launched)
+    again = lengths.again(Random(0), one, launched)
+    assert all(1 <= length <= limit for length in (*one.lengths, *again.lengths))
+    rehearse(Stage(SECOND, replicas=1, kv_tokens=1 + limit), [one], runners=1, groups=1, group_size=launched)
+
+
 def test_likeness_is_between_none_and_all():
     random = Random(0)
     half = [[Seen(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in

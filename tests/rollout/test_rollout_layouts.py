@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from rljob_runtime.coordinator.protocols import (
     Refused,
     WrongVersion,
 )
+from rljob_runtime.rollout import ranks
 from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.factory import make_engine
 from rljob_runtime.rollout.layouts import KEPT, EngineLayouts
@@ -288,6 +290,36 @@ def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_th
         run(pair, [])
     pair.close()
     assert ended(*pair._pids)
+
+
+def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(
+    pair: RankEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a collective to which one rank never comes. The engine has ended then: a late answer is nobody's."""
+    monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.2)
+    held, pids = pair.weight_version or 0, pair._pids
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted"):
+        pair.load(held + 1)
+    assert pair.weight_version is None
+    assert ended(pids[1])
+    with pytest.raises(RankDied, match=rf"rank 1 of 2 \(process {pids[1]}\) has ended"):
+        pair.add(greedy(1)[0])
+    pair.close()
+    assert ended(*pids)
+
+
+def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEngine) -> None:
+    """A rank that is only slow lives on."""
+    held, pids = pair.weight_version or 0, pair._pids
+    os.kill(pids[1], signal.SIGSTOP)
+    timer = threading.Timer(0.3, os.kill, (pids[1], signal.SIGCONT))
+    timer.start()
+    with pytest.raises(VersionUnavailable):
+        pair.load(held + 1)
+    timer.join()
+    assert pair.weight_version == held
+    assert run(pair, greedy(1))["g0"].tokens
 
 
 def test_an_engine_that_cannot_be_built_leaves_no_process(zygote: Zygote, settings: EngineSettings) -> None:

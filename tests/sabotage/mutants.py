@@ -114,6 +114,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{WHAT_IF}::test_long_rounds_are_charged",),
     ),
     Mutant(
+        "lengths of before the limit was lowered are believed",
+        f"{RUNTIME}/scheduling/lengths.py",
+        "        return min(self._limit, max(1, length))",
+        "        return max(1, length)",
+        (f"{WHAT_IF}::test_no_response_is_longer_than_the_present_limit",),
+    ),
+    Mutant(
         "a round that was decided is decided again",
         f"{RUNTIME}/coordinator/store.py",
         "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))",
@@ -442,6 +449,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if len({agreement for _, agreement, _ in answers}) > 1:",
         "        if not answers:",
         (f"{SEAT}::test_ranks_that_make_different_tokens_end_the_engine",),
+    ),
+    Mutant(
+        "a rank that is only slow is ended",
+        f"{RUNTIME}/rollout/ranks.py",
+        "            ready = wait(silent, None if ends is None else max(0.0, ends - time.monotonic()))",
+        "            ready = wait(silent, None if ends is None else 0.0)",
+        (f"{SEAT}::test_an_error_is_not_told_before_the_others_had_time_to_answer",),
+    ),
+    Mutant(
+        "late answers of a rank are taken for those of the next command",
+        f"{RUNTIME}/rollout/ranks.py",
+        "                self._give_up(silent)",
+        "                pass",
+        (f"{SEAT}::test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever",),
     ),
     # --- rollout: what was asked for, from the weights that were asked for ---
     Mutant(

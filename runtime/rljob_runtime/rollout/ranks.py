@@ -2,7 +2,8 @@
 
 Every rank runs the whole engine on its part of the model and hears the same commands in the same order, so all of them
 schedule alike and need no scheduler in common (vLLM's external launcher). The first rank's answers count; that the
-others made the same tokens is checked at each step.
+others made the same tokens is checked at each step. An error of one of them is the engine's, whatever the others wait
+for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +34,9 @@ log = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
 CLOSE_SECONDS = 10.0
 """A rank that is idle ends in far less."""
+GRACE_SECONDS = 30.0
+"""How long the other ranks may take to answer after one has raised. Enough for the slices of a large model to be
+copied; a rank that waits for the failed one in a collective would wait for ever."""
 
 
 class RankDied(RuntimeError):
@@ -119,16 +124,35 @@ class RankEngine:
         return [tuple(answer) for answer in self._hear()]  # type: ignore[misc]
 
     def _hear(self) -> list[Any]:
-        """One message of every rank. The end of any rank ends the waiting: the others may wait for it for ever."""
+        """One message of every rank. The end of any rank ends the waiting, and soon after it an error does: the others
+        may wait for that rank for ever. Who has not answered by then is ended, and the error raised."""
         heard: dict[Connection, Any] = {}
+        failure: Exception | None = None
+        ends: float | None = None
         while len(heard) < len(self._ranks):
-            for way in wait([way for way in self._ranks if way not in heard]):
+            silent = [way for way in self._ranks if way not in heard]
+            ready = wait(silent, None if ends is None else max(0.0, ends - time.monotonic()))
+            if failure is not None and not ready:
+                self._give_up(silent)
+                raise failure
+            for way in ready:
                 assert isinstance(way, Connection)
                 try:
-                    heard[way] = way.recv()
+                    heard[way] = message = way.recv()
                 except (EOFError, OSError) as error:
-                    raise self._died(way) from error
+                    died = self._died(way)
+                    raise failure or died from error
+                if failure is None and isinstance(message, tuple) and message[1] is not None:
+                    failure, ends = message[1], time.monotonic() + GRACE_SECONDS
         return [heard[way] for way in self._ranks]
+
+    def _give_up(self, silent: Sequence[Connection]) -> None:
+        """End ranks that do not answer: the next command finds the engine dead, and no late answer is taken for its
+        own."""
+        for way in silent:
+            log.warning("rank %d is ended: it did not answer within %g s", self._ranks.index(way), GRACE_SECONDS)
+            self._kill_rank(way)
+            self._ended.add(way)
 
     def _died(self, way: Connection) -> RankDied:
         self._ended.add(way)
@@ -204,10 +228,13 @@ class RankEngine:
 
     def _kill(self) -> None:
         """End what has not ended yet. The id of a process that has ended may be somebody else's by now."""
-        for pid, way in zip(self._pids, self._ranks, strict=False):
-            if way not in self._ended:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for way in self._ranks:
+            self._kill_rank(way)
         for way in self._ranks:
             way.close()
         self._ranks = []
+
+    def _kill_rank(self, way: Connection) -> None:
+        if way not in self._ended and self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(self._pids[self._ranks.index(way)], signal.SIGKILL)

@@ -38,7 +38,8 @@ class SeenPrompt:
 
 class Lengths:
     """What is believed of lengths after these prompts, which must be as the cursor drew them: whole rounds, winners and
-    losers. No response is longer than `limit` tokens. Raises `ValueError` without any prompt."""
+    losers. No response is longer than `limit` tokens, whatever was seen: an edit may have lowered the limit. Raises
+    `ValueError` without any prompt."""
 
     def __init__(self, prompts: Sequence[SeenPrompt], limit: int) -> None:
         if not prompts:
@@ -88,9 +89,8 @@ class Lengths:
         return self._complete(random.choice(self._all), random.random())
 
     def _complete(self, response: Seen, share: float) -> int:
-        if response.ended:
-            return max(1, response.tokens)
-        return min(self._limit, self._survival.beyond(response.tokens, share))
+        length = response.tokens if response.ended else self._survival.beyond(response.tokens, share)
+        return min(self._limit, max(1, length))
 
 
 ENOUGH_GROUPS = 8
