@@ -21,6 +21,7 @@ from rljob_runtime.scheduling.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.events import Submitted
 from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.replica import EngineKind
@@ -181,6 +182,31 @@ def test_lengths_of_closed_rounds_are_kept_as_far_as_they_came(tmp_path):
     assert any(prompt.queued for one in rounds for prompt in one.prompts.values())
 
 
+def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
+    """The next one is predicted for as many as there are, not for those that had something left to do."""
+    run = stage(tmp_path / "state.db", rounds=1)
+    busy: set[str] = set()
+
+    def near_its_end() -> bool:
+        found = run.coordinator._generation if run.coordinator is not None else None
+        return found is not None and found.round.progress > 0.9
+
+    async def lives():
+        first = asyncio.create_task(run.coordinate())
+        await until(near_its_end, tick=0.01)
+        run.coordinator.stop()
+        assert await first is None
+        run.watchers.append(lambda event: busy.add(event.replica) if isinstance(event, Submitted) else None)
+        return await run.coordinate()
+
+    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert 0 < len(busy) < 4
+    store = Store(tmp_path / "state.db", "uid-1")
+    (seen,) = store.remembered()
+    store.close()
+    assert seen.speed.replicas == 4
+
+
 @pytest.mark.parametrize(
     ("spec", "plans"),
     [
@@ -211,7 +237,7 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
     now = 0.0
     poll(now)
     requests = [Request(n, 50, random.choice([20, 60, 150, 400])) for n in range(48)]
-    watch.submitted("r", [asked(one) for one in requests], now)
+    watch.submitted({"r": [asked(one) for one in requests]}, 1, now)
     engine.submit(now, requests)
     while engine.next_event < float("inf"):
         now = min(now + 0.5, engine.next_event)
@@ -251,6 +277,6 @@ def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
         before.note(name, ReplicaReport("1", 0, (), 1, small), 0.0)
     watch.carry_on(before)
     assert watch.speed().kv_tokens == 100
-    watch.submitted("rollout-0/replica-0", [], 1.0)
+    watch.submitted({"rollout-0/replica-0": []}, 1, 1.0)
     watch.note("rollout-0/replica-0", ReplicaReport("2", 0, (), 1, large), 2.0)
     assert (watch.speed().replicas, watch.speed().kv_tokens) == (1, 250)

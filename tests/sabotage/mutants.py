@@ -114,6 +114,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{WHAT_IF}::test_long_rounds_are_charged",),
     ),
     Mutant(
+        "replicas are those that had something to do",
+        f"{RUNTIME}/coordinator/engine_watch.py",
+        "        self._replicas = max(self._replicas, replicas)",
+        "        self._replicas = max(self._replicas, len(requests))",
+        (f"{FORECAST}::test_a_round_that_was_taken_up_near_its_end_counts_all_replicas",),
+    ),
+    Mutant(
         "lengths of before the limit was lowered are believed",
         f"{RUNTIME}/scheduling/lengths.py",
         "        return min(self._limit, max(1, length))",

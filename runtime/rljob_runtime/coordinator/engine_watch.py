@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport
@@ -33,19 +33,23 @@ class EngineWatch:
         self._seen: dict[str, _Seen] = {}
         self._stretches: list[Stretch] = []
         self._used: set[str] = set()
+        self._replicas = 0
 
     def carry_on(self, before: EngineWatch) -> None:
         """What `before` saw last is where engines stand that have nothing to do any more."""
         for name, seen in before._seen.items():
             self._seen[name] = _Seen(seen.time, seen.boot, replace(seen.stats, running=0, waiting=0))
 
-    def submitted(self, replica: str, requests: Sequence[GenerateRequest], now: float) -> None:
-        """These were handed to the replica."""
-        self._used.add(replica)
-        seen = self._seen.get(replica)
-        if seen is not None:
-            tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in requests)
-            seen.time, seen.starting = now, tokens
+    def submitted(self, requests: Mapping[str, Sequence[GenerateRequest]], replicas: int, now: float) -> None:
+        """These were handed to their replicas, out of so many that could have been given work: in a round that was
+        taken up near its end, few are."""
+        self._replicas = max(self._replicas, replicas)
+        for name, its in requests.items():
+            self._used.add(name)
+            seen = self._seen.get(name)
+            if seen is not None:
+                tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in its)
+                seen.time, seen.starting = now, tokens
 
     def note(self, replica: str, report: ReplicaReport, now: float) -> None:
         """A poll came back."""
@@ -66,7 +70,7 @@ class EngineWatch:
         names = self._used & self._seen.keys() or self._seen.keys()
         stats = [self._seen[name].stats for name in names]
         return Speed(
-            replicas=len(self._used),
+            replicas=self._replicas,
             kv_tokens=min((one.kv_tokens for one in stats), default=0),
             max_running=min((one.max_running for one in stats), default=0),
             stretches=binned(self._stretches),

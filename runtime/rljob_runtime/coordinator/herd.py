@@ -97,8 +97,7 @@ class Herd:
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
         """Give these replicas these requests."""
-        for name, its in requests.items():
-            self._watch.submitted(name, its, asyncio.get_running_loop().time())
+        self._watch.submitted(requests, len(self._tracked), asyncio.get_running_loop().time())
         calls = ((self._tracked[name], its) for name, its in requests.items())
         await asyncio.gather(*(self._blaming(replica, replica.submit(self._term, its)) for replica, its in calls))
 
