@@ -1,6 +1,7 @@
 """Auto in the coordinator: decided at the draw, stored with the round, reported with its outcome."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from random import Random
 
@@ -10,14 +11,15 @@ from prometheus_client import generate_latest
 
 from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
 from rljob_runtime.coordinator.engine_watch import EngineWatch
+from rljob_runtime.coordinator.forecast import choose
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.enginemodel.engine import Engine, Request
 from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.speed import law_of
-from rljob_runtime.scheduling.plans import Plan
+from rljob_runtime.enginemodel.speed import Speed, law_of
+from rljob_runtime.scheduling.plans import Chosen, Plan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulation import clock
@@ -27,6 +29,7 @@ from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.replica import EngineKind
 from rljob_runtime.simulation.scenario import draw_scenario
 from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
 from rljob_runtime.simulation.world import Site, World
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
@@ -164,7 +167,7 @@ def test_lengths_of_closed_rounds_are_kept_as_far_as_they_came(tmp_path):
     run = stage(tmp_path / "state.db", rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5})
     run.play()
     store = Store(tmp_path / "state.db", "uid-1")
-    rounds = store.remembered()
+    rounds = store.remembered().rounds
     store.close()
     assert [one.report.round for one in rounds] == [1, 2, 3, 4]
     assert [one.chosen.plan for one in rounds] == [Plan(Factors(1.5, 1.5))] * 4
@@ -202,9 +205,33 @@ def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
     assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
     assert 0 < len(busy) < 4
     store = Store(tmp_path / "state.db", "uid-1")
-    (seen,) = store.remembered()
+    (seen,) = store.remembered().rounds
     store.close()
     assert seen.speed.replicas == 4
+
+
+@pytest.mark.parametrize(
+    ("streamed", "plan"), [(range(0), "plain, stream"), (range(2, 3), "plain"), (range(3, 15), "plain")]
+)
+def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_was_seen(tmp_path, streamed, plan):
+    """Engines are three times slower there, which costs more than computing early gains. Of 14 rounds these streamed."""
+    costs = TrainerCosts(step=0.1, token=0.01)
+    run = stage(tmp_path / "state.db", rounds=14, tail={"enabled": False}, costs=costs)
+    run.play()
+    db = sqlite3.connect(tmp_path / "state.db")
+    for step in streamed:
+        chosen, told = db.execute("SELECT chosen, speed FROM decisions WHERE step = ?", (step,)).fetchone()
+        speed = Speed.from_json(told)
+        slow = replace(speed, stretches=tuple(replace(one, seconds=3 * one.seconds) for one in speed.stretches))
+        chosen = replace(Chosen.from_json(chosen), plan=Plan(stream=True)).to_json()
+        db.execute("UPDATE decisions SET chosen = ?, speed = ? WHERE step = ?", (chosen, slow.to_json(), step))
+    db.commit()
+    db.close()
+    settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
+    store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
+    chosen = clock.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    store.close()
+    assert str(chosen.plan) == plan
 
 
 @pytest.mark.parametrize(

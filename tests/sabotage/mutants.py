@@ -121,6 +121,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{FORECAST}::test_a_round_that_was_taken_up_near_its_end_counts_all_replicas",),
     ),
     Mutant(
+        "the slow-down of streaming is forgotten",
+        f"{RUNTIME}/coordinator/store_history.py",
+        "    return tuple(Speed.from_json(text) for (text,) in reversed(rows))",
+        "    return () if stream else tuple(Speed.from_json(text) for (text,) in reversed(rows))",
+        (f"{FORECAST}::test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_was_seen",),
+    ),
+    Mutant(
         "lengths of before the limit was lowered are believed",
         f"{RUNTIME}/scheduling/lengths.py",
         "        return min(self._limit, max(1, length))",

@@ -12,9 +12,9 @@ from statistics import fmean
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_history import RememberedRound
+from rljob_runtime.coordinator.store_history import Remembered, RememberedRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.enginemodel.speed import Speed, law_of, slowdown
+from rljob_runtime.enginemodel.speed import law_of, slowdown
 from rljob_runtime.scheduling.history import PastRound, population
 from rljob_runtime.scheduling.lengths import Lengths, SeenPrompt
 from rljob_runtime.scheduling.plans import Chosen
@@ -44,16 +44,16 @@ async def choose(
     choices = settings.choices
     if not choices.open:
         return Chosen(choices.reference)
-    rounds = await store.do(Store.remembered)
-    past = [_past(one, prompts) for one in rounds]
+    remembered = await store.do(Store.remembered)
+    past = [_past(one, prompts) for one in remembered.rounds]
     outlook = Outlook(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
-    return await store.do(lambda _: _choose(settings, rounds, past, outlook, step))
+    return await store.do(lambda _: _choose(settings, remembered, past, outlook, step))
 
 
 def _choose(
-    settings: Settings, rounds: Sequence[RememberedRound], past: Sequence[PastRound], outlook: Outlook, step: int
+    settings: Settings, remembered: Remembered, past: Sequence[PastRound], outlook: Outlook, step: int
 ) -> Chosen:
-    reference = settings.choices.reference
+    reference, rounds = settings.choices.reference, remembered.rounds
     responses = sum(len(prompt.responses) for one in past for prompt in one.prompts.values())
     if not known_enough(len(rounds), responses, settings.first_responses):
         return Chosen(
@@ -62,11 +62,11 @@ def _choose(
             f"{settings.first_responses}, or {MOST_FIRST_ROUNDS} rounds, are needed to predict",
         )
     lengths = Lengths(population(past), settings.max_response_tokens)
-    stage = _stage(rounds, max(prompt.prompt_tokens for one in past for prompt in one.prompts.values()), settings)
+    stage = _stage(remembered, max(prompt.prompt_tokens for one in past for prompt in one.prompts.values()), settings)
     if stage is None:
         return Chosen(reference, "the engines have not been seen at work for long enough to predict")
     most = settings.rules(next_round(outlook.prompts, outlook.responses, None, 0, 1).shape).max_prompts
-    costs, seed = _costs(rounds, past, stage, outlook.responses), f"{settings.seed}/what-if/{step}"
+    costs, seed = _costs(remembered, past, stage, outlook.responses), f"{settings.seed}/what-if/{step}"
     what_if = WhatIf(settings.choices, stage, lengths, costs, outlook, most, seed)
     decision = decide(what_if, in_force=rounds[-1].chosen.plan)
     factors, queued = decision.plan.factors, outlook.queued
@@ -94,42 +94,27 @@ def _past(one: RememberedRound, prompts: PromptSource) -> PastRound:
     )
 
 
-def _layout(one: RememberedRound) -> int | None:
-    return one.report.tensor_parallel_size
-
-
-def _seen(rounds: Sequence[RememberedRound], stream: bool) -> list[Speed]:
-    """Of the engines that generate now: rounds of another layout tell nothing of them."""
-    return [
-        one.speed
-        for one in rounds
-        if one.speed is not None and one.chosen.plan.stream is stream and _layout(one) == _layout(rounds[-1])
-    ]
-
-
-def _stage(rounds: Sequence[RememberedRound], longest_prompt: int, settings: Settings) -> Stage | None:
+def _stage(remembered: Remembered, longest_prompt: int, settings: Settings) -> Stage | None:
     """The engines as they were last seen. None where nothing was seen of them."""
-    alone = _seen(rounds, stream=False) or _seen(rounds, stream=True)
-    law = law_of(alone)
-    replicas = [one.speed.replicas for one in rounds if one.speed is not None and one.speed.replicas]
-    if law is None or not replicas:
+    law = law_of(remembered.alone or remembered.beside)
+    seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
+    if law is None or not seen:
         return None
-    last = alone[-1]
     # What was generated has fitted, whatever the figure says.
-    kv_tokens = max(last.kv_tokens or UNBOUNDED, longest_prompt + settings.max_response_tokens)
-    return Stage(law, replicas[-1], kv_tokens, last.max_running or ANY_NUMBER)
+    kv_tokens = max(seen[-1].kv_tokens or UNBOUNDED, longest_prompt + settings.max_response_tokens)
+    return Stage(law, seen[-1].replicas, kv_tokens, seen[-1].max_running or ANY_NUMBER)
 
 
-def _costs(rounds: Sequence[RememberedRound], past: Sequence[PastRound], stage: Stage, group_size: int) -> Costs:
+def _costs(remembered: Remembered, past: Sequence[PastRound], stage: Stage, group_size: int) -> Costs:
+    rounds = remembered.rounds
     reports = [one.report for one in rounds]
     update, token = update_costs([_update(*pair, group_size) for pair in zip(rounds, past, strict=True)])
-    beside = _seen(rounds, stream=True)
     return Costs(
         reward=fmean(report.reward_delay_seconds or 0.0 for report in reports),
         update=update,
         token=token,
         broadcast=fmean(report.broadcast_seconds or 0.0 for report in reports),
-        stream_slowdown=max(1.0, slowdown(stage.law, beside)),
+        stream_slowdown=max(1.0, slowdown(stage.law, remembered.beside)),
     )
 
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.store_file import open_file, transaction
-from rljob_runtime.coordinator.store_history import RememberedRound, remembered
+from rljob_runtime.coordinator.store_history import Remembered, remembered
 from rljob_runtime.enginemodel.speed import Speed
 from rljob_runtime.scheduling.partials import Partial
 from rljob_runtime.scheduling.plans import AS_ASKED, Chosen
@@ -127,10 +127,10 @@ class Store:
         reports = (RoundReport.model_validate_json(row[0]) for row in rows)
         return tuple(report.reward for report in reports if report.reward is not None)
 
-    def remembered(self) -> tuple[RememberedRound, ...]:
-        """The closed rounds that tell of the next ones."""
+    def remembered(self) -> Remembered:
+        """What closed rounds tell of the next ones."""
         boundary = self.boundary()
-        return remembered(self._db, boundary.step) if boundary is not None else ()
+        return remembered(self._db, boundary.step if boundary is not None else 0)
 
     def rewind(self, step: int) -> bool:
         """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost. False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rljob_api.status import RoundReport
 from rljob_runtime.enginemodel.speed import Speed
-from rljob_runtime.scheduling.history import REACH, looked_at
+from rljob_runtime.scheduling.history import REACH, WINDOW, looked_at
 from rljob_runtime.scheduling.lengths import Seen
 from rljob_runtime.scheduling.plans import Chosen
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS
@@ -33,19 +33,43 @@ class RememberedRound:
     prompts: dict[PromptKey, RememberedPrompt]
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """`rounds`: those that tell of the next ones (`history.looked_at`), oldest first. `alone` and `beside`: what engines
+    in the layout of the last round did in the last rounds that did not stream, and in those that did. These may be
+    older: lengths change as the model learns, engines do not."""
+
+    rounds: tuple[RememberedRound, ...]
+    alone: tuple[Speed, ...] = ()
+    beside: tuple[Speed, ...] = ()
+
+
 _EARLIER = "EXISTS (SELECT 1 FROM prompts AS q WHERE q.epoch = p.epoch AND q.idx = p.idx AND q.step < p.step)"
 
 
-def remembered(db: sqlite3.Connection, last: int) -> tuple[RememberedRound, ...]:
-    """The rounds up to `last` that tell of the next ones (`history.looked_at`), oldest first."""
+def remembered(db: sqlite3.Connection, last: int) -> Remembered:
+    """What is known of the rounds up to `last`."""
     whole = db.execute(
         "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind = 'Long'"
         f" AND NOT EXISTS (SELECT 1 FROM prompts AS p WHERE p.step = r.step AND {_EARLIER})",
         (last - REACH, last),
     )
     steps = looked_at(last, [step for (step,) in whole.fetchall()])
-    rounds = (_round(db, step) for step in steps)
-    return tuple(one for one in rounds if one is not None)
+    rounds = tuple(one for one in (_round(db, step) for step in steps) if one is not None)
+    if not rounds:
+        return Remembered(())
+    layout = rounds[-1].report.tensor_parallel_size
+    return Remembered(rounds, _speeds(db, last, layout, stream=False), _speeds(db, last, layout, stream=True))
+
+
+def _speeds(db: sqlite3.Connection, last: int, layout: int | None, stream: bool) -> tuple[Speed, ...]:
+    rows = db.execute(
+        "SELECT speed FROM decisions JOIN boundaries USING (step) WHERE step <= ?"
+        " AND json_array_length(speed, '$.stretches') > 0 AND json_extract(chosen, '$.stream') = ?"
+        " AND json_extract(report, '$.tensorParallelSize') IS ? ORDER BY step DESC LIMIT ?",
+        (last, stream, layout, WINDOW),
+    ).fetchall()
+    return tuple(Speed.from_json(text) for (text,) in reversed(rows))
 
 
 def _round(db: sqlite3.Connection, step: int) -> RememberedRound | None:
