@@ -173,9 +173,13 @@ class PreemptionHistory(StatusModel):
     stepped_down: bool = False
     """Whether a step down led to the present size."""
     floor: Annotated[int | None, Field(ge=1)] = None
-    """A step below this size brought preemptions back."""
+    """A step below this size brought preemptions back, or engines did not start there."""
     floor_tokens: Count | None = None
     """Tokens of the round in which it did: the floor holds until rounds are clearly smaller."""
+    ceiling: Annotated[int | None, Field(ge=1)] = None
+    """Engines did not start in this size."""
+    ceiling_round: Count | None = None
+    """The round that showed it: the size is tried again after a while."""
 
 
 class ParallelismHistory(StatusModel):
@@ -187,6 +191,8 @@ class ParallelismHistory(StatusModel):
     """The spec's tensorParallelSize: another one starts the planner anew."""
     machines: Count
     """Rollout machines of the rounds remembered."""
+    heard: Count | None = None
+    """The last round when the coordinator first said that the present sizes are in force: later ones ran under them."""
     short: PreemptionHistory = PreemptionHistory()
     """Short rounds."""
     long: PreemptionHistory = PreemptionHistory()

@@ -214,7 +214,7 @@ def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
     ("streamed", "plan"), [(range(0), "plain, stream"), (range(2, 3), "plain"), (range(3, 15), "plain")]
 )
 def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_was_seen(tmp_path, streamed, plan):
-    """Engines are three times slower there, which costs more than computing early gains. Of 14 rounds these streamed."""
+    """Engines are three times slower there, which costs more than streaming gains. Of 14 rounds these streamed."""
     costs = TrainerCosts(step=0.1, token=0.01)
     run = stage(tmp_path / "state.db", rounds=14, tail={"enabled": False}, costs=costs)
     run.play()

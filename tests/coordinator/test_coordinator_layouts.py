@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.protocols import PeerGone, Refused
 from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import LaidOut, Loaded, ProcessStarted, Submitted
+from rljob_runtime.simulation.replica import SimulatedReplica
 
 # --- the arithmetic ---
 
@@ -198,6 +199,59 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
     assert watch.generating[-1] == {"replica-0", "replica-1"}
     assert len(watch.started) == 4
     assert watch.bad == []
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Names of machines whose engines do not start in any layout, whoever makes them."""
+    machines: set[str] = set()
+    lay_out = SimulatedReplica.lay_out
+
+    async def refuse(replica, term, size):
+        if replica.name.partition("/")[0] in machines:
+            raise Refused("out of memory")
+        await lay_out(replica, term, size)
+
+    monkeypatch.setattr(SimulatedReplica, "lay_out", refuse)
+    return machines
+
+
+def test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start(stage, broken):
+    broken.add("rollout-1")
+
+    async def mend(stage):
+        await until(lambda: len(stage.closed) >= 2, tick=0.01)
+        broken.clear()
+
+    stage.job = job(rounds=60)
+    watch = Watch(stage)
+    assert stage.play(mend).outcome is FinishedOutcome.COMPLETE
+    told = {report.problems[0].message for report in stage.control.reports if report.problems}
+    assert told == {"rollout-1 has no engine of tensor parallel size 1: out of memory"}
+    assert stage.control.last.problems == ()
+    assert any(replica.startswith("rollout-1/") for replica, _ in watch.laid)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words(stage, broken, after):
+    """From the start, or once all machines were lost in the middle of a round."""
+
+    async def lose_all(stage):
+        await until(lambda: len(stage.closed) >= after, tick=0.01)
+        broken.update({"rollout-0", "rollout-1"})
+        if after:
+            await until(lambda: stage.coordinator._generation is not None, tick=0.01)
+            for name in broken:
+                stage.world.kill(name)
+
+    finished = stage.play(lose_all)
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "LayoutNotUsable")
+    assert finished.message == (
+        "no rollout machine can start its engines, 3 tries each: "
+        "rollout-0 has no engine of tensor parallel size 1: out of memory; "
+        "rollout-1 has no engine of tensor parallel size 1: out of memory"
+    )
+    assert stage.rounds == list(range(1, after + 1))
 
 
 def test_the_problem_ends_with_the_wish(stage):

@@ -22,7 +22,7 @@ from rljob_api.status import (
 )
 from rljob_operator.policies import drain
 from rljob_operator.policies.events import transitions
-from rljob_operator.policies.parallelism import QUIET_ROUNDS, RELIEF, Choice, choose
+from rljob_operator.policies.parallelism import QUIET_ROUNDS, REFUSED_ROUNDS, RELIEF, Choice, choose
 
 TOKENS = 1_000_000
 
@@ -41,6 +41,8 @@ class Job:
         self.machines = machines
         self.status = RLJobStatus()
         self.round = 0
+        self.applied = 0
+        """What the coordinator says is in force."""
         self.reasons: list[str] = []
         self.decide(None)
 
@@ -53,8 +55,8 @@ class Job:
     def sizes(self) -> tuple[int, int]:
         return self.target.tensor_parallel.short, self.target.tensor_parallel.long
 
-    def decide(self, last: RoundReport | None) -> Choice:
-        choice = choose(self.spec, self.status.target, self.status.parallelism, last, self.machines)
+    def decide(self, last: RoundReport | None, applied: int | None = None) -> Choice:
+        choice = choose(self.spec, self.status.target, self.status.parallelism, last, self.machines, applied)
         names = [f"rollout-{index}" for index in range(self.machines)]
         reason = "; ".join(choice.reasons)
         target = drain.next_target(self.status.target, names, choice.sizes, TargetPhase.RUN, reason)
@@ -68,7 +70,7 @@ class Job:
         self.round += 1
         size = self.target.tensor_parallel.short if kind is RoundKind.SHORT else self.target.tensor_parallel.long
         facts: dict[str, Any] = {"round": self.round, "kind": kind, "preemptions": preemptions, "tokens": tokens}
-        self.decide(RoundReport(**{**facts, "tensor_parallel_size": size, **changes}))
+        self.decide(RoundReport(**{**facts, "tensor_parallel_size": size, **changes}), self.applied)
         return self.sizes[kind is RoundKind.LONG]
 
 
@@ -209,6 +211,61 @@ def test_without_a_choice_there_is_nothing_to_remember() -> None:
     assert job.status.parallelism is None
 
 
+# --- sizes that engines refuse ---
+
+
+def test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while() -> None:
+    job = Job(rollout(1))
+    job.play(40)
+    job.play(57)
+    assert job.sizes == (1, 2)
+    job.applied = job.target.revision
+    # The word that it is in force may have come after this round's launch; the next one was to run so.
+    assert job.play(58, tensor_parallel_size=1) == 2
+    assert job.play(59, tensor_parallel_size=1) == 1
+    assert job.target.reason == "long rounds: TP 1, TP 2 was not to be had in round 4, which ran at TP 1"
+    job.applied = job.target.revision
+    tried = [job.play(int(64 * 1.1**count)) for count in range(REFUSED_ROUNDS)]
+    assert tried == [1] * (REFUSED_ROUNDS - 1) + [2]
+
+
+def test_a_smaller_size_that_engines_refuse_is_a_floor() -> None:
+    job = Job(rollout(4))
+    for _ in range(QUIET_ROUNDS):
+        job.play(0)
+    assert job.sizes == (4, 2)
+    job.applied = job.target.revision
+    assert [job.play(0, tensor_parallel_size=4) for _ in range(2)] == [2, 4]
+    assert [job.play(0) for _ in range(3 * QUIET_ROUNDS)] == [4] * 3 * QUIET_ROUNDS
+    assert [job.play(0, tokens=TOKENS // 2) for _ in range(QUIET_ROUNDS)][-1] == 2
+
+
+def test_a_refusal_in_one_kind_of_round_says_nothing_of_the_other() -> None:
+    job = Job(rollout(1))
+    for count in (10, 20):
+        job.play(count, RoundKind.SHORT)
+        job.play(count, RoundKind.LONG)
+    assert job.sizes == (2, 2)
+    job.applied = job.target.revision
+    job.play(20, RoundKind.LONG)
+    job.play(30, RoundKind.SHORT, tensor_parallel_size=1)
+    assert job.sizes == (1, 2)
+    assert job.play(30, RoundKind.LONG) == 4
+
+
+def test_the_job_of_another_size_that_is_refused_goes_on_from_the_one_it_ran_at() -> None:
+    """An edit of tensorParallelSize, on machines whose engines do not start in it."""
+    job = Job(rollout(1))
+    job.spec = rollout(4)
+    job.decide(None)
+    job.applied = job.target.revision
+    job.play(5, tensor_parallel_size=1)
+    assert job.play(5, tensor_parallel_size=1) == 2
+    job.applied = job.target.revision
+    assert [job.play(5, tensor_parallel_size=1) for _ in range(2)] == [2, 1]
+    assert [job.play(count) for count in (6, 8)] == [1, 1]
+
+
 # --- properties -------------------------------------------------------------------------------------------------------
 
 sizes_of = st.sets(st.sampled_from([1, 2, 4, 8]), min_size=1).map(lambda sizes: tuple(sorted(sizes)))
@@ -220,6 +277,7 @@ rounds_of = st.lists(
         st.sampled_from([0, 0, 0, 0, -2, 1]),  # what became of the round's number
         st.sampled_from([1, 2, 4, 8, None]) | st.just(0),  # the size it ran at; 0: its target's
         st.sampled_from([1, 2, 2, 2]),  # machines
+        st.booleans(),  # whether the target is said to be in force
     ),
     max_size=40,
 )
@@ -231,21 +289,28 @@ def test_it_is_total_stays_inside_the_choices_and_moves_one_kind_by_one_step(
 ) -> None:
     spec = rollout(data.draw(st.sampled_from(sizes)), sizes)
     job, number = Job(spec), 0
-    for kind, preemptions, tokens, jump, size, machines in rounds:
+    for kind, preemptions, tokens, jump, size, machines, heard in rounds:
         number = max(1, number + 1 + jump)
         before = job.sizes
         ran = before[kind is RoundKind.LONG] if size == 0 else size
         job.machines = machines
         said = RoundReport(round=number, kind=kind, preemptions=preemptions, tokens=tokens, tensor_parallel_size=ran)
-        choice = job.decide(said)
+        applied, known = job.target.revision if heard else 0, job.status.parallelism
+        choice = job.decide(said, applied)
         moved = [(sizes.index(was), sizes.index(now)) for was, now in zip(before, job.sizes, strict=True) if was != now]
         assert set(job.sizes) <= set(sizes)
         assert len(moved) == len(choice.reasons) <= 1
         assert all(abs(now - was) == 1 for was, now in moved)
-        assert ran in (before[kind is RoundKind.LONG],) or not moved
+        if moved and ran != before[kind is RoundKind.LONG]:
+            # Towards the size that it ran at, and only after a round before it was said to be under this target.
+            assert known is not None
+            assert known.heard is not None
+            assert known.heard < number
+            assert ran is not None
+            assert (moved[0][1] < moved[0][0]) == (ran < sizes[moved[0][0]])
         # Decided again from what was written, nothing changes: an operator that was restarted agrees.
         settled = job.status
-        assert job.decide(said).reasons == ()
+        assert job.decide(said, applied).reasons == ()
         assert job.status == settled
         assert len(settled.model_dump_json(exclude_none=True)) < 2000
 

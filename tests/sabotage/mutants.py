@@ -458,6 +458,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{SEAT}::test_at_most_two_engines_are_kept_and_the_least_recently_used_goes",),
     ),
     Mutant(
+        "a machine without any layout is not told",
+        f"{RUNTIME}/coordinator/layouts.py",
+        "        refusals += [text for _, text in self._unable.values()]",
+        "        refusals += []",
+        (f"{LAYOUTS}::test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start",),
+    ),
+    Mutant(
+        "machines that cannot start their engines are waited for for ever",
+        f"{RUNTIME}/coordinator/layouts.py",
+        '        return bool(machines) and all(self._unable.get(name, (0, ""))[0] >= REFUSALS for name in machines)',
+        "        return False",
+        (f"{LAYOUTS}::test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words",),
+    ),
+    Mutant(
         "ranks may disagree",
         f"{RUNTIME}/rollout/ranks.py",
         "        if len({agreement for _, agreement, _ in answers}) > 1:",
@@ -859,7 +873,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         PARALLELISM,
     ),
-    # --- benchmarks on the simulator ---
+    Mutant(
+        "a size that engines refuse stays the target",
+        f"{OPERATOR}/policies/parallelism.py",
+        "    elif heard is not None and last.round > heard:",
+        "    elif heard is not None and last.round < heard:",
+        (
+            "tests/operator/test_operator_parallelism.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+        ),
+    ),
+    Mutant(
+        "a size that engines refused is tried again at once",
+        f"{OPERATOR}/policies/parallelism.py",
+        "        if last.round < (history.ceiling_round or 0) + REFUSED_ROUNDS:",
+        "        if last.round < (history.ceiling_round or 0):",
+        (
+            "tests/operator/test_operator_parallelism.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+        ),
+        # --- benchmarks on the simulator ---
+    ),
     Mutant(
         "a job is not charged for its long rounds",
         f"{RUNTIME}/simulation/benchmarks/trial.py",

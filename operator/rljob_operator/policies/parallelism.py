@@ -6,8 +6,9 @@ rule: more than 1.05 × those of the round before → the next larger size; none
 one; never across machines. Short and long rounds are judged apart, for their pressure differs (1.79 × in the paper).
 
 Added here, because the rule alone would step down and up again for ever: a step down that brought preemptions back sets
-a floor, which holds until rounds have become shorter. All that is remembered is in the status, so a restarted operator
-decides the same.
+a floor, which holds until rounds have become shorter. And engines may not start in a size: the coordinator then goes on
+in the one before, so the target goes back towards it, and the size is not tried again for a while. All that is
+remembered is in the status, so a restarted operator decides the same.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ QUIET_ROUNDS = 4
 """Rounds in a row without a preemption after which a step down is due."""
 RELIEF = 0.8
 """Tokens of each quiet round, over those of the round that set the floor, below which the floor is forgotten."""
+
+REFUSED_ROUNDS = 32
+"""Rounds after which a larger size in which engines did not start is tried again: it costs one round that teaches
+nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +47,54 @@ def choose(
     history: ParallelismHistory | None,
     last: RoundReport | None,
     machines: int,
+    applied: int | None = None,
 ) -> Choice:
-    """The sizes after the `last` round that was reported, on so many `machines`.
+    """The sizes after the `last` round that was reported, on so many `machines`. `applied`: the target's revision that
+    the coordinator says is in force.
 
-    Each round counts once, by its number. A round at another size than its kind's target (which it had not heard of)
-    teaches nothing. Rounds before a change of the number of machines are no measure of those after it.
+    Each round counts once, by its number. A round at another size than its kind's target (which it had not heard of, or
+    which engines refused) teaches nothing of preemptions. Rounds before a change of the number of machines are no
+    measure of those after it.
     """
     sizes, history = _taken_up(rollout, told, history, machines)
-    if history is None or last is None or last.round == history.round:
+    if history is None:
+        return Choice(sizes, history)
+    heard, history = history.heard, _hear(sizes, told, history, last, applied)
+    if last is None or last.round == history.round:
         return Choice(sizes, history)
     again = last.round < history.round
     history = history.model_copy(update={"round": last.round})
     kind = "short" if last.kind is RoundKind.SHORT else "long"
     size: int = getattr(sizes, kind)
-    if again or last.tensor_parallel_size != size or last.preemptions is None:
+    if again or last.tensor_parallel_size is None or last.preemptions is None:
         # A lower number: the run went back to a checkpoint, and this round was counted, or missed, before it did.
         return Choice(sizes, history)
-    chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
+    if last.tensor_parallel_size == size:
+        chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
+    elif heard is not None and last.round > heard:
+        chosen, learned, why = _refused(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
+    else:
+        return Choice(sizes, history)
     history = history.model_copy(update={kind: learned})
     if chosen == size:
         return Choice(sizes, history)
+    history = history.model_copy(update={"heard": None})
     return Choice(sizes.model_copy(update={kind: chosen}), history, (f"{kind} rounds: TP {chosen}, {why}",))
+
+
+def _hear(
+    sizes: TargetTensorParallel,
+    told: Target | None,
+    history: ParallelismHistory,
+    last: RoundReport | None,
+    applied: int | None,
+) -> ParallelismHistory:
+    """Since which round the present sizes are in force. The round reported beside that word may be from before it."""
+    if told is None or told.tensor_parallel != sizes:
+        return history.model_copy(update={"heard": None})
+    if history.heard is not None or applied is None or applied < told.revision:
+        return history
+    return history.model_copy(update={"heard": last.round if last is not None else 0})
 
 
 def _taken_up(
@@ -95,6 +127,10 @@ def _judge(
     larger = next((one for one in choices if one > size), None)
     if before is None or preemptions <= SURGE * before or larger is None:
         return size, learned, ""
+    if history.ceiling is not None and larger >= history.ceiling:
+        if last.round < (history.ceiling_round or 0) + REFUSED_ROUNDS:
+            return size, learned, ""
+        learned = learned.model_copy(update={"ceiling": None, "ceiling_round": None})
     if history.stepped_down:
         learned = learned.model_copy(update={"floor": larger, "floor_tokens": last.tokens or 0})
     learned = learned.model_copy(update={"stepped_down": False})
@@ -118,3 +154,23 @@ def _quiet(
         learned = learned.model_copy(update={"floor": None, "floor_tokens": None})
     why = f"no preemptions in {QUIET_ROUNDS} rounds up to round {last.round}"
     return smaller, learned.model_copy(update={"stepped_down": True}), why
+
+
+def _refused(
+    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
+) -> tuple[int, PreemptionHistory, str]:
+    """After a round that was to run at `size` and did not: one size towards the one that it ran at."""
+    ran = last.tensor_parallel_size or size
+    larger = next((one for one in choices if one > size), size)
+    smaller = next((one for one in reversed(choices) if one < size), size)
+    back = smaller if ran < size else larger
+    if back == size:
+        return size, history, ""
+    learned = history.model_copy(
+        update={"preemptions": last.preemptions, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
+    )
+    if ran < size:
+        learned = learned.model_copy(update={"ceiling": size, "ceiling_round": last.round})
+    else:
+        learned = learned.model_copy(update={"floor": larger, "floor_tokens": last.tokens or 0})
+    return back, learned, f"TP {size} was not to be had in round {last.round}, which ran at TP {ran}"

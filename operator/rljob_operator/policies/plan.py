@@ -13,7 +13,7 @@ from typing import Any
 
 from rljob_api.accepted import accept
 from rljob_api.spec import RLJob
-from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus, Role, Target, TargetPhase
+from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus, Role, RuntimeStatus, Target, TargetPhase
 from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, parallelism, placement, pods, scale
 from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
@@ -153,8 +153,10 @@ def _go_on(
     members = placement.members(seen, created, removals)
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(blocked)))
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
-    last = before.runtime.last_round if before.runtime is not None else None
-    choice = parallelism.choose(spec.rollout, before.target, before.parallelism, last, len(machines))
+    said = before.runtime or RuntimeStatus()
+    choice = parallelism.choose(
+        spec.rollout, before.target, before.parallelism, said.last_round, len(machines), said.applied
+    )
     reason = _target_reason(before.target, machines, choice)
     target = drain.next_target(before.target, machines, choice.sizes, TargetPhase.RUN, reason)
     leaving = placement.leaving(placed, seen, removals)

@@ -146,7 +146,7 @@ class Coordinator:
         generation = self._generation
         if generation is None:
             return
-        if self._stopping or self._following.suspended or self._following.trainer_changed:
+        if self._stopping or self._following.suspended or self._following.trainer_changed or self._fleet.unable:
             generation.interrupt()
         else:
             generation.wake()
@@ -379,6 +379,7 @@ class Coordinator:
         clock = asyncio.get_running_loop().time
         while True:
             await self._bring(version, step)
+            self._fleet.layouts.check_able(self._fleet.kept)
             present = len(self._fleet.replicas())
             if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
                 return

@@ -82,6 +82,11 @@ class Fleet:
         counts = Counter(machine.tensor_parallel for machine in self._machines.values())
         return min(counts, key=lambda size: (-counts[size], size), default=self.layouts.wanted)
 
+    @property
+    def unable(self) -> bool:
+        """Whether none of the machines that are to be here can start an engine: see `Layouts.check_able`."""
+        return self.layouts.unable(self.kept)
+
     def replicas(self) -> dict[str, Replica]:
         """Replicas by name that hold the fleet's version."""
         return {replica.name: replica for machine in self.loaded() for replica in machine.replicas}
@@ -116,7 +121,10 @@ class Fleet:
         _, task = self._keepers.pop(name)
         task.cancel()
         machine = self._machines.pop(name, None)
-        self.layouts.forget(name)
+        if reason == "Replaced":
+            self.layouts.forget(name)
+        else:
+            self.layouts.leave(name)
         if machine is not None:
             machine.gone.set()
         if self._suspects.pop(name, None) is not None:
@@ -183,6 +191,8 @@ class Fleet:
                 log.info("machine %s.%d not there (try %d): %s", member.machine, member.incarnation, failures, error)
                 if failures == self._settings.missed_beats:
                     self._suspect(member, "NotJoined")
+                if self.unable:
+                    self.on_change()
                 await self._binding.release(member)
             else:
                 failures = 0

@@ -20,10 +20,13 @@ from rljob_runtime.enginemodel.model_shape import ModelShape
 log = logging.getLogger(__name__)
 
 PROBLEM = "LayoutRefused"
+REFUSALS = 3
+"""How often in a row a machine refuses its usual layout, each time with new processes, before it counts as unable."""
 
 
 class LayoutNotUsable(Exception):
-    """A tensor parallel size that the job allows does not split the model."""
+    """A tensor parallel size that the job allows does not split the model, or no machine can start an engine of the
+    usual one."""
 
 
 def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
@@ -54,6 +57,8 @@ class Layouts:
         self._term = term
         self._reporter = reporter
         self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        self._unable: dict[str, tuple[int, str]] = {}
+        """By machine that has no layout at all: how often in a row, and what it said last."""
         self._seconds = 0.0
 
     def want(self, tensor_parallel: int, asked: Collection[int]) -> None:
@@ -77,28 +82,58 @@ class Layouts:
         if self._refused.pop(machine, None):
             self._tell()
 
+    def leave(self, machine: str) -> None:
+        """It is none of the job's any more."""
+        self._unable.pop(machine, None)
+        self.forget(machine)
+        self._tell()
+
+    def unable(self, machines: Collection[str]) -> bool:
+        """Whether none of these machines, which are all of the job's, can start an engine."""
+        return bool(machines) and all(self._unable.get(name, (0, ""))[0] >= REFUSALS for name in machines)
+
+    def check_able(self, machines: Collection[str]) -> None:
+        """Raises `LayoutNotUsable` where `unable`."""
+        if self.unable(machines):
+            told = "; ".join(sorted({text for _, text in self._unable.values()}))
+            raise LayoutNotUsable(f"no rollout machine can start its engines, {REFUSALS} tries each: {told}")
+
     async def settle(self, machine: RolloutMachine, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
         """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
         refuses: the layout in force and the replicas that generate in it. They hold no weights after a change. Raises
         what its seats raise, `Refused` when neither can be had."""
         clock = asyncio.get_running_loop().time
-        name, since, wanted = machine.member.machine, clock(), self.wanted
+        since = clock()
+        try:
+            settled = await self._settle(machine, before or self._usual)
+            self._unable.pop(machine.member.machine, None)
+            return settled
+        except StaleTerm:
+            raise
+        except Refused as error:
+            if before is None:
+                name = machine.member.machine
+                tries, _ = self._unable.get(name, (0, ""))
+                self._unable[name] = tries + 1, f"{name} has no engine of tensor parallel size {self._usual}: {error}"
+            raise
+        finally:
+            if before is not None:
+                self._seconds = max(self._seconds, clock() - since)
+            self._tell()
+
+    async def _settle(self, machine: RolloutMachine, fallback: int) -> tuple[int, tuple[Replica, ...]]:
+        name, wanted = machine.member.machine, self.wanted
         try:
             return wanted, await self._lay_out(machine, wanted)
         except StaleTerm:
             raise
         except Refused as error:
-            fallback = before or self._usual
             if fallback == wanted:
                 raise
             log.warning("%s refused tensor parallel size %d: %s", name, wanted, error)
             replicas = await self._lay_out(machine, fallback)
             self._refused[name][wanted] = f"{name} goes on with tensor parallel size {fallback}, not {wanted}: {error}"
             return fallback, replicas
-        finally:
-            if before is not None:
-                self._seconds = max(self._seconds, clock() - since)
-            self._tell()
 
     async def _lay_out(self, machine: RolloutMachine, tensor_parallel: int) -> tuple[Replica, ...]:
         leading = machine.leading(tensor_parallel)
@@ -108,5 +143,6 @@ class Layouts:
 
     def _tell(self) -> None:
         refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
+        refusals += [text for _, text in self._unable.values()]
         problem = Problem(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)

@@ -13,7 +13,6 @@ from rljob_api.status import (
     ParallelismHistory,
     RelayTopology,
     Role,
-    RoundReport,
     RuntimeStatus,
     Target,
     TargetPhase,
@@ -93,11 +92,11 @@ class SimulatedControlPlane:
         """Other layouts for rounds to come."""
         self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
 
-    def _choose_layouts(self, last: RoundReport | None) -> None:
+    def _choose_layouts(self, said: RuntimeStatus) -> None:
         rollout, told = self._job.spec.rollout, self._target
         if len(rollout.tensor_parallel_sizes) == 1:
             return
-        choice = parallelism.choose(rollout, told, self._parallelism, last, len(told.machines))
+        choice = parallelism.choose(rollout, told, self._parallelism, said.last_round, len(told.machines), said.applied)
         changed, self._parallelism = choice.history != self._parallelism, choice.history
         if choice.sizes != told.tensor_parallel:
             self._retarget(tensor_parallel=choice.sizes, reason="; ".join(choice.reasons))
@@ -153,7 +152,7 @@ class SimulatedControlPlane:
     async def report(self, status: RuntimeStatus) -> None:
         await self._travel()
         self.reports.append(status)
-        self._choose_layouts(status.last_round)
+        self._choose_layouts(status)
         self._observe(Reported(status, status.event))
         await self._travel()
 
