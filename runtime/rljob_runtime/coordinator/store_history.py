@@ -36,8 +36,8 @@ class RememberedRound:
 @dataclass(frozen=True)
 class Remembered:
     """`rounds`: those that tell of the next ones (`history.looked_at`), oldest first. `alone` and `beside`: what the
-    engines did, in the layout of the last round, in the last rounds that did not stream and in those that did. These may be
-    older: lengths change as the model learns, engines do not."""
+    engines did, in the layout of the last round, in the last rounds that did not stream and in those that did. They may
+    be older ones: lengths change as the model learns, engines do not."""
 
     rounds: tuple[RememberedRound, ...]
     alone: tuple[Speed, ...] = ()
