@@ -41,8 +41,10 @@ REWARDS_CONTAINER: Final = "rewards"
 REWARDS_DIR: Final = "/run/rljob"
 REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
 
-# A problem of the coordinator's with which no round begins: in `runtime.problems`, and the reason of Stalled.
+# Problems of the coordinator's with which no round begins: in `runtime.problems`, and the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
+REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
+HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE)
 
 ENV_PREFIX: Final = "RLJOB_"
 ENV_NAME: Final = "RLJOB_NAME"

@@ -22,7 +22,7 @@ from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, pa
 from rljob_operator.policies.plan import REMOVED_SECONDS, Plan, plan, refused
 
 CONFIG = Config()
-LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "MainEnded"}
+LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "ContainerEnded"}
 
 CHOICE = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
 

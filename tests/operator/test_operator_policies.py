@@ -415,9 +415,10 @@ def test_a_transition_time_changes_only_with_its_status() -> None:
     assert times["Complete"] == NOW
 
 
-def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does() -> None:
+@pytest.mark.parametrize("reason", ["SandboxUnavailable", "RewardsUnavailable"])
+def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does(reason: str) -> None:
     running = conditions.Facts(generation=1, coordinator_ready=True, started=True)
-    lacking = Trouble("SandboxUnavailable", "reward tests needs a sandbox: Landlock would be right")
+    lacking = Trouble(reason, "reward tests needs a sandbox: Landlock would be right")
     full = Trouble("CheckpointFailed", "no space left")
 
     def told(*problems: Trouble, **changes: Any) -> dict[str, tuple[str, str]]:
@@ -426,13 +427,13 @@ def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does() -> None:
         return {c.type: (c.status.value, c.reason) for c in found if c.type in shown}
 
     alone = told(lacking)
-    assert alone["Ready"] == ("False", "SandboxUnavailable")
-    assert alone["Stalled"] == ("True", "SandboxUnavailable")
+    assert alone["Ready"] == ("False", reason)
+    assert alone["Stalled"] == ("True", reason)
     assert alone["Degraded"] == ("False", "AsDesired")
     assert alone["Failed"] == ("False", "InProgress")
     assert "Reconciling" not in alone
     both = told(full, lacking)
-    assert (both["Stalled"], both["Degraded"]) == (("True", "SandboxUnavailable"), ("True", "CheckpointFailed"))
+    assert (both["Stalled"], both["Degraded"]) == (("True", reason), ("True", "CheckpointFailed"))
     assert told(lacking, trouble=Trouble("Unschedulable", ""))["Stalled"] == ("True", "Unschedulable")
     assert "Stalled" not in told(full)
     assert "Stalled" not in told(lacking, suspending=True), "suspension is the way out"

@@ -10,7 +10,7 @@ from operator_kit import make_job
 from rljob_api import RLJob
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import parse_pod
+from rljob_operator.policies.observed import Pod, parse_pod
 from rljob_operator.policies.placement import NewPod
 from rljob_operator.policies.pods import render_pod
 
@@ -93,6 +93,38 @@ def test_it_is_locked_as_the_coordinator_is_and_bounded_by_its_template() -> Non
         "runAsUser": 1000,
     }
     assert {mount["mountPath"] for mount in found["volumeMounts"]} == {"/tmp", "/run/rljob", "/functions"}
+
+
+def seen_with(pod: dict[str, Any], main: dict[str, Any], rewards: dict[str, Any]) -> Pod:
+    statuses = [{"name": "main", "state": main}, {"name": "rewards", "state": rewards}]
+    seen = parse_pod({**pod, "status": {"phase": "Running", "containerStatuses": statuses}})
+    assert seen is not None
+    return seen
+
+
+RUNS: dict[str, Any] = {"running": {}}
+KILLED: dict[str, Any] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+def test_a_container_that_failed_before_its_life_line_takes_its_pod_along() -> None:
+    """It is not started again, and the coordinator would wait for it without end."""
+    pod = pod_of(make_job(rewards=[CODE]))
+    seen = seen_with(pod, RUNS, KILLED)
+    assert (seen.phase, seen.lingering) == ("Failed", True)
+    assert seen.exit == "rewards: OOMKilled, exit code 137"
+    left = seen_with(pod, RUNS, {"terminated": {"exitCode": 0}})
+    assert (left.phase, left.lingering) == ("Running", False), "it has noticed first that the coordinator is done"
+    done = seen_with(pod, {"terminated": {"exitCode": 0}}, KILLED)
+    assert done.phase == "Succeeded", "what came after the coordinator is nothing"
+
+
+@pytest.mark.parametrize("role", [Role.TRAINER, Role.ROLLOUT])
+def test_a_sidecar_of_that_name_is_a_sidecar(role: Role) -> None:
+    template = {"spec": {"containers": [{"name": "main"}, {"name": "rewards", "image": "example/side:1"}]}}
+    where = role.value.lower()
+    pod = pod_of(make_job(rewards=[MATH], **{where: {"template": template}}), role)
+    assert "rewards" in containers(pod)
+    assert seen_with(pod, RUNS, KILLED).phase == "Running"
 
 
 def test_a_coordinator_that_has_ended_takes_its_pod_along() -> None:

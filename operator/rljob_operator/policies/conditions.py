@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from rljob_api.constants import SANDBOX_UNAVAILABLE
+from rljob_api.constants import HALTING
 from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
 from rljob_operator.policies.lifecycle import Verdict
 from rljob_operator.policies.observed import Trouble
@@ -14,9 +14,6 @@ from rljob_operator.policies.observed import Trouble
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
 RELAY_READY, DEGRADED, CHECKPOINT_DURABLE = "RelayReady", "Degraded", "CheckpointDurable"
-
-HALTING = frozenset({SANDBOX_UNAVAILABLE})
-"""Problems of the coordinator's that are more than a flaw of the run: there is none until they are solved."""
 
 DURABLE = Trouble("VolumeClaim", "")
 NOT_DURABLE = Trouble(

@@ -15,6 +15,7 @@ from rljob_api.constants import (
     LABEL_ROLE,
     LABEL_SHAPE,
     MAIN_CONTAINER,
+    REWARDS_CONTAINER,
 )
 from rljob_api.status import RLJobStatus, Role
 
@@ -60,7 +61,7 @@ class Pod:
     waiting: Trouble | None = None
     """Why a container cannot start, when that wants a human."""
     lingering: bool = False
-    """Its main container has ended and a sidecar has not: nothing of use is left."""
+    """A container that it is nothing without has ended and another has not."""
     condemned: bool = False
     """The status has given it up already: it only waits to be deleted."""
     exit: str = ""
@@ -163,7 +164,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
     containers = status.get("containerStatuses") or []
     inits = status.get("initContainerStatuses") or []
     phase = status.get("phase") or "Pending"
-    verdict = _main_ended(containers) if phase not in ("Failed", "Succeeded") else None
+    verdict = _verdict(role, containers) if phase not in ("Failed", "Succeeded") else None
     return Pod(
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -202,13 +203,18 @@ def _disrupted(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
     return target or reason in _DISRUPTIONS or reason in _DISRUPTIONS_OF_ADMISSION
 
 
-def _main_ended(containers: Iterable[Mapping[str, Any]]) -> str | None:
-    """The phase that the pod would have without its sidecars, when the main container has ended."""
-    for container in containers:
-        ended = (container.get("state") or {}).get("terminated")
-        if container.get("name") == MAIN_CONTAINER and ended is not None:
-            return "Failed" if ended.get("exitCode", 0) != 0 else "Succeeded"
-    return None
+def _verdict(role: Role, containers: Iterable[Mapping[str, Any]]) -> str | None:
+    """The phase that the pod would have without its sidecars, when the main container has ended, or the rewards' has
+    failed: it is not started again, and the coordinator would wait for it. It ends well only after the coordinator."""
+    codes = {container.get("name"): code for container in containers if (code := _exit_code(container)) is not None}
+    if MAIN_CONTAINER in codes:
+        return "Failed" if codes[MAIN_CONTAINER] != 0 else "Succeeded"
+    return "Failed" if role is Role.COORDINATOR and codes.get(REWARDS_CONTAINER, 0) != 0 else None
+
+
+def _exit_code(container: Mapping[str, Any]) -> int | None:
+    ended = (container.get("state") or {}).get("terminated")
+    return None if ended is None else int(ended.get("exitCode", 0))
 
 
 def _waiting(containers: Iterable[Mapping[str, Any]]) -> Trouble | None:

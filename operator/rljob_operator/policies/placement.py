@@ -97,7 +97,7 @@ def to_remove(
         elif pod.condemned and not pod.terminal:
             removals.append(Removal(pod, "Superseded"))
         elif pod.lingering:
-            removals.append(Removal(pod, "MainEnded"))
+            removals.append(Removal(pod, "ContainerEnded"))
         elif pod.live and any(other.live and other.incarnation > pod.incarnation for other in siblings):
             removals.append(Removal(pod, "Superseded"))
         elif pod.terminal and any(other.terminal and other.incarnation > pod.incarnation for other in siblings):
