@@ -163,3 +163,41 @@ def test_a_job_that_waits_for_a_sandbox_can_be_suspended(tmp_path):
     stage = Stage(tmp_path / "state.db", job=job(rounds=1), on_opening=opening)
     assert stage.play(suspend) is None
     assert seen[0] < 60, "not only after the next try"
+
+
+@pytest.mark.parametrize("how", ["suspended", "stopped"])
+def test_a_job_whose_rewards_are_slow_to_open_can_be(how, tmp_path):
+    seen, opening = [], []
+
+    async def without_end(model_files):
+        opening.append(asyncio.get_running_loop().time())
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            seen.append(asyncio.get_running_loop().time())
+
+    async def meanwhile(stage):
+        await until(lambda: opening)
+        if how == "suspended":
+            stage.control.set_phase(TargetPhase.SUSPEND)
+            await until(lambda: stage.control.last.stage == "Suspended", 1.0)
+        stage.coordinator.stop()
+
+    stage = Stage(tmp_path / "state.db", job=job(rounds=1))
+    stage.prompts_from = without_end
+    assert stage.play(meanwhile) is None
+    assert seen[0] - opening[0] < 60
+
+
+def test_another_reason_to_wait_takes_the_place_of_the_first(tmp_path):
+    reasons = ["SandboxUnavailable", "RewardsUnavailable", "SandboxUnavailable"]
+
+    def opening():
+        if reasons:
+            raise RewardsUnavailable(reasons.pop(0), "not now")
+
+    stage = Stage(tmp_path / "state.db", job=job(rounds=1), on_opening=opening)
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    told = [tuple(problem.reason for problem in report.problems) for report in stage.control.reports]
+    assert set(told) == {(), ("SandboxUnavailable",), ("RewardsUnavailable",)}
+    assert stage.control.last.problems == ()

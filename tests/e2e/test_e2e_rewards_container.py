@@ -16,13 +16,18 @@ JOB = "code"
 
 SEEN = """
 import json, os, pathlib
+def command(process):
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
 secret = ["/var/run/secrets", "/etc/rljob", "/var/lib/rljob"]
 print(json.dumps({
     "secrets": [path for path in secret if pathlib.Path(path).exists() and any(pathlib.Path(path).iterdir())],
     "variables": [name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))],
     "capabilities": pathlib.Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0],
-    "coordinator": any("rljob_runtime.pod\\0coordinator" in path.read_text()
-                       for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")),
+    "coordinator": any("rljob_runtime.pod\\0coordinator" in command(process)
+                       for process in pathlib.Path("/proc").glob("[0-9]*")),
     "socket": pathlib.Path("/run/rljob/rewards.sock").exists(),
 }))
 """

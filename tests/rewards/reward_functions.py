@@ -36,6 +36,8 @@ def by_order(prompt, response):
         raise LookupError("no such thing")
     if response == "hang":
         time.sleep(3600)
+    if response == "sleep for a second":
+        time.sleep(1)
     if response == "hang without the interpreter":
         ctypes.PyDLL(None).pause()
     if response == "crash":

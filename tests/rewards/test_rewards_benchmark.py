@@ -30,7 +30,7 @@ def test_the_shares_are_those_of_the_plan_whatever_the_seed() -> None:
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(
-        problems=1, responses=6, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 12, max_seconds=6.0, seats=1
+        problems=1, responses=3, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 6, max_seconds=3.0, seats=1
     )
     monkeypatch.setattr(benchmark, "QUICK", plan)
     result = json.loads(json.dumps(reward_timeout(quick=True, seed=1)))
@@ -40,6 +40,6 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.9 < figures["cpu_saved"]["value"] < 1.1 * figures["cpu_saved"]["limit"]
     passed = {(row["timeout"], row["kind"]): (row["responses"], row["passed"]) for row in result["rows"]}
     for name in ("fixed", "adaptive"):
-        assert passed[name, "right"] == (7, 7)
-        assert passed[name, "wrong"] == (4, 0)
+        assert passed[name, "right"] == (3, 3)
+        assert passed[name, "wrong"] == (2, 0)
         assert passed[name, "endless"] == (1, 0)

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,36 @@ import pytest
 from rljob_api.learning import CodeReward
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import CannotSandbox, CodeRule, Elsewhere, InvalidReward, RewardPool, RewardsEnded, Rule
+from rljob_runtime.rewards import (
+    CannotSandbox,
+    CodeRule,
+    Elsewhere,
+    InvalidReward,
+    RewardPool,
+    RewardsEnded,
+    RewardsNotReady,
+    Rule,
+)
 from rljob_runtime.rewards import elsewhere as client
 from rljob_runtime.rewards import host as server
-from rljob_runtime.sandbox.program import SandboxUnavailable
+from rljob_runtime.sandbox.frames import encode
+from rljob_runtime.sandbox.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from rljob_runtime.sandbox.program import Program, SandboxUnavailable
+from rljob_runtime.sandbox.sandbox import Sandbox
+from rljob_runtime.sandbox.streams import receive
 
-SERVE = "import asyncio, sys; from pathlib import Path; from rljob_runtime.rewards.host import serve; " + (
-    "asyncio.run(serve(Path(sys.argv[1])))"
-)
+SERVE = """
+import asyncio, sys
+from pathlib import Path
+from rljob_runtime.pod.reaper import run_reaped
+from rljob_runtime.rewards.host import serve
+
+def work():
+    asyncio.run(serve(Path(sys.argv[1])))
+    return 0
+
+sys.exit(run_reaped(work) if sys.argv[2] == "reaped" else work())
+"""
 ADD = [{"stdin": "3 4", "stdout": "7"}]
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 ENDLESS = "```python\nwhile True: pass\n```"
@@ -45,10 +67,10 @@ class Container:
         self._socket = Path(folder) / "rewards.sock"
         self.process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> int:
+    async def start(self, how: str = "bare") -> int:
         here = str(Path(__file__).parent)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
-        command = (sys.executable, "-c", SERVE, str(self._socket))
+        command = (sys.executable, "-c", SERVE, str(self._socket), how)
         self.process = await asyncio.create_subprocess_exec(*command, env=environment)
         return self.process.pid
 
@@ -91,15 +113,20 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def gone(pids: list[int]) -> bool:
-    def alive(pid: int) -> bool:
-        stat = Path(f"/proc/{pid}/stat")
-        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+def state_of(pid: int) -> str:
+    """Its letter, "" when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
-    deadline = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
+
+def gone(pids: list[int], seconds: float = 20.0, but: str = "Z") -> bool:
+    """Whether they end in time, or are in the state `but`."""
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if state_of(pid) not in ("", but)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not left
 
 
 def code(parallelism: int = 1) -> CodeRule:
@@ -172,8 +199,9 @@ async def test_a_cancelled_call_ends_its_program(container: Container) -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert await asyncio.to_thread(gone, [supervisor, *programs])
         assert await pool.score(sample(), RIGHT) == 1.0
+        # It was told before the seat was taken anew, which takes longer than to kill.
+        assert await asyncio.to_thread(gone, [supervisor, *programs], 3.0)
 
 
 async def test_the_coordinator_may_be_there_first(folder: str) -> None:
@@ -248,3 +276,123 @@ async def test_sigterm_ends_a_container_that_nobody_uses(container: Container) -
 async def test_what_no_host_understands_is_told(container: Container) -> None:
     with pytest.raises(RewardsEnded, match=json.dumps("x")[1:-1]):
         await container.elsewhere.connect({"x": 1})
+
+
+async def test_nothing_stays_as_a_zombie(folder: str) -> None:
+    """Of programs that are let go, and of what a function had started when it was killed."""
+    made = Container(folder)
+    first = await made.start("reaped")
+    note = Path(folder) / "note"
+    rules = [code(), Rule("rule", "reward_functions:by_order", timeout_seconds=1)]
+    async with watching(made.elsewhere), RewardPool(rules[:1], elsewhere=made.elsewhere) as pool:
+        (host,) = children_of(first)
+        call = asyncio.create_task(pool.score(sample(), ENDLESS))
+        (supervisor,) = children_of(host)
+        await until(lambda: children_of(supervisor) != [])
+        programs = children_of(supervisor)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        async with RewardPool(rules[1:], elsewhere=made.elsewhere) as functions:
+            with pytest.raises(RewardFailed, match="TimedOut"):
+                await functions.score(Prompt(0, "", (1,), str(note), {}), "leave a child")
+        assert await asyncio.to_thread(gone, [supervisor, *programs, int(note.read_text())], 10.0, but="")
+    assert await made.ended() == 0, "with the code of what it waited for"
+
+
+async def test_a_supervisor_that_is_let_go_reaps_its_program() -> None:
+    """So that a container whose first process waits for nobody has no zombies of programs either."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        async with Sandbox(1) as sandbox:
+            (supervisor,) = (process.pid for process in sandbox.seats.filled())
+            call = asyncio.create_task(sandbox.run(Program("while True: pass")))
+            await until(lambda: children_of(supervisor) != [])
+            (program,) = children_of(supervisor)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert (state_of(supervisor), state_of(program)) == ("", "")
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+@contextlib.asynccontextmanager
+async def host_that(answers: Sequence[bytes], folder: str) -> AsyncIterator[Elsewhere]:
+    """Gives one of these answers to each message, then none."""
+    left = list(answers)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await receive(reader) is not None:
+                if left:
+                    writer.write(left.pop(0))
+        finally:
+            writer.close()
+
+    async with await asyncio.start_unix_server(connected, Path(folder) / "s"):
+        yield Elsewhere(Path(folder) / "s")
+
+
+READY = encode({"ready": True})
+
+
+async def test_a_container_that_does_not_come_or_does_not_answer_is_not_waited_for_without_end(
+    folder: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(client, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(client, "OPEN_SECONDS", 0.3)
+    async with asyncio.timeout(20):
+        with pytest.raises(RewardsNotReady, match=r"the container rewards is not there \(2 tries\)"):
+            async with RewardPool([code()], elsewhere=Elsewhere(Path(folder) / "nobody")):
+                pass
+        async with host_that([], folder) as elsewhere:
+            with pytest.raises(RewardsNotReady, match=r"gave no answer within 0\.3 s"):
+                async with RewardPool([code()], elsewhere=elsewhere):
+                    pass
+        line = asyncio.create_task(Elsewhere(Path(folder) / "nobody").watch())
+        await asyncio.sleep(1.0)
+        assert not line.done(), "the operator sees that the pod is not ready, or that the container has ended"
+        line.cancel()
+
+
+@pytest.mark.parametrize(
+    ("rule", "answers", "why"),
+    [
+        (code(), [READY], r"code \(SandboxFailed\): the container rewards gave no answer within 0\.5 s"),
+        (Rule("r", "m:f"), [READY], r"\* \(TimedOut\): the container rewards gave no answer within 0\.5 s"),
+        (code(), [READY, (1 << 62).to_bytes(8, "little")], "the container rewards ended under the program"),
+        (Rule("r", "m:f"), [READY, (1 << 62).to_bytes(8, "little")], "the container rewards ended under the call"),
+        (code(), [READY, encode({"broken": "so"})], "the container rewards: so|SandboxFailed.*: so"),
+        (Rule("r", "m:f"), [READY, encode({"broken": "so"})], r"\* \(Crashed\): the container rewards: so"),
+    ],
+)
+async def test_a_call_that_gets_no_answer_that_can_be_used(
+    rule: CodeRule | Rule, answers: list[bytes], why: str, folder: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(client, "START_SECONDS", 0.2)
+    monkeypatch.setattr(client, "SLACK_SECONDS", 0.1)
+    monkeypatch.setattr(client, "longest_run_seconds", lambda program: 0.2)
+    monkeypatch.setattr(client, "longest_seconds", lambda rules: 0.4)
+    async with (
+        asyncio.timeout(20),
+        host_that(answers, folder) as elsewhere,
+        RewardPool([rule], elsewhere=elsewhere) as pool,
+    ):
+        with pytest.raises(RewardFailed, match=why):
+            await pool.score(sample(), RIGHT)
+
+
+async def test_a_host_that_fails_as_none_should_says_so(folder: str, monkeypatch) -> None:
+    class Failing:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise BlockingIOError("no process left")
+
+    here = asyncio.create_task(server.serve(Path(folder) / "s"))
+    elsewhere = Elsewhere(Path(folder) / "s")
+    async with asyncio.timeout(20), watching(elsewhere):
+        for name, rule in {"Sandbox": code(), "FunctionScorer": Rule("r", "m:f")}.items():
+            with monkeypatch.context() as patch:
+                patch.setattr(server, name, Failing)
+                with pytest.raises(RewardsNotReady, match="the container rewards: BlockingIOError: no process left"):
+                    async with RewardPool([rule], elsewhere=elsewhere):
+                        pass
+    await here

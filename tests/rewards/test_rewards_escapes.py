@@ -213,15 +213,6 @@ STOPPED: dict[str, tuple[str, End]] = {
         End.TIMED_OUT,
     ),
     "prints for ever": ("while True: print('x' * 10000)", End.TOO_MUCH_OUTPUT),
-    "complains for ever": ("import sys\nwhile True: sys.stderr.write('x' * 100000)", End.TOO_MUCH_WRITTEN),
-    "fills the disk": (
-        "n = 0\nwhile True:\n    n += 1\n    with open(f'f{n % 7}', 'wb') as f: f.write(bytes(1 << 20))",
-        End.TOO_MUCH_WRITTEN,
-    ),
-    "fills the disk with files that have no name": (
-        "import os\nwhile True:\n    f = open('f', 'wb', 0)\n    os.unlink('f')\n    f.write(bytes(1 << 20))",
-        End.TOO_MUCH_WRITTEN,
-    ),
     "many small files": ("n = 0\nwhile True:\n    n += 1\n    open(f'f{n}', 'w').close()", End.TOO_MANY_FILES),
     "deep folders": ("import os\nwhile True:\n    os.mkdir('d')\n    os.chdir('d')", End.TOO_MANY_FILES),
     "many threads": (
@@ -240,13 +231,35 @@ STOPPED: dict[str, tuple[str, End]] = {
 
 async def test_what_does_not_stop_is_stopped(sandbox: Sandbox) -> None:
     for what, (source, end) in STOPPED.items():
-        # Time enough for those that a count stops; little for those that only the clock does.
-        seconds = 0.5 if end is End.TIMED_OUT else 20.0
-        run = await sandbox.run(Program(source, cpu_seconds=seconds, run_seconds=2 * seconds, output_bytes=1 << 20))
-        assert run.end is end, (what, run)
-        assert not run.clean
-        assert len(run.stdout) <= (1 << 20) + (1 << 16), what
-        assert len(run.stderr) <= 4096, what
+        await stopped(sandbox, what, source, end)
+
+
+WRITERS: dict[str, tuple[str, End]] = {
+    "complains for ever": ("import sys\nwhile True: sys.stderr.write('x' * 100000)", End.TOO_MUCH_WRITTEN),
+    "fills the disk": (
+        "n = 0\nwhile True:\n    n += 1\n    with open(f'f{n % 7}', 'wb') as f: f.write(bytes(1 << 20))",
+        End.TOO_MUCH_WRITTEN,
+    ),
+    "fills the disk with files that have no name": (
+        "import os\nwhile True:\n    f = open('f', 'wb', 0)\n    os.unlink('f')\n    f.write(bytes(1 << 20))",
+        End.TOO_MUCH_WRITTEN,
+    ),
+}
+
+
+async def test_what_writes_without_end_is_stopped(sandbox: Sandbox) -> None:
+    for what, (source, end) in WRITERS.items():
+        await stopped(sandbox, what, source, end)
+
+
+async def stopped(sandbox: Sandbox, what: str, source: str, end: End) -> None:
+    # Time enough for those that a count stops; little for those that only the clock does.
+    cpu, wall = (0.5, 1.0) if end is End.TIMED_OUT else (4.0, 40.0)
+    run = await sandbox.run(Program(source, cpu_seconds=cpu, run_seconds=wall, output_bytes=1 << 20))
+    assert run.end is end, (what, run)
+    assert not run.clean
+    assert len(run.stdout) <= (1 << 20) + (1 << 16), what
+    assert len(run.stderr) <= 4096, what
 
 
 async def test_the_processor_limit_of_the_kernel_does_not_come_first(layers: frozenset[Layer]) -> None:

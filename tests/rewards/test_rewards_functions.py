@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from rljob_api.learning import Reward, RewardKind
-from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.coordinator.environment import LazyRewards
+from rljob_runtime.coordinator.protocols import RewardFailed, RewardsUnavailable
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import CodeRule, InvalidReward, JudgeRule, RewardPool, Rule, rules_of, scorers
+from rljob_runtime.rewards import CodeRule, InvalidReward, JudgeRule, RewardPool, Rule, functions, rules_of, scorers
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
 
 
 @pytest.fixture(autouse=True)
 def rules_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
 
 
 def rule(function: str, name: str = "rule", **settings: object) -> Rule:
@@ -77,6 +81,39 @@ def wait_ended(pid: int) -> None:
         time.sleep(0.05)
 
 
+async def test_a_busy_machine_makes_no_rule_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker waits for a processor does not count, within reason."""
+    began = time.monotonic()
+    async with RewardPool([rule("by_order", timeout_seconds=0.3)], workers=1) as pool:
+        with pytest.raises(RewardFailed, match="TimedOut"):
+            await pool.score(PROMPT, "sleep for a second")
+        monkeypatch.setattr(functions, "waited_seconds", lambda pid: time.monotonic() - began)
+        assert await pool.score(PROMPT, "sleep for a second") == 1.0
+        monkeypatch.setattr(functions, "starved", lambda elapsed, allowed: elapsed > 2 * allowed)
+        with pytest.raises(RewardFailed, match="TimedOut"):
+            await pool.score(PROMPT, "hang")
+
+
+async def test_a_worker_that_does_not_come_up_may_come_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = [Reward(name="own", kind=RewardKind.PYTHON, function="reward_functions:length")]
+    spec = RLJobSpec.model_construct(rewards=rewards)
+    lazy = LazyRewards(spec)
+    async with AsyncExitStack() as closing:
+        for command, why in {
+            ("false",): "a worker ended at start with code 1",
+            ("/nonexistent/python",): "a worker could not be started: .*No such file",
+        }.items():
+            with monkeypatch.context() as patch:
+                patch.setattr(functions, "_command", lambda rules, command=command: command)
+                with pytest.raises(RewardsUnavailable, match=why) as caught:
+                    await lazy.open(closing)
+            assert caught.value.reason == "RewardsUnavailable"
+        await lazy.open(closing)
+        await lazy.open(closing)
+        assert await lazy.score(PROMPT, "abc") == 3.0
+        assert lazy.figures().processes == 1, "opened once"
+
+
 async def test_what_a_rule_started_ends_with_it(tmp_path) -> None:
     note = tmp_path / "pid"
     async with RewardPool([rule("by_order", timeout_seconds=2)], workers=1) as pool:
@@ -86,7 +123,7 @@ async def test_what_a_rule_started_ends_with_it(tmp_path) -> None:
 
 
 async def test_a_cancelled_call_does_not_mix_up_the_next_answers() -> None:
-    async with RewardPool([rule("by_order")], workers=1) as pool:
+    async with RewardPool([rule("by_order", timeout_seconds=3)], workers=1) as pool:
         call = asyncio.create_task(pool.score(PROMPT, "hang"))
         await asyncio.sleep(0.2)
         call.cancel()
@@ -98,8 +135,8 @@ async def test_a_cancelled_call_does_not_mix_up_the_next_answers() -> None:
 async def test_leaving_the_pool_ends_its_processes() -> None:
     async with RewardPool([rule("length")], workers=2) as pool:
         await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
-        assert pool._functions is not None
-        pids = [worker.pid for worker in pool._functions.seats.filled()]
+        (scorer,) = pool._functions
+        pids = [worker.pid for worker in scorer.seats.filled()]
     assert pids
     for pid in pids:
         with pytest.raises(ProcessLookupError):

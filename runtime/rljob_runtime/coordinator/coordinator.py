@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.constants import SANDBOX_UNAVAILABLE
+from rljob_api.constants import HALTING
 from rljob_api.status import Finished, FinishedOutcome, Problem, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.draws import Draws
@@ -178,9 +178,14 @@ class Coordinator:
         self._unavailable += 1
         log.warning("the rewards cannot be started (try %d): %s", self._unavailable, error)
         told = f"{error}. It is tried again from time to time"
-        self._reporter.problem(error.reason, Problem(reason=error.reason, message=told[:2048]))
+        self._halted_by(Problem(reason=error.reason, message=told[:2048]))
         delay = self._settings.rewards_back_off.delay(self._unavailable)
         await self._following.unless_suspended(asyncio.sleep(delay or 0.0))
+
+    def _halted_by(self, problem: Problem | None) -> None:
+        """For this no round can begin; None: one can."""
+        for reason in HALTING:
+            self._reporter.problem(reason, problem if problem is not None and problem.reason == reason else None)
 
     def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
         finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
@@ -223,8 +228,11 @@ class Coordinator:
         check_layouts(state.model_files, self._settings.tensor_parallel_sizes)
         self._following.expect(self._likely_kind())
         self._fleet.set_model_files(state.model_files)
-        prompts = self._prompts = self._prompts or await self._prompts_from(state.model_files)
-        self._reporter.problem(SANDBOX_UNAVAILABLE, None)
+        prompts = self._prompts or await self._following.unless_suspended(self._prompts_from(state.model_files))
+        if prompts is None:
+            raise Interrupted
+        self._prompts = prompts
+        self._halted_by(None)
         boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._patience_ends = asyncio.get_running_loop().time() + self._settings.join_patience

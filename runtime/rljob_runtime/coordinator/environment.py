@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.protocols import (
     RewardsNotUsable,
     RewardsUnavailable,
 )
-from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, rules_of
+from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, RewardsNotReady, rules_of
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
@@ -76,12 +76,15 @@ class LazyRewards:
         self._pool: RewardPool | None = None
 
     async def open(self, closing: AsyncExitStack) -> None:
-        """Start. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may succeed."""
+        """Start, unless they are open. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may
+        succeed."""
+        if self._pool is not None:
+            return
         try:
             self._pool = await closing.enter_async_context(
                 RewardPool(rules_of(self._spec.rewards), elsewhere=self._elsewhere)
             )
-        except CannotSandbox as error:
+        except (CannotSandbox, RewardsNotReady) as error:
             raise RewardsUnavailable(error.reason, str(error)) from error
         except InvalidReward as error:
             raise RewardsNotUsable(str(error)) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from rljob_api import RLJob
 from rljob_api.status import Member, RelayTopology, Role, RoundKind, Target, TargetPhase
@@ -147,9 +147,9 @@ class Following:
             job, self._job = self._job, None
             self._look(job)
 
-    async def unless_suspended(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def unless_suspended(self, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the job was suspended or stopped before it came."""
-        task = asyncio.create_task(work)
+        task = asyncio.ensure_future(work)
         try:
             while not task.done() and not self.suspended and not self._stopped:
                 self._seen.clear()

@@ -16,6 +16,7 @@ from rljob_runtime.coordinator.store_file import StoreUnusable
 from rljob_runtime.pod.health import PortTaken
 from rljob_runtime.pod.identity import RAY_TOKEN, Identity, NotAPod
 from rljob_runtime.pod.ray_node import NodeEnded, environment
+from rljob_runtime.pod.reaper import run_reaped
 from rljob_runtime.rewards import RewardsEnded
 from rljob_runtime.rewards.host import serve
 
@@ -28,13 +29,17 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if role == "rewards":
-            asyncio.run(serve(Path(REWARDS_SOCKET)))
-            return 0
+            return run_reaped(_rewards)
         identity = Identity.of(os.environ)
         return asyncio.run(_run(role, identity))
     except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
         return 2
+
+
+def _rewards() -> int:
+    asyncio.run(serve(Path(REWARDS_SOCKET)))
+    return 0
 
 
 async def _run(role: str, identity: Identity) -> int:

@@ -1,6 +1,7 @@
 """Rewards: what a response is worth, computed in processes of their own while rollouts go on."""
 
 from rljob_runtime.rewards.elsewhere import Elsewhere, RewardsEnded
+from rljob_runtime.rewards.failure import RewardsNotReady
 from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, InvalidReward, JudgeRule, Rule, rules_of
 
@@ -12,6 +13,7 @@ __all__ = [
     "JudgeRule",
     "RewardPool",
     "RewardsEnded",
+    "RewardsNotReady",
     "Rule",
     "rules_of",
 ]

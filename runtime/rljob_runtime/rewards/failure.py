@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from rljob_api.constants import REWARDS_UNAVAILABLE
+
 
 class Failure(StrEnum):
     """The reason, as counters and messages name it."""
@@ -16,6 +18,13 @@ class Failure(StrEnum):
     NO_TESTS = "NoTests"
     SANDBOX_FAILED = "SandboxFailed"
     JUDGE_FAILED = "JudgeFailed"
+
+
+class RewardsNotReady(Exception):
+    """What computes rewards cannot be started now: no process or memory is left, the container is not there. A later
+    try may succeed. `reason` is the word for programs."""
+
+    reason = REWARDS_UNAVAILABLE
 
 
 class ScoreFailed(Exception):

@@ -1,6 +1,7 @@
 """Rules that are functions, called in worker processes.
 
 One that hangs is killed with its worker, one that crashes takes only its worker with it; the next call has a fresh one.
+A busy machine makes nobody late: what a worker waits for a processor does not count against it.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from rljob_runtime.rewards.failure import Failure, ScoreFailed
-from rljob_runtime.rewards.rules import InvalidReward, Rule
-from rljob_runtime.rewards.worker import frame
+from rljob_runtime.rewards.failure import Failure, RewardsNotReady, ScoreFailed
+from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, confined
+from rljob_runtime.rewards.worker import code_folders, frame
+from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.seats import ChildProcess, Seats
+from rljob_runtime.sandbox.usage import STARVED_FACTOR, STARVED_SECONDS, starved, waited_seconds
 
 START_SECONDS = 120.0
 """Bound of a worker's start: importing a large library on a busy machine."""
+SHORTEST_WAIT_SECONDS = 0.05
+"""Between looks at what a worker that should be done has waited."""
 
 
 class _Worker(ChildProcess):
     """One process that has loaded the rules."""
 
     async def load(self, rules: Sequence[Rule], seconds: float) -> None:
-        """Raises `InvalidReward`, or `ScoreFailed` when it does not come up."""
+        """Raises `InvalidReward`, `SandboxUnavailable`, or `ScoreFailed` when it does not come up."""
         try:
             answer = await self._ask(tuple(rules), seconds)
         except TimeoutError:
@@ -37,6 +42,8 @@ class _Worker(ChildProcess):
             raise ScoreFailed(Failure.NOT_STARTED, "*", f"a worker ended at start with code {code}")
         if "invalid" in answer:
             raise InvalidReward(answer["invalid"])
+        if "unavailable" in answer:
+            raise SandboxUnavailable(answer["unavailable"])
 
     async def score(self, rule: Rule, prompt: object, response: str) -> float:
         """The rule's value, unweighted. After `TimeoutError`, a cancellation or a crash the worker is of no more
@@ -53,22 +60,49 @@ class _Worker(ChildProcess):
         return value
 
     async def _ask(self, message: object, seconds: float) -> dict[str, Any] | None:
-        """The reply, or None when the process has ended or writes nonsense, and is ended for it. Raises
-        `TimeoutError`."""
-        async with asyncio.timeout(seconds):
-            try:
-                self.stdin.write(frame(message))
-                await self.stdin.drain()
-                answer: dict[str, Any] = json.loads(await self.stdout.readline())
-            except (ConnectionError, ValueError):  # its end is closed, or it wrote no JSON, or a line without end
-                await self.kill()
-                return None
+        """The reply, or None when the process has ended or writes nonsense, and is ended for it. Raises `TimeoutError`
+        after so many seconds, less what the process waited for a processor."""
+        clock = asyncio.get_running_loop().time
+        began, waited = clock(), self._waited()
+        exchange = asyncio.create_task(self._exchange(message))
+        try:
+            while (left := seconds - (clock() - began) + self._waited() - waited) > 0:
+                if starved(clock() - began, seconds):
+                    break
+                await asyncio.wait({exchange}, timeout=max(left, SHORTEST_WAIT_SECONDS))
+                if exchange.done():
+                    return exchange.result()
+            raise TimeoutError
+        finally:
+            exchange.cancel()
+            await asyncio.gather(exchange, return_exceptions=True)
+
+    async def _exchange(self, message: object) -> dict[str, Any] | None:
+        try:
+            self.stdin.write(frame(message))
+            await self.stdin.drain()
+            answer: dict[str, Any] = json.loads(await self.stdout.readline())
+        except (ConnectionError, ValueError):  # its end is closed, or it wrote no JSON, or a line without end
+            await self.kill()
+            return None
         return answer
+
+    def _waited(self) -> float:
+        try:
+            return waited_seconds(self.pid)
+        except OSError:  # it has just ended, which the exchange tells
+            return 0.0
+
+
+def longest_seconds(rules: Sequence[Rule]) -> float:
+    """Of a call, on a machine however busy: a worker's start and every rule."""
+    return START_SECONDS + sum(STARVED_FACTOR * rule.timeout_seconds + STARVED_SECONDS for rule in rules)
 
 
 class FunctionScorer:
-    """All function rules of a job together. `workers` calls run at a time, the rest waits its turn. Use as an
-    asynchronous context manager; entering raises `InvalidReward` when a rule cannot be loaded."""
+    """Function rules of a job that share their workers. `workers` calls run at a time, the rest waits its turn. Use as
+    an asynchronous context manager; entering raises `InvalidReward` when a rule cannot be loaded, `CannotSandbox` when
+    its worker cannot be confined, and `RewardsNotReady` when no worker comes up."""
 
     def __init__(self, rules: Sequence[Rule], *, workers: int, start_seconds: float = START_SECONDS):
         self._rules = tuple(rules)
@@ -82,7 +116,9 @@ class FunctionScorer:
             async with self.seats.taken():
                 return self
         except ScoreFailed as failed:
-            raise InvalidReward(str(failed)) from failed
+            raise RewardsNotReady(str(failed)) from failed
+        except SandboxUnavailable as error:
+            raise cannot_confine(self._rules, error) from error
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,24 +128,55 @@ class FunctionScorer:
 
     async def score(self, prompt: object, response: str) -> float:
         """The weighted sum over the rules. Raises `ScoreFailed`."""
-        async with self.seats.taken() as worker:
-            total = 0.0
-            for rule in self._rules:
-                try:
-                    total += rule.weight * await worker.score(rule, prompt, response)
-                except TimeoutError:
-                    await worker.kill()
-                    detail = f"no value within {rule.timeout_seconds:g} s"
-                    raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
-            return total
+        try:
+            async with self.seats.taken() as worker:
+                return await self._sum(worker, prompt, response)
+        except (InvalidReward, SandboxUnavailable) as error:  # one more worker could not do what the first one could
+            raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
+
+    async def _sum(self, worker: _Worker, prompt: object, response: str) -> float:
+        total = 0.0
+        for rule in self._rules:
+            try:
+                total += rule.weight * await worker.score(rule, prompt, response)
+            except TimeoutError:
+                await worker.kill()
+                detail = f"no value within {rule.timeout_seconds:g} s"
+                raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
+        return total
 
     async def _start(self) -> _Worker:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        command = (sys.executable, "-W", "ignore", "-m", "rljob_runtime.rewards.worker")
-        worker = await _Worker.spawn(*command, environment=environment)
+        try:
+            worker = await _Worker.spawn(*_command(self._rules), environment=_environment(self._rules))
+        except OSError as error:  # no process or no memory left
+            raise ScoreFailed(Failure.NOT_STARTED, "*", f"a worker could not be started: {error}") from error
         try:
             await worker.load(self._rules, self._start_seconds)
         except BaseException:
             await worker.kill()
             raise
         return worker
+
+
+def cannot_confine(rules: Sequence[Rule], error: SandboxUnavailable) -> CannotSandbox:
+    """The error with the rules that it stops."""
+    names = ", ".join(rule.name for rule in rules)
+    return CannotSandbox(f"reward {names} needs a worker that can do nothing but compute: {error}")
+
+
+def _command(rules: Sequence[Rule]) -> list[str]:
+    start = [sys.executable, "-W", "ignore"]
+    if not confined(rules):
+        return [*start, "-m", "rljob_runtime.rewards.worker"]
+    # Not the current folder, which its code would be taken from and which it could read.
+    code = f"import sys; sys.path[:0] = {code_folders()!r}; from rljob_runtime.rewards.worker import main; main()"
+    return [*start, "-P", "-c", code]
+
+
+def _environment(rules: Sequence[Rule]) -> dict[str, str]:
+    """All of ours but Ray's for functions of others, which may need it; nothing that is secret for our own. One thread
+    for linear algebra: more could not be confined."""
+    if not confined(rules):
+        return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import pickle
 import signal
@@ -18,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.rewards.failure import ScoreFailed
+from rljob_runtime.rewards.failure import RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
-from rljob_runtime.rewards.rules import InvalidReward, Rule
+from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule
 from rljob_runtime.sandbox.program import Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.sandbox.streams import receive, send
@@ -71,6 +72,11 @@ class Host:
             await self._sit(reader, writer)
         except ConnectionError as error:
             log.info("a call was given up: %s", error)
+        except Exception as error:
+            # Whoever waits for an answer hears why there is none: a closed connection alone would be tried again.
+            log.exception("a seat failed as none should")
+            with contextlib.suppress(ConnectionError):
+                await send(writer, {"broken": f"{type(error).__name__}: {error}"})
         finally:
             self._seats.discard(task)
             writer.close()
@@ -107,8 +113,12 @@ class Host:
                         return {"failure": failed.failure.value, "rule": failed.rule, "detail": str(failed)}
 
                 await _answer(reader, writer, call)
+        except CannotSandbox as error:
+            await send(writer, {"unavailable": str(error)})
         except InvalidReward as error:
             await send(writer, {"invalid": str(error)})
+        except RewardsNotReady as error:
+            await send(writer, {"broken": str(error)})
 
     async def _programs(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -20,7 +20,7 @@ from rljob_runtime.rewards.elsewhere import Elsewhere, FunctionsElsewhere, Sandb
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
 from rljob_runtime.rewards.judge import JudgeScorer
-from rljob_runtime.rewards.rules import AnyRule, CodeRule, InvalidReward, JudgeRule, Rule
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Scorer(Protocol):
-    """A part of the sum. Entering its context raises `InvalidReward`."""
+    """A part of the sum. Entering its context raises `InvalidReward` and `RewardsNotReady`."""
 
     async def __aenter__(self) -> Any: ...
 
@@ -57,7 +57,8 @@ class RewardPool:
     """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
 
     Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
-    in. `workers` functions run at a time; programs and judges have bounds of their own. Functions and programs run in
+    or a worker in; and `RewardsNotReady` when a later try may succeed. `workers` functions of others run at a time, and
+    as many of ours, in confined workers; programs and judges have bounds of their own. Functions and programs run in
     processes of ours, or `elsewhere`.
     """
 
@@ -68,12 +69,13 @@ class RewardPool:
         self._scored, self._seconds = 0, 0.0
         self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
-        self._functions = _functions(functions, workers, elsewhere) if functions else None
+        sorts = [[rule for rule in functions if rule.ours is ours] for ours in (True, False)]
+        self._functions = [_functions(sort, workers, elsewhere) for sort in sorts if sort]
         self._codes = {rule.name: _code(rule, elsewhere) for rule in rules if isinstance(rule, CodeRule)}
         judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
         # Cheap ones first: what fails early spares the rest.
         self._scorers: tuple[Scorer, ...] = (
-            *([self._functions] if self._functions else []),
+            *self._functions,
             *self._codes.values(),
             *judges,
         )
@@ -111,8 +113,6 @@ class RewardPool:
         for scorer in self._scorers:
             try:
                 total += await scorer.score(prompt, response)
-            except InvalidReward as error:  # one more process could not load what the first one could
-                raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
             except ScoreFailed:
                 raise
             except Exception as error:
@@ -137,7 +137,7 @@ class RewardPool:
             timeouts=sum(each.overruns for each in timeouts),
             shadow_timeouts=sum(each.shadow_overruns for each in timeouts),
             late=sum(each.late for each in timeouts),
-            processes=processes + (self._functions.seats.started if self._functions else 0),
+            processes=processes + sum(scorer.seats.started for scorer in self._functions),
         )
 
     def take_anchors(self) -> Anchors:

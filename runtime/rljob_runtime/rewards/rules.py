@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.constants import SANDBOX_UNAVAILABLE
-from rljob_api.learning import CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
+from rljob_api.learning import OUR_PACKAGE, CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
 
 BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.scorers:math",
@@ -21,7 +21,8 @@ class InvalidReward(ValueError):
 
 
 class CannotSandbox(InvalidReward):
-    """A rule that needs a sandbox on a machine that has none. `reason` is the word for programs."""
+    """A rule that needs a sandbox, or a confined worker, on a machine that has neither. `reason` is the word for
+    programs."""
 
     reason = SANDBOX_UNAVAILABLE
 
@@ -35,7 +36,13 @@ class Rule:
     weight: float = 1.0
     config: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 30.0
-    """Bound of one call. What takes longer is our failure: the worker is killed and the sample aborted."""
+    """Bound of one call, less what it waits for a processor. What takes longer is our failure: the worker is killed
+    and the sample aborted."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether the function is the runtime's own: it needs nothing but its arguments, so its worker is confined."""
+        return self.function.startswith(OUR_PACKAGE)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class JudgeRule:
     weight: float = 1.0
     timeout_seconds: float = 30.0
     """Bound of one request."""
+
+
+def confined(rules: Sequence[Rule]) -> bool:
+    """Whether a worker with these rules gives up all rights once it has loaded them."""
+    return all(rule.ours for rule in rules)
 
 
 AnyRule = Rule | CodeRule | JudgeRule

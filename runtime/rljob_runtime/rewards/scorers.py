@@ -9,20 +9,25 @@ from typing import Any
 
 from rljob_runtime.data.prompt import Prompt
 
+LIBRARIES = {"math": "math_verify", "reasoning_gym": "reasoning_gym"}
+"""What a function imports when it is first called. A worker imports it before it gives up its rights: some libraries
+want to write when they are imported."""
+
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def math(prompt: Prompt, response: str) -> float:
     """1 if the response's final answer equals the reference by math-verify, else 0.
 
-    An answer so hostile that the checker gives up on it (its own bounds are 5 s) is a wrong answer.
+    The checker's own time-outs are off: they count wall clock, and call a right answer wrong on a busy machine. What
+    takes too long is ended with its worker and has no value.
     """
     from math_verify import parse, verify
 
-    gold = parse(f"${prompt.answer}$") or parse(str(prompt.answer))
+    gold = parse(f"${prompt.answer}$", parsing_timeout=0) or parse(str(prompt.answer), parsing_timeout=0)
     if not gold:
         raise ValueError(f"the reference answer {prompt.answer!r} is no mathematical expression")
-    return float(verify(gold, parse(response)))
+    return float(verify(gold, parse(response, parsing_timeout=0), timeout_seconds=None))
 
 
 def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, extract: str = "Auto") -> float:

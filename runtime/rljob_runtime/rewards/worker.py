@@ -2,7 +2,8 @@
 
 `python -m rljob_runtime.rewards.worker` is started by the pool and speaks over its pipes: requests come as pickled
 frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What rules
-print goes to stderr. When the pool goes away, so does the worker.
+print goes to stderr. When the pool goes away, so does the worker. One whose rules are all ours confines itself when it
+has loaded them: what it scores was written by a model.
 """
 
 from __future__ import annotations
@@ -18,14 +19,26 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
-from rljob_runtime.rewards.rules import InvalidReward, Rule
+import rljob_api
+import rljob_runtime
+from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
+from rljob_runtime.sandbox.confined import confine_this_process
+from rljob_runtime.sandbox.confinement import Interpreter, installed_packages
+from rljob_runtime.sandbox.program import SandboxUnavailable
 
 LENGTH_BYTES = 8
 _PR_SET_PDEATHSIG = 1
+
+
+def code_folders() -> list[str]:
+    """Where our own packages lie: not among those that are installed, where they are worked on."""
+    found = (package.__file__ for package in (rljob_api, rljob_runtime))
+    return sorted({str(Path(file).parents[1]) for file in found if file is not None})
 
 
 def load(rule: Rule) -> Callable[..., Any]:
@@ -33,6 +46,8 @@ def load(rule: Rule) -> Callable[..., Any]:
     module_name, _, name = rule.function.partition(":")
     try:
         module = importlib.import_module(module_name)
+        if rule.ours and (library := getattr(module, "LIBRARIES", {}).get(name)):
+            importlib.import_module(library)
     except Exception as error:
         raise InvalidReward(f"reward {rule.name}: module {module_name!r} cannot be imported: {error!r}") from error
     function = getattr(module, name, None)
@@ -58,12 +73,18 @@ def score(function: Callable[..., Any], prompt: object, response: str) -> float:
     return float(value)
 
 
+def read(stream: BinaryIO) -> Any:
+    """The next request. Ends the process when the pool has closed its end."""
+    header = stream.read(LENGTH_BYTES)
+    if not header:
+        os._exit(0)
+    return pickle.loads(stream.read(int.from_bytes(header, "little")))
+
+
 def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
     """Read requests until the pool closes its end, then end the process, whatever a rule is doing."""
-    while header := stream.read(LENGTH_BYTES):
-        body = stream.read(int.from_bytes(header, "little"))
-        inbox.put(pickle.loads(body))
-    os._exit(0)
+    while True:
+        inbox.put(read(stream))
 
 
 def frame(message: object) -> bytes:
@@ -72,14 +93,22 @@ def frame(message: object) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-def serve(rules: Sequence[Rule], inbox: queue.SimpleQueue[Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Load the rules and answer requests for ever. A rule that raises is an answer, not an end."""
-    try:
-        functions = {rule.name: load(rule) for rule in rules}
-    except InvalidReward as error:
-        reply({"invalid": str(error)})
-        return
-    reply({"ready": True})
+def prepare(rules: Sequence[Rule]) -> dict[str, Callable[..., Any]]:
+    """The functions of the rules by name, in a process that has given up its rights if all are ours. Raises
+    `InvalidReward` and `SandboxUnavailable`."""
+    functions = {rule.name: load(rule) for rule in rules}
+    if confined(rules):
+        interpreter = Interpreter.of_this_process(installed_packages())
+        confine_this_process((*interpreter.readable, *code_folders()))
+    return functions
+
+
+def serve(
+    functions: Mapping[str, Callable[..., Any]],
+    inbox: queue.SimpleQueue[Any],
+    reply: Callable[[dict[str, Any]], None],
+) -> None:
+    """Answer requests for ever. A rule that raises is an answer, not an end."""
     while True:
         name, prompt, response = inbox.get()
         try:
@@ -97,9 +126,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the pool to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def reply(message: dict[str, Any]) -> None:
+        print(json.dumps(message), file=out, flush=True)
+
+    try:
+        functions = prepare(read(requests))
+    except InvalidReward as error:
+        reply({"invalid": str(error)})
+        return
+    except SandboxUnavailable as error:
+        reply({"unavailable": str(error)})
+        return
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
-    serve(inbox.get(), inbox, lambda message: print(json.dumps(message), file=out, flush=True))
+    reply({"ready": True})
+    serve(functions, inbox, reply)
 
 
 if __name__ == "__main__":

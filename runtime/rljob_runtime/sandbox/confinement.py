@@ -12,6 +12,7 @@ import signal
 import site
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rljob_runtime.sandbox import landlock, seccomp
@@ -32,6 +33,13 @@ _WRITABLE = ("/dev/null",)
 _SCRIPT = f"exec(compile(open({FILE_NAME!r}, encoding='utf-8').read(), {FILE_NAME!r}, 'exec'))"
 
 
+def installed_packages() -> tuple[str, ...]:
+    """The folders of packages of the environment that runs us. A process that was started with -S, as a supervisor is,
+    does not know of a venv: it has to be told."""
+    scheme = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return tuple(sorted({*scheme, *site.getsitepackages()}))
+
+
 @dataclass(frozen=True)
 class Interpreter:
     """The Python that runs programs, without the start-up files of this environment but with its packages."""
@@ -42,11 +50,10 @@ class Interpreter:
     """Folders and files that it needs, none below another."""
 
     @classmethod
-    def of_this_process(cls) -> Interpreter:
-        """The one under the environment that runs us."""
+    def of_this_process(cls, packages: Iterable[str]) -> Interpreter:
+        """The one under the environment that runs us, with these folders of packages."""
         executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-        scheme = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-        packages = tuple(sorted({*scheme, *site.getsitepackages()}))
+        packages = tuple(packages)
         standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
         # A Python that is relocated with its prefix finds its libraries beside itself.
         beside = os.path.join(os.path.dirname(os.path.dirname(executable)), "lib")

@@ -6,11 +6,19 @@ import json
 from typing import Any, BinaryIO
 
 LENGTH_BYTES = 8
+LONGEST_BYTES = 256 << 20
+"""Of a message: a program with what it reads, or what it wrote. A length beyond that is no length but an attack."""
+
+
+class MessageTooLong(ValueError):
+    """More than the other side would take."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A message as it travels."""
+    """A message as it travels. Raises `MessageTooLong`."""
     body = json.dumps(message).encode()
+    if len(body) > LONGEST_BYTES:
+        raise MessageTooLong(f"a message of {len(body)} bytes; at most {LONGEST_BYTES} would be right")
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 

@@ -9,6 +9,7 @@ from typing import Any
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}

@@ -18,7 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import rljob_runtime
+from rljob_runtime.sandbox.confinement import installed_packages
 from rljob_runtime.sandbox.folders import remove
+from rljob_runtime.sandbox.frames import MessageTooLong
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.seats import ChildProcess, Seats
 from rljob_runtime.sandbox.streams import receive, send
@@ -51,6 +53,11 @@ print("ways out:", ", ".join(found))
 """
 
 
+def longest_run_seconds(program: Program) -> float:
+    """Far above what a supervisor itself allows a program that waits for a processor."""
+    return 10 * program.run_seconds + SLACK_SECONDS
+
+
 class _Supervisor(ChildProcess):
     """One supervisor process."""
 
@@ -68,13 +75,14 @@ class _Supervisor(ChildProcess):
     async def run(self, program: Program) -> Run:
         """Raises `SandboxFailed`; after that, or a cancellation, `alive` tells whether it is of further use."""
         try:
-            # Far above what a supervisor itself allows a program that waits for a processor.
-            async with asyncio.timeout(10 * program.run_seconds + SLACK_SECONDS):
+            async with asyncio.timeout(longest_run_seconds(program)):
                 await send(self.stdin, vars(program))
                 answer = await self._receive()
         except TimeoutError:
             await self.kill()
             raise SandboxFailed("a sandbox hung and was killed") from None
+        except MessageTooLong as error:
+            raise SandboxFailed(f"the program and what it reads are too long: {error}") from error
         except ConnectionError as error:
             await self.kill()
             raise SandboxFailed(f"a sandbox ended: {error}") from error
@@ -85,6 +93,7 @@ class _Supervisor(ChildProcess):
     async def _receive(self) -> dict[str, Any]:
         answer = await receive(self.stdout)
         if answer is None:
+            await self.kill()  # it may live on, having sent what is no message
             raise SandboxFailed(f"a sandbox ended with code {await self.exit_code()}")
         return answer
 
@@ -130,6 +139,13 @@ class Sandbox:
 
     async def run(self, program: Program) -> Run:
         """The program's end. Raises `SandboxFailed`."""
+        try:
+            return await self._run(program)
+        except SandboxUnavailable as error:  # a later supervisor, though the first one was good
+            raise SandboxFailed(str(error)) from error
+
+    async def _run(self, program: Program) -> Run:
+        """As `run`; raises `SandboxUnavailable` too."""
         async with self.seats.taken() as supervisor:
             return await supervisor.run(program)
 
@@ -137,8 +153,12 @@ class Sandbox:
         # -S and the like keep this environment's start-up files out: a supervisor needs the standard library and us.
         home = str(Path(rljob_runtime.__file__).parents[1])
         code = f"import sys; sys.path[:0] = [{home!r}]; from rljob_runtime.sandbox.supervisor import main; main()"
-        command = (sys.executable, "-s", "-S", "-P", "-c", code, self._scratch, json.dumps(sorted(self.layers)))
-        supervisor = await _Supervisor.spawn(*command, environment=_environment())
+        settings = (self._scratch, json.dumps(sorted(self.layers)), json.dumps(installed_packages()))
+        command = (sys.executable, "-s", "-S", "-P", "-c", code, *settings)
+        try:
+            supervisor = await _Supervisor.spawn(*command, environment=_environment())
+        except OSError as error:  # no process or no memory left
+            raise SandboxFailed(f"a sandbox could not be started: {error}") from error
         try:
             self.layers = await supervisor.ready()
         except BaseException:
@@ -150,7 +170,7 @@ class Sandbox:
         secret = Path(tempfile.gettempdir()) / f"rljob-canary-{secrets.token_hex(8)}"
         secret.touch(mode=0o600)
         try:
-            run = await self.run(Program(f"CANARY = {str(secret)!r}\n{_WAYS_OUT}"))
+            run = await self._run(Program(f"CANARY = {str(secret)!r}\n{_WAYS_OUT}"))
         finally:
             secret.unlink()
             Path(f"{secret}.new").unlink(missing_ok=True)

@@ -12,6 +12,8 @@ from typing import Generic, Protocol, Self, TypeVar
 
 LINE_BYTES = 1 << 20
 """Longest line that is read from a process."""
+LETTING_GO_SECONDS = 1.0
+"""For a process to end by itself when its input is closed."""
 
 
 class ChildProcess:
@@ -47,9 +49,17 @@ class ChildProcess:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """End it and what it started, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """End it and what it started. It is let go first: it then ends by itself and reaps what runs under it, which
+        killed without it would stay as zombies. One that does not is killed a moment later."""
+        self.stdin.close()
+        try:
+            async with asyncio.timeout(LETTING_GO_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
 
 
@@ -62,7 +72,7 @@ class Seated(Protocol):
         ...
 
     async def kill(self) -> None:
-        """End it, at once."""
+        """End it, within a moment."""
         ...
 
 
@@ -111,8 +121,7 @@ class Seats(Generic[C]):
 
     async def close(self) -> None:
         """End all of them."""
-        for process in list(self._filled):
-            await self._end(process)
+        await asyncio.gather(*(self._end(process) for process in list(self._filled)))
 
     async def _end(self, process: C) -> None:
         self._filled.discard(process)

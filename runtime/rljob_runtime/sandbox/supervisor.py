@@ -1,8 +1,8 @@
 """A supervisor runs programs that nobody trusts, one after the other: starts, watches, ends and reports them.
 
-`python -m rljob_runtime.sandbox.supervisor FOLDER LAYERS` is started by `Sandbox` with an empty environment and speaks
-over its pipes in frames of JSON. Standard library only, so that it starts at once and stays small. When the other end
-closes, or when it dies itself, the program under it is killed.
+`python -m rljob_runtime.sandbox.supervisor FOLDER LAYERS PACKAGES` is started by `Sandbox` with an empty environment
+and speaks over its pipes in frames of JSON. Standard library only, so that it starts at once and stays small. When the
+other end closes, or when it dies itself, the program under it is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -33,7 +33,7 @@ from rljob_runtime.sandbox.folders import count_entries, remove
 from rljob_runtime.sandbox.frames import read_frame, write_frame
 from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
-from rljob_runtime.sandbox.usage import bytes_written, cpu_seconds, threads, waited_seconds
+from rljob_runtime.sandbox.usage import bytes_written, cpu_seconds, starved, threads, waited_seconds
 
 POLL_SECONDS = 0.02
 """How often a running program's use is looked at; between two looks it may overstep by what it can do in that time."""
@@ -42,8 +42,6 @@ MAX_THREADS = 64
 STDERR_BYTES = 4096
 UNSEEN_SECONDS = 2.0
 """A program whose use cannot be read for so long is killed."""
-STARVED_FACTOR, STARVED_SECONDS = 4.0, 60.0
-"""A program that is not done after so many times its limit, and so much longer, was never given its processor."""
 
 
 class Abandoned(BaseException):
@@ -51,11 +49,11 @@ class Abandoned(BaseException):
 
 
 class Supervisor:
-    """Runs programs below a scratch folder with the layers that work here, of those that may be used. Raises
-    `SandboxUnavailable` if none does."""
+    """Runs programs below a scratch folder with the layers that work here, of those that may be used, and with the
+    folders of packages that they may import. Raises `SandboxUnavailable` if no layer works."""
 
-    def __init__(self, scratch: str, layers: frozenset[Layer]) -> None:
-        self._interpreter = Interpreter.of_this_process()
+    def __init__(self, scratch: str, layers: frozenset[Layer], packages: Iterable[str]) -> None:
+        self._interpreter = Interpreter.of_this_process(packages)
         self._scratch = scratch
         missing = {
             layer: reason
@@ -242,7 +240,7 @@ class _Watch:
             return End.TOO_MANY_FILES
         if self._run_seconds() > self._program.run_seconds:
             return End.TIMED_OUT
-        if time.monotonic() - self._began > STARVED_FACTOR * self._program.run_seconds + STARVED_SECONDS:
+        if starved(time.monotonic() - self._began, self._program.run_seconds):
             raise SandboxFailed(f"the program waited {self._waited:.0f} s for a processor: the machine is overloaded")
         return None
 
@@ -286,7 +284,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, supervisor: Supervisor) -> None
 
 def main() -> None:
     """Take over the pipes, say which layers work, then serve."""
-    scratch, layers = sys.argv[1], frozenset(map(Layer, json.loads(sys.argv[2])))
+    scratch, layers, packages = sys.argv[1], frozenset(map(Layer, json.loads(sys.argv[2]))), json.loads(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the coordinator to handle
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     requests = os.fdopen(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), "rb", buffering=0)
@@ -296,7 +294,7 @@ def main() -> None:
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     try:
-        supervisor = Supervisor(scratch, layers)
+        supervisor = Supervisor(scratch, layers, packages)
     except SandboxUnavailable as error:
         write_frame(replies, {"unavailable": str(error)})
         return

@@ -6,6 +6,8 @@ import time
 
 _CPU_CLOCK_OF_ALL_THREADS = 2
 
+STARVED_FACTOR, STARVED_SECONDS = 4.0, 60.0
+
 
 def cpu_seconds(pid: int) -> float:
     """Processor time of all threads, to the nanosecond: the clock id that clock_getcpuclockid(3) makes."""
@@ -18,6 +20,12 @@ def waited_seconds(pid: int) -> float:
         return int(_read(pid, "schedstat").split()[1]) / 1e9
     except (FileNotFoundError, IndexError):
         return 0.0
+
+
+def starved(elapsed: float, allowed: float) -> bool:
+    """Whether a process that may run for `allowed` seconds and is not done `elapsed` seconds after its start never
+    got its processor."""
+    return elapsed > STARVED_FACTOR * allowed + STARVED_SECONDS
 
 
 def threads(pid: int) -> int:

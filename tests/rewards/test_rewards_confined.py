@@ -1,0 +1,91 @@
+"""Workers with functions of ours alone: a model's text that gets itself evaluated there can do no harm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, functions, scorers
+from rljob_runtime.rewards.rules import confined
+
+ATTEMPTS = {
+    "its environment": "'a secret' in str(__import__('os').environ)",
+    "its environment as it began": "open('/proc/self/environ').read() is not None",
+    "the environment of the coordinator": "open(f'/proc/{__import__(\"os\").getppid()}/environ').read() is not None",
+    "a file": "open('FOLDER/token').read() is not None",
+    "a file to write": "open('FOLDER/new', 'w') is not None",
+    "a socket": "__import__('socket').socket() is not None",
+    "a process": "__import__('os').system('true') == 0",
+    "a signal to the coordinator": "__import__('os').kill(__import__('os').getppid(), 0) is None",
+}
+
+
+def evaluated(expression: str) -> str:
+    """A response that some of reasoning-gym's scorers evaluate: worth something if the expression is true."""
+    return f"['y', 'es'] if {expression} else []"
+
+
+async def test_a_text_that_is_evaluated_can_do_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REWARDS_TEST_SECRET", "a secret")
+    (tmp_path / "token").write_text("eyJ")
+    prompt = Prompt(0, "", (1,), "yes", {"source_dataset": "string_insertion"})
+    rules = [
+        Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym"),
+        Rule("math", "rljob_runtime.rewards.scorers:math"),
+    ]
+    async with RewardPool(rules, workers=1) as pool:
+        assert await pool.score(prompt, evaluated("True")) > 0, "it is evaluated"
+        for what, expression in ATTEMPTS.items():
+            assert await pool.score(prompt, evaluated(expression.replace("FOLDER", str(tmp_path)))) == 0.0, what
+        assert await pool.score(Prompt(0, "", (1,), "1/2", prompt.metadata), "0.5") == 1.0, "and it can compute"
+        assert pool.figures().processes == 1
+    assert sorted(os.listdir(tmp_path)) == ["token"]
+
+
+def test_only_rules_of_ours_can_be_confined() -> None:
+    ours, foreign = Rule("a", "rljob_runtime.rewards.scorers:math"), Rule("b", "theirs:length")
+    assert [confined(rules) for rules in ([ours], [foreign], [ours, foreign])] == [True, False, False]
+    pool = RewardPool([ours, foreign])
+    assert [scorer._rules for scorer in pool._functions] == [(ours,), (foreign,)]
+
+
+WORKER = "{}; from rljob_runtime.rewards.worker import main; main()"
+LACKING = {
+    "Landlock": (
+        "import os; from rljob_runtime.sandbox import landlock; landlock._CREATE_RULESET = 9999",
+        r"reward number needs a worker that can do nothing but compute: nothing keeps a worker from this machine's "
+        r"files \(.*not implemented\); Landlock \(Linux 5.13 or later\) would be right",
+    ),
+    "a filter that filters": (
+        "from rljob_runtime.sandbox import seccomp; seccomp.install = lambda: None",
+        "a confined worker leaks; it can: open a socket, start a process",
+    ),
+    "a single thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "a worker has 2 threads before it is confined; one would be right",
+    ),
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+async def test_where_it_cannot_be_confined_it_scores_nothing(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, message = LACKING[lacking]
+    monkeypatch.setattr(functions, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr(functions, "_environment", lambda rules: dict(os.environ))
+    with pytest.raises(CannotSandbox, match=message) as caught:
+        async with RewardPool([Rule("number", "rljob_runtime.rewards.scorers:has_number")]):
+            pass
+    assert caught.value.reason == "SandboxUnavailable"
+
+
+def test_no_alarm_calls_a_right_answer_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine five seconds pass before the checker had one."""
+    import signal
+
+    monkeypatch.setattr(signal, "alarm", lambda seconds: seconds and signal.raise_signal(signal.SIGALRM))
+    assert scorers.math(Prompt(0, "?", (1,), "1/2"), "So it is 0.5") == 1.0

@@ -1,0 +1,82 @@
+"""The sandbox's own parts: what programs may import, which messages are believed, and supervisors that do not come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import rljob_runtime
+from rljob_runtime.sandbox import frames, sandbox, streams
+from rljob_runtime.sandbox.frames import MessageTooLong
+from rljob_runtime.sandbox.program import Program, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.sandbox import Sandbox
+
+IN_A_VENV = """
+import asyncio
+from rljob_runtime.sandbox.program import Program
+from rljob_runtime.sandbox.sandbox import Sandbox
+
+async def main():
+    async with Sandbox(1) as sandbox:
+        run = await sandbox.run(Program("import only_in_the_venv; print(only_in_the_venv.VALUE)"))
+        print(run.stdout or run.stderr)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_may_import_what_lies_only_in_our_venv(tmp_path: Path) -> None:
+    """As in the image, whose packages are in one."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "only_in_the_venv.py").write_text("VALUE = 'found'\n")
+    home = str(Path(rljob_runtime.__file__).parents[1])
+    done = subprocess.run(
+        [tmp_path / "venv/bin/python", "-c", IN_A_VENV], env={**os.environ, "PYTHONPATH": home}, capture_output=True
+    )
+    assert done.stdout.decode().strip() == "found", done.stderr.decode()
+
+
+@pytest.mark.parametrize("sent", [(1 << 62).to_bytes(8, "little"), (3).to_bytes(8, "little") + b"{x}", b"\1" * 3])
+async def test_what_is_no_message_ends_the_talk(sent: bytes) -> None:
+    stream = asyncio.StreamReader()
+    stream.feed_data(sent)
+    if len(sent) < frames.LENGTH_BYTES:
+        stream.feed_eof()
+    async with asyncio.timeout(10):
+        assert await streams.receive(stream) is None
+
+
+async def test_a_program_that_is_too_long_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Sandbox(1) as opened:
+        monkeypatch.setattr(frames, "LONGEST_BYTES", 1000)
+        with pytest.raises(MessageTooLong, match=r"a message of 2\d+ bytes; at most 1000 would be right"):
+            frames.encode({"stdin": "x" * 2000})
+        with pytest.raises(SandboxFailed, match="too long"):
+            await opened.run(Program("", "x" * 2000))
+        assert (await opened.run(Program("print(1)"))).stdout == "1\n"
+    assert opened.processes_started == 1
+
+
+async def test_a_later_supervisor_that_does_not_come_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Sandbox(2) as opened:
+
+        async def unavailable(self: object) -> None:
+            raise SandboxUnavailable("Landlock is gone")
+
+        async with opened.seats.taken():
+            with monkeypatch.context() as patch:
+                patch.setattr(sandbox._Supervisor, "ready", unavailable)
+                with pytest.raises(SandboxFailed, match="Landlock is gone"):
+                    await opened.run(Program("print(1)"))
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "executable", "/nonexistent/python")
+                with pytest.raises(SandboxFailed, match=r"a sandbox could not be started: .*No such file"):
+                    await opened.run(Program("print(1)"))
+        assert (await opened.run(Program("print(1)"))).stdout == "1\n"
