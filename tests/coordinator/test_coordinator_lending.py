@@ -1,22 +1,25 @@
 """The lending policy: tables for when and what, properties for what must never happen."""
 
+from statistics import fmean
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.lending import (
     Decision,
+    ExpectedLengths,
     Lendable,
     Lending,
     LendingRules,
     Unfinished,
     Verdict,
-    expected_length,
     half_of,
     peak_kv_tokens,
 )
 
 ROOM = 1000
+FORTY = ExpectedLengths((40,), 100)
 
 
 def machines(*loads: int, kv: int = ROOM) -> list[Lendable]:
@@ -25,7 +28,7 @@ def machines(*loads: int, kv: int = ROOM) -> list[Lendable]:
 
 
 def look(lending: Lending, done: int, fleet: list[Lendable], gain: float = 1.0, lengths=(40,), waiting=()) -> Decision:
-    return lending.look(done, 100, fleet, waiting, lengths, 100, lambda names: gain)
+    return lending.look(done, 100, fleet, waiting, ExpectedLengths(lengths, 100), lambda names: gain)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_it_looks_at_every_twentieth_and_lends_once():
         asked.append(names)
         return 1.0 if len(asked) == 3 else -1.0
 
-    verdicts = {done: lending.look(done, 100, machines(1, 1), (), (40,), 100, gain).verdict for done in range(18, 60)}
+    verdicts = {done: lending.look(done, 100, machines(1, 1), (), FORTY, gain).verdict for done in range(18, 60)}
     assert [done for done, verdict in verdicts.items() if verdict is Verdict.NO_GAIN] == [20, 25]
     assert [done for done, verdict in verdicts.items() if verdict is Verdict.LENT] == [30]
     assert {verdicts[done] for done in range(31, 60)} == {Verdict.ONCE}
@@ -97,7 +100,7 @@ def test_it_looks_at_every_twentieth_and_lends_once():
 
 def test_the_prediction_is_asked_for_the_machines_that_would_go():
     seen = []
-    decision = Lending().look(30, 100, machines(2, 0, 1, 3), (), (40,), 100, lambda names: seen.append(names) or 2.5)
+    decision = Lending().look(30, 100, machines(2, 0, 1, 3), (), FORTY, lambda names: seen.append(names) or 2.5)
     assert seen == [decision.machines] == [("rollout-1", "rollout-2")]
     assert decision.gain == 2.5
 
@@ -111,26 +114,37 @@ def test_rules_that_make_no_sense_are_refused(low, high, every):
 
 
 RESPONSES = st.lists(st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)), max_size=8)
-LENGTHS = st.lists(st.integers(1, 40), max_size=6).map(sorted)
+LENGTHS = st.lists(st.integers(1, 40), max_size=6)
+
+
+def plainly(generated: int, lengths: list[int], most: int) -> float:
+    longer = [length for length in lengths if length > generated]
+    return min(fmean(longer), most) if longer else most
+
+
+@given(LENGTHS, st.integers(0, 45), st.integers(1, 45))
+def test_expected_lengths_are_those_of_the_plain_formula(lengths, generated, most):
+    assert ExpectedLengths(lengths, most).of(generated) == pytest.approx(plainly(generated, lengths, most))
 
 
 @given(RESPONSES, LENGTHS, st.floats(0, 45))
 def test_the_peak_is_the_most_that_is_held_at_any_moment(unfinished, lengths, moment):
-    left = [max(0.0, expected_length(r.generated, lengths, 40) - r.generated) for r in unfinished]
+    left = [max(0.0, plainly(r.generated, lengths, 40) - r.generated) for r in unfinished]
 
     def held(steps: float) -> float:
         alive = [r for r, its in zip(unfinished, left, strict=True) if its >= steps]
         return sum(r.prompt_tokens + r.generated + steps for r in alive)
 
-    peak = peak_kv_tokens(unfinished, lengths, 40)
+    peak = peak_kv_tokens(unfinished, ExpectedLengths(lengths, 40))
     assert peak == pytest.approx(max(map(held, left), default=0.0))
     assert held(moment) <= peak + 1e-9
 
 
 @given(RESPONSES, LENGTHS, st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)))
 def test_one_response_more_never_needs_less(unfinished, lengths, further):
-    fewer = peak_kv_tokens(unfinished, lengths, 40)
-    assert peak_kv_tokens([*unfinished, further], lengths, 40) >= fewer
+    expected = ExpectedLengths(lengths, 40)
+    fewer = peak_kv_tokens(unfinished, expected)
+    assert peak_kv_tokens([*unfinished, further], expected) >= fewer
     assert fewer >= sum(r.prompt_tokens + r.generated for r in unfinished)
 
 
@@ -141,11 +155,11 @@ def test_one_response_more_never_needs_less(unfinished, lengths, further):
     st.integers(0, 400),
 )
 def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_room(looks, total, lengths, kv):
-    lending, loans, last = Lending(), 0, None
+    lending, loans, last, expected = Lending(), 0, None, ExpectedLengths(lengths, 40)
     for done, fleet, gain in looks:
         done = min(done, total)
         fleet = [Lendable(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
-        decision = lending.look(done, total, fleet, (), lengths, 40, lambda names, gain=gain: gain)
+        decision = lending.look(done, total, fleet, (), expected, lambda names, gain=gain: gain)
         if decision.verdict in (Verdict.NOT_NOW, Verdict.ONCE):
             continue
         assert 0.2 * total <= done <= 0.5 * total
@@ -157,5 +171,5 @@ def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_roo
             assert len(decision.machines) == len(fleet) // 2 >= 1
             assert set(decision.machines) <= {machine.name for machine in fleet}
             everything = [response for machine in fleet for response in machine.unfinished]
-            assert peak_kv_tokens(everything, lengths, 40) <= kv * (len(fleet) - len(decision.machines))
+            assert peak_kv_tokens(everything, expected) <= kv * (len(fleet) - len(decision.machines))
     assert loans <= 1

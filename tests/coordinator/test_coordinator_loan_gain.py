@@ -1,20 +1,37 @@
 """What a loan is predicted to bring: tables of rounds whose arithmetic can be followed, and properties."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.lending import Lendable, Unfinished
-from rljob_runtime.scheduling.loan_gain import Measured, Outlook, StepTimes, ends, engines, predicted_gain, training_end
+from rljob_runtime.coordinator.engine_watch import EngineWatch
+from rljob_runtime.coordinator.protocols import EngineStats, ReplicaReport
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.loan_gain import (
+    Engine,
+    EngineSpeed,
+    Measured,
+    OpenGroup,
+    Outlook,
+    Rate,
+    loads,
+    predicted_gain,
+    race,
+    training_end,
+)
 
 
-def measured(a: float = 0.1, b: float = 0.0, trainer: float = 0.0, lent: float | None = None, handover: float = 0.0):
-    """An engine of steps a + b·n, seen with 1 to 64 responses."""
+def speed(a: float = 0.1, b: float = 0.0, c: float = 0.0, prompt: float = 0.0, least=1, most=64) -> EngineSpeed:
+    """Steps of a + b·n + c·context seconds."""
+    return EngineSpeed(LatencyLaw(((1.0, a + b), (1024.0, a + 1024 * b)), c, 0.0, prompt, 0.0), least, most)
+
+
+def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 0.0) -> Measured:
     made = Measured(workers_per_trainer=2.0)
-    for running in (1, 8, 64):
-        made.steps.note(running, 10 * running, 10 * (a + b * running))
     made.training.note(1, trainer)
     if lent is not None:
         made.lent.note(1, lent)
@@ -22,51 +39,160 @@ def measured(a: float = 0.1, b: float = 0.0, trainer: float = 0.0, lent: float |
     return made
 
 
-def outlook(*loads: int, backlog: int = 0, length: int = 50, generated: int = 10) -> Outlook:
-    machines = [Lendable(f"m{i}", 10_000, (Unfinished(5, generated),) * load) for i, load in enumerate(loads)]
-    return Outlook(machines, (), [length], 100, backlog)
+def outlook(*by_machine: int, backlog: int = 0, length: int = 50, generated: int = 10, **changes) -> Outlook:
+    """Groups of one response each, so many on each machine."""
+    machines, group = [], 0
+    for number, load in enumerate(by_machine):
+        unfinished = tuple(Unfinished(5, generated, group + place) for place in range(load))
+        machines.append(Lendable(f"m{number}", 10_000, unfinished))
+        group += load
+    groups = [OpenGroup(1)] * group
+    made = Outlook(machines, (), ExpectedLengths([length], 100), groups, group, backlog, speed())
+    return replace(made, **changes)
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [(0.1, 0.0), (0.02, 0.003), (0.0, 0.01)],
-    ids=["memory-bound", "between", "compute-bound"],
-)
-def test_the_line_is_found_again(a, b):
-    steps = measured(a, b).steps
-    for running in (1, 10, 64):
-        assert steps.of(running) == pytest.approx(a + b * running, rel=1e-6, abs=1e-9)
-    # Nothing larger was seen: two halves, one after the other.
-    assert steps.of(128) == pytest.approx(2 * steps.of(64))
+# --- engines ---
 
 
-def test_one_batch_size_tells_nothing_about_larger_ones():
-    steps = StepTimes()
-    assert not steps.known
-    for _ in range(3):
-        steps.note(4, 40, 2.0)
-    assert steps.of(4) == pytest.approx(0.2)
-    assert steps.of(8) == pytest.approx(0.4)
-    assert steps.of(2) == pytest.approx(0.1)
-    steps.note(0, 5, 1.0)
-    steps.note(5, 0, 1.0)
-    assert steps.of(4) == pytest.approx(0.2)
+def test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nearest():
+    known = speed(0.1, 0.01, least=4, most=16)
+    assert known.decode(8, 0, 10) == pytest.approx(10 * 0.18)
+    assert known.decode(2, 0, 1) == pytest.approx(0.14 / 2)
+    assert known.decode(32, 0, 1) == pytest.approx(0.26 * 2)
+    # Recomputing a token takes less than making one, where it was not seen.
+    assert known.prompt_token == pytest.approx(0.26 / 16)
+    assert speed(prompt=0.003).prompt_token == 0.003
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.floats(0, 1), st.floats(0, 0.1), st.integers(1, 64))
+def test_a_larger_batch_never_makes_fewer_tokens_a_second_nor_a_shorter_step(one, other, a, b, least):
+    known = speed(a + 1e-3, b, least=least)
+    small, large = sorted((one, other))
+    assert known.decode(small, 0, 1) <= known.decode(large, 0, 1) * (1 + 1e-9)
+    assert large * known.decode(small, 0, 1) >= small * known.decode(large, 0, 1) * (1 - 1e-9)
+
+
+def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineWatch:
+    """A watch that saw ten steps of each of these batches."""
+    watch, made, now = EngineWatch(tensor_parallel), 0, 0.0
+    for batch in batches:
+        for _ in range(2):
+            stats = EngineStats(batch, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=900)
+            watch.note("m0/replica-0", ReplicaReport("boot", 0, (), 1, stats), now)
+            made, now = made + 10 * batch, now + 10 * step
+        # The next batch begins without a stretch from this one.
+        watch.note("m0/replica-0", ReplicaReport(f"{now}", 0, (), 1, stats), now)
+    return watch
+
+
+def test_the_speed_of_engines_is_that_of_the_last_rounds_in_this_layout():
+    assert EngineWatch().engine_speed() is None
+    first = watch_of(4, 8)
+    assert first.kv_tokens("m0/replica-0") == 900
+    assert first.kv_tokens("m1/replica-0") == 0
+    seen = first.engine_speed()
+    assert (seen.least, seen.most) == (4, 8)
+    assert seen.decode(8, 0, 1) == pytest.approx(0.1, rel=0.01)
+    second = EngineWatch()
+    second.carry_on(first)
+    assert second.engine_speed() == seen
+    wider = EngineWatch(2)
+    wider.carry_on(first)
+    assert wider.engine_speed() is None
 
 
 def test_an_engines_responses_end_one_after_the_other():
-    held = [Unfinished(5, 10), Unfinished(5, 60)]
     # The first is expected to end at 50 (40 steps), the second at the limit of 100 (40 steps).
-    assert ends((held, []), [50], 100, measured(0.1).steps) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
+    held, lengths, groups = [Unfinished(5, 10, 0), Unfinished(5, 60, 1)], ExpectedLengths([50], 100), [OpenGroup(1)] * 2
+    engine = Engine((held, []), lengths, speed(0.1))
+    assert race([engine], groups, 2) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
     # One that comes from elsewhere is computed anew before anything goes on.
-    come = ends(([held[0]], [held[1]]), [50], 100, measured(0.1).steps)
-    assert come[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
+    engine = Engine(([held[0]], [held[1]]), lengths, speed(0.1))
+    assert race([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
+
+
+def test_a_step_takes_longer_as_the_context_grows():
+    engine = Engine(([Unfinished(5, 10)], []), ExpectedLengths([50], 100), speed(0.1, c=0.001))
+    # 40 steps over 15, 16, … 54 tokens.
+    assert race([engine], [OpenGroup(1)], 1)[0][0] == pytest.approx(4.0 + 0.001 * (40 * 15 + 40 * 40 / 2))
 
 
 def test_what_is_homeless_goes_to_the_engines_with_the_fewest():
     machines = [Lendable("a", 1, (Unfinished(1),) * 3), Lendable("b", 1, (Unfinished(1),) * 2, engines=2)]
-    made = engines(machines, [Unfinished(2)] * 3)
+    made = loads(machines, [Unfinished(2)] * 3)
     assert [(len(held), len(come)) for held, come in made] == [(3, 0), (1, 2), (1, 1)]
 
+
+# --- the race ---
+
+
+def test_only_what_can_still_be_kept_is_trained_on():
+    lengths = ExpectedLengths([10, 20, 30], 40)
+    # Of three groups two are kept. The first needs one of its two, the second is awaited for its reward only.
+    groups = [OpenGroup(1, 100), OpenGroup(0, 7), OpenGroup(2, 50)]
+    runners = [Unfinished(1, 25, 0), Unfinished(1, 0, 0), Unfinished(1, 15, 2), Unfinished(1, 0, 2)]
+    engine = Engine((runners, []), lengths, speed(1.0))
+    # Group 0: the response of 25 tokens ends at 30, five steps from now; the other one does not count.
+    assert race([engine], groups, 2) == [(0.0, 7), (pytest.approx(5.0), 130)]
+    # All three: the last group has its two after 20 steps, at (20 + 30) / 2 = 25 and at 20.
+    engine = Engine((runners, []), lengths, speed(1.0))
+    assert race([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 25 + 20)
+
+
+def test_what_lost_its_race_slows_nobody_down():
+    lengths, groups = ExpectedLengths([10, 20], 20), [OpenGroup(1), OpenGroup(1)]
+    # Group 0 has its place after 5 steps of 3 s, one of its runners is stopped, and group 1 makes 15 steps of 1 s.
+    runners = [Unfinished(1, 15, 0), Unfinished(1, 12, 0), Unfinished(1, 0, 1)]
+    found = race([Engine((runners, []), lengths, speed(0.0 + 1e-9, 1.0))], groups, 2)
+    assert found == [(pytest.approx(15.0), 20), (pytest.approx(15.0 + 10.0), 15)]
+
+
+RUNNERS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 3)), max_size=10)
+
+
+def plainly(engines, groups, wanted, lengths, known):
+    """As `race`, every engine and every runner looked at at every event."""
+    missing, tokens = [g.missing for g in groups], [g.tokens for g in groups]
+    arrivals = [(0.0, g.tokens) for g in groups if not g.missing][:wanted]
+    live = [[[max(0.0, lengths.of(r.generated) - r.generated), r] for r in its] for its in engines]
+    now = 0.0
+
+    def step(its):
+        return known.decode(len(its), 0, 1)
+
+    while len(arrivals) < wanted and any(live):
+        span, number, place = min(
+            (left * step(its), number, place) for number, its in enumerate(live) for place, (left, _) in enumerate(its)
+        )
+        now += span
+        for its in live:
+            pace = step(its) if its else 1.0
+            for runner in its:
+                runner[0] = max(0.0, runner[0] - span / pace)
+        _, ended = live[number].pop(place)
+        missing[ended.group] -= 1
+        tokens[ended.group] += round(lengths.of(ended.generated))
+        if missing[ended.group] == 0:
+            arrivals.append((now, tokens[ended.group]))
+            for its in live:
+                its[:] = [runner for runner in its if runner[1].group != ended.group]
+    return arrivals
+
+
+@given(RUNNERS, st.lists(st.integers(1, 40), max_size=5), st.floats(0.01, 1), st.floats(0, 0.5), st.integers(1, 4))
+def test_the_race_is_that_of_the_plain_formula(runners, lengths, a, b, wanted):
+    expected, known, per_engine = ExpectedLengths(lengths, 40), speed(a, b), [[], [], []]
+    for engine, generated, group in runners:
+        per_engine[engine].append(Unfinished(0, generated, group))
+    counts = [sum(group == number for _, _, group in runners) for number in range(4)]
+    groups = [OpenGroup(max(1, (count + 1) // 2), 5) for count in counts]
+    found = race([Engine((its, []), expected, known) for its in per_engine], groups, wanted)
+    wanted_ = plainly(per_engine, groups, wanted, expected, known)
+    # Groups that end at one moment may stand in any order, and one of them may be the last.
+    assert [time for time, _ in found] == pytest.approx([time for time, _ in wanted_], abs=1e-6)
+
+
+# --- the gain ---
 
 GAINS = [
     # Training is free: to lend can only cost.
@@ -74,7 +200,12 @@ GAINS = [
     # 1,000 s of training and two equal workers in a memory-bound engine: half of it.
     ("much to train", outlook(4, 4, backlog=10_000), measured(trainer=0.1, lent=0.1), lambda gain: 450 < gain < 550),
     # The same where engines are saturated, and training is short: generation takes twice as long.
-    ("busy engines", outlook(64, 64), measured(0.0, 0.1, 0.001, 0.001), lambda gain: gain < -200),
+    (
+        "busy engines",
+        outlook(64, 64, speed=speed(0.0 + 1e-9, 0.1, most=64)),
+        measured(0.001, 0.001),
+        lambda gain: gain < -200,
+    ),
     # Sums take longer to bring than they save.
     (
         "slow network",
@@ -84,6 +215,13 @@ GAINS = [
     ),
     # A worker is believed to take as long as its share of the trainer until it was measured.
     ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
+    # What can be kept is in already: what still runs is aborted soon, and is no work.
+    (
+        "the race is won",
+        outlook(64, 64, wanted=0, backlog=3000),
+        measured(trainer=0.1),
+        lambda gain: math.isclose(gain, 100),
+    ),
 ]
 
 
@@ -97,20 +235,27 @@ def test_without_measurements_nothing_is_predicted():
     nothing = Measured()
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
     nothing.training.note(10, 1.0)
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
-    nothing.steps.note(4, 40, 1.0)
+    assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     run = Measured()
-    run.steps.note(1, 10, 1.0)
     run.training.note(100, 10.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)
     run.broadcast.note(1, 7.0)
     assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(7.0)
     run.handover.note(2, 4.0)
     assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(2.0)
+
+
+def test_nothing_done_tells_nothing_of_a_speed():
+    rate = Rate()
+    rate.note(0, 5.0)
+    assert rate.seconds is None
+    rate.note(2, 1.0)
+    rate.note(0, 5.0)
+    assert rate.seconds == 0.5
 
 
 ARRIVALS = st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=8)
@@ -122,17 +267,3 @@ def test_training_ends_after_all_there_is_and_sooner_with_more_hands(backlog, ar
     assert end >= token * (backlog + sum(tokens for _, tokens in arrivals)) - 1e-6
     assert end >= max((at + token * tokens for at, tokens in arrivals), default=0.0) - 1e-6
     assert training_end(backlog, arrivals, token / 2) <= end + 1e-9
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 70), st.floats(0.001, 1)), min_size=1, max_size=6),
-    st.floats(0.5, 200),
-    st.floats(0.5, 200),
-)
-def test_a_larger_batch_never_makes_fewer_tokens_a_second_nor_a_shorter_step(samples, one, other):
-    steps = StepTimes()
-    for running, step in samples:
-        steps.note(running, running, step)
-    small, large = sorted((one, other))
-    assert 0 <= steps.of(small) <= steps.of(large) * (1 + 1e-9)
-    assert large * steps.of(small) >= small * steps.of(large) * (1 - 1e-6)

@@ -27,6 +27,7 @@ GRADIENT = (
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
+LOAN_GAIN = "tests/coordinator/test_coordinator_loan_gain.py"
 CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
@@ -204,6 +205,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self._computer is not None and self._loaded == version:",
         "if self._computer is not None:",
         (f"{LENT}::test_a_worker_computes_with_the_version_it_is_told",),
+    ),
+    Mutant(
+        "what lost its race is expected to run on",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "engines[other].abort(place, now)",
+        "pass",
+        (f"{LOAN_GAIN}::test_what_lost_its_race_slows_nobody_down",),
+    ),
+    Mutant(
+        "a loan is predicted to train on every group",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "while len(arrivals) < wanted and due:",
+        "while due:",
+        (f"{LOAN_GAIN}::test_the_gain", f"{LOAN_GAIN}::test_the_race_is_that_of_the_plain_formula"),
+    ),
+    Mutant(
+        "larger batches than any seen are believed in",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "seen = min(max(running, self.least), self.most)",
+        "seen = running",
+        (f"{LOAN_GAIN}::test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nearest",),
     ),
     Mutant(
         "a lent machine is launched upon",

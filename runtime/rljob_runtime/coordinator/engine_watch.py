@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.enginemodel.speed import Speed, Stretch, binned
+from rljob_runtime.enginemodel.speed import Speed, Stretch, binned, law_of
+from rljob_runtime.scheduling.loan_gain import EngineSpeed
 
 ALIKE = 0.8
 """Between two polls the batch may shrink to this share for the time between them to count as one stretch."""
 MOST_STRETCHES = 256
 """Then they are joined."""
+ROUNDS_KEPT = 4
+"""Of the rounds before, for `engine_speed`."""
 
 
 @dataclass
@@ -27,16 +31,21 @@ class _Seen:
 
 
 class EngineWatch:
-    """One round. Times are the loop's."""
+    """One round, of engines of `tensor_parallel` accelerators. Times are the loop's."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensor_parallel: int = 1) -> None:
+        self._tensor_parallel = tensor_parallel
+        self._past: tuple[Speed, ...] = ()
         self._seen: dict[str, _Seen] = {}
         self._stretches: list[Stretch] = []
         self._used: set[str] = set()
         self._replicas = 0
 
     def carry_on(self, before: EngineWatch) -> None:
-        """What `before` saw last is where engines stand that have nothing to do any more."""
+        """What `before` saw last is where engines stand that have nothing to do any more; how fast they were is known
+        still, unless it was in another layout."""
+        if before._tensor_parallel == self._tensor_parallel:
+            self._past = (*before._past, before.speed())[-ROUNDS_KEPT:]
         for name, seen in before._seen.items():
             self._seen[name] = _Seen(seen.time, seen.boot, replace(seen.stats, running=0, waiting=0))
 
@@ -75,6 +84,20 @@ class EngineWatch:
             max_running=min((one.max_running for one in stats), default=0),
             stretches=binned(self._stretches),
         )
+
+    def kv_tokens(self, replica: str) -> int:
+        """What the KV cache of a replica holds; 0 before it has said anything."""
+        seen = self._seen.get(replica)
+        return seen.stats.kv_tokens if seen is not None else 0
+
+    def engine_speed(self) -> EngineSpeed | None:
+        """By this round and those before, of any engine. None before anything was seen."""
+        speeds = (*self._past, self.speed())
+        law, batches = law_of(speeds), [one.batch for speed in speeds for one in speed.stretches]
+        if law is None:
+            return None
+        most = max(1, int(max(batches)))
+        return EngineSpeed(law, min(most, ceil(min(batches))), most)
 
     def _learn(self, last: _Seen, stats: EngineStats, made: int, seconds: float) -> None:
         before = last.stats

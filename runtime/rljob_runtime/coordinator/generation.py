@@ -29,8 +29,8 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.scheduling.lending import Lendable, Unfinished
-from rljob_runtime.scheduling.loan_gain import Measured, Outlook
+from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.loan_gain import Measured, OpenGroup, Outlook
 from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
@@ -104,7 +104,7 @@ class Generation:
         self.responses: dict[TrajectoryKey, Response] = {}
         """All that came to their end, kept or not."""
         self.tally = Tally()
-        self.watch = EngineWatch()
+        self.watch = EngineWatch(fleet.tensor_parallel)
         self._opened = opened
         self._draws = draws
         self._fleet = fleet
@@ -116,7 +116,7 @@ class Generation:
         self._on_groups = on_groups
         self._partials = Partials()
         self._inbox: asyncio.Queue[Polled | PollFailed | _Scored | None] = asyncio.Queue()
-        self._herd = Herd(fleet, term, settings, measured, self.watch, self._inbox.put_nowait)
+        self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait)
         self._lender = lender
         self._measured = measured
         self._scorers: set[asyncio.Task[None]] = set()
@@ -195,7 +195,7 @@ class Generation:
     def cut_lengths(self) -> list[int]:
         """Tokens that had come of the responses that were stopped before their end."""
         keys = self.round.plan.trajectories()
-        return [len(self._partials.tokens_of(key)[0]) for key in keys if key not in self.responses]
+        return [self._partials.length_of(key) for key in keys if key not in self.responses]
 
     # --- start and end ---
 
@@ -281,28 +281,36 @@ class Generation:
 
     def _outlook(self, computed_tokens: int) -> Outlook:
         """The round as it stands, for a decision about a loan."""
-        ended = [len(response.token_ids) for response in self.responses.values()]
+        round_, responses = self.round, self.responses
+        whole = round_.whole
+        still = [p for p in round_.plan.prompts if p not in whole and p not in round_.filtered]
+        numbers = {prompt: number for number, prompt in enumerate(still)}
+        places = {prompt: round_.places(prompt) for prompt in (*still, *whole)}
+        tokens = {prompt: sum(len(responses[key].token_ids) for key in its) for prompt, its in places.items()}
+        size = round_.plan.shape.group_size
+
+        def unfinished(key: TrajectoryKey) -> Unfinished:
+            prompt = self._prompts.prompt(key.prompt)
+            return Unfinished(len(prompt.token_ids), self._partials.length_of(key), numbers[key.prompt])
+
         by_machine: dict[str, list[Unfinished]] = defaultdict(list)
         for launch in self._running():
-            by_machine[machine_of(launch.lease.replica)].append(self._unfinished(launch.key))
-        stats: dict[str, list[int]] = defaultdict(list)
+            by_machine[machine_of(launch.lease.replica)].append(unfinished(launch.key))
+        room: dict[str, list[int]] = defaultdict(list)
         for name in self._herd.names():
-            stats[machine_of(name)].append(self._herd.kv_tokens(name))
-        machines = [
-            Lendable(name, sum(room), tuple(by_machine[name]), len(room)) for name, room in sorted(stats.items())
-        ]
-        waiting = [self._unfinished(key) for key in self.round.in_state(SampleState.WAITING)]
+            room[machine_of(name)].append(self._herd.kv_tokens(name))
+        ended = [len(response.token_ids) for response in responses.values()]
         return Outlook(
-            machines=machines,
-            waiting=waiting,
-            lengths=[*ended, *self._measured.lengths],
-            max_tokens=self._settings.max_response_tokens,
-            backlog=max(0, sum(ended) - computed_tokens),
+            machines=[
+                Lendable(name, sum(its), tuple(by_machine[name]), len(its)) for name, its in sorted(room.items())
+            ],
+            waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING)],
+            lengths=ExpectedLengths([*ended, *self._measured.lengths], self._settings.max_response_tokens),
+            groups=[OpenGroup(size - len(places[prompt]), tokens[prompt]) for prompt in still],
+            wanted=round_.plan.shape.groups - len(whole),
+            backlog=max(0, sum(tokens[prompt] for prompt in whole) - computed_tokens),
+            speed=self.watch.engine_speed(),
         )
-
-    def _unfinished(self, key: TrajectoryKey) -> Unfinished:
-        prompt = self._prompts.prompt(key.prompt)
-        return Unfinished(len(prompt.token_ids), len(self._partials.tokens_of(key)[0]))
 
     def _running(self) -> list[Launch]:
         """What replicas generate now, with their leases."""
@@ -355,7 +363,7 @@ class Generation:
         key, lease = delta.key, Lease(replica, delta.attempt)
         if self.round.lease(key) != lease:
             return Verdict.STALE
-        before = len(self._partials.tokens_of(key)[0])
+        before = self._partials.length_of(key)
         done = delta.finish_reason is not None
         verdict = self._partials.accept(
             key, lease, delta.offset, delta.token_ids, delta.logprobs, delta.weight_version, done

@@ -14,7 +14,6 @@ from typing import Any
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.protocols import (
-    EngineStats,
     GenerateRequest,
     PeerError,
     Replica,
@@ -22,7 +21,6 @@ from rljob_runtime.coordinator.protocols import (
     StaleTerm,
 )
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.rounds import Launch
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
 
@@ -39,36 +37,24 @@ class PollFailed:
     error: PeerError
 
 
-@dataclass(frozen=True)
-class _Look:
-    at: float
-    stats: EngineStats
-
-
-LOOK_SECONDS = 0.2
-
-
 class Herd:
-    """`post` is given what the pollers hear; what engines are seen to do goes to `measured`."""
+    """`post` is given what the pollers hear; what engines are seen to do goes to `watch`."""
 
     def __init__(
         self,
         fleet: Fleet,
         term: int,
         settings: Settings,
-        measured: Measured,
         watch: EngineWatch,
         post: Callable[[Polled | PollFailed], None],
     ) -> None:
         self._fleet = fleet
         self._term = term
         self._settings = settings
-        self._measured = measured
         self._watch = watch
         self._post = post
         self._tracked: dict[str, Replica] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
-        self._looks: dict[str, _Look] = {}
 
     def names(self, without: Collection[str] = ()) -> list[str]:
         """The replicas that are here, but for those of the machines `without`."""
@@ -76,8 +62,7 @@ class Herd:
 
     def kv_tokens(self, name: str) -> int:
         """What the KV cache of a replica holds; 0 before it has said anything."""
-        look = self._looks.get(name)
-        return look.stats.kv_tokens if look is not None else 0
+        return self._watch.kv_tokens(name)
 
     async def track(self, void: Mapping[TrajectoryKey, int]) -> list[str]:
         """Follow the fleet. The replicas that left it, also where another one of the same name took the seat between
@@ -86,7 +71,6 @@ class Herd:
         gone = [name for name, replica in self._tracked.items() if present.get(name) is not replica]
         for name in gone:
             del self._tracked[name]
-            self._looks.pop(name, None)
             self._pollers.pop(name).cancel()
         fresh = [replica for name, replica in present.items() if name not in self._tracked]
         await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
@@ -137,18 +121,7 @@ class Herd:
                 return
             boot, after = report.boot, report.cursor
             self._watch.note(replica.name, report, asyncio.get_running_loop().time())
-            self._note(replica.name, report.stats)
             self._post(Polled(replica, report))
-
-    def _note(self, name: str, stats: EngineStats) -> None:
-        """Measure its steps between two looks that are not too close to each other."""
-        now, last = asyncio.get_running_loop().time(), self._looks.get(name)
-        if last is not None and now - last.at < LOOK_SECONDS:
-            return
-        if last is not None and last.stats.running and stats.running:
-            tokens = stats.generated_tokens_total - last.stats.generated_tokens_total
-            self._measured.steps.note((last.stats.running + stats.running) / 2, tokens, now - last.at)
-        self._looks[name] = _Look(now, stats)
 
     async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
         try:

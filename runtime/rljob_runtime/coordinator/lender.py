@@ -47,7 +47,6 @@ class Lender:
             ahead.machines,
             ahead.waiting,
             ahead.lengths,
-            ahead.max_tokens,
             lambda loan: predicted_gain(ahead, loan, self._measured),
         )
         self.decision = decision

@@ -8,10 +8,10 @@ a loan that fits still costs 2 to 10 %. So a loan must also be predicted to pay,
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,12 @@ class LendingRules:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A response that is still to be generated, or to be generated on: tokens of its prompt, and of it so far."""
+    """A response that is still to be generated, or to be generated on: tokens of its prompt, and of it so far; whose
+    `group` it may have a place in, as whoever asks numbers them."""
 
     prompt_tokens: int
     generated: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,11 @@ class Lending:
         total: int,
         machines: Sequence[Lendable],
         waiting: Sequence[Unfinished],
-        lengths: Sequence[int],
-        max_tokens: int,
+        lengths: ExpectedLengths,
         gain: Callable[[tuple[str, ...]], float],
     ) -> Decision:
-        """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `lengths`: finished
-        responses, of this round and those before. `gain(machines)`: the predicted seconds by which lending these ends
-        the round's update earlier; asked only if all else holds."""
+        """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `gain(machines)`:
+        the predicted seconds by which lending these ends the round's update earlier; asked only if all else holds."""
         if self._lent:
             return Decision(Verdict.ONCE)
         if not self.due(done, total):
@@ -109,7 +109,7 @@ class Lending:
             return Decision(Verdict.TOO_FEW_MACHINES)
         stays = sum(machine.kv_tokens for machine in machines if machine.name not in loan)
         unfinished = [*waiting, *(response for machine in machines for response in machine.unfinished)]
-        if peak_kv_tokens(unfinished, sorted(lengths), max_tokens) > stays:
+        if peak_kv_tokens(unfinished, lengths) > stays:
             return Decision(Verdict.KV_CACHE_FULL)
         seconds = gain(loan)
         if not seconds > 0:
@@ -131,23 +131,33 @@ def half_of(machines: Sequence[Lendable]) -> tuple[str, ...]:
     return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
 
 
-def expected_length(generated: int, lengths: Sequence[int], max_tokens: int) -> float:
-    """Tokens that a response of `generated` tokens ends with: the mean of the finished ones that were longer, or the
-    limit where none was. `lengths` are sorted.
+class ExpectedLengths:
+    """How long responses become: the mean of the finished ones that were longer than what is there, at most
+    `max_tokens`, and that where none was. Sorted once; a question costs a search.
 
-    >>> expected_length(3, [1, 4, 8], 20), expected_length(8, [1, 4, 8], 20)
+    >>> expected = ExpectedLengths([4, 8, 1], 20)
+    >>> expected.of(3), expected.of(8)
     (6.0, 20)
     """
-    longer = lengths[bisect_right(lengths, generated) :]
-    return min(fmean(longer), max_tokens) if longer else max_tokens
+
+    def __init__(self, finished: Iterable[int], max_tokens: int) -> None:
+        self._finished = sorted(finished)
+        self._sums = list(accumulate(reversed(self._finished), initial=0))
+        """Of so many of the longest."""
+        self._max_tokens = max_tokens
+
+    def of(self, generated: int) -> float:
+        """Tokens that a response of `generated` tokens ends with."""
+        longer = len(self._finished) - bisect_right(self._finished, generated)
+        return min(self._sums[longer] / longer, self._max_tokens) if longer else self._max_tokens
 
 
-def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: Sequence[int], max_tokens: int) -> float:
+def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:
     """The most tokens in KV cache from now on, if all of these are generated at once, a token each a step, to their
     expected lengths. Counts every response's prompt, so it is not less than an engine that shares prefixes needs."""
     left = sorted(
         (
-            max(0.0, expected_length(response.generated, lengths, max_tokens) - response.generated),
+            max(0.0, lengths.of(response.generated) - response.generated),
             response.prompt_tokens + response.generated,
         )
         for response in unfinished

@@ -1,72 +1,52 @@
 """What a loan of rollout machines would bring: predicted seconds, from what this run has measured and nothing else.
 
 Two programs of the same model are compared, with the loan and without. Generation: every engine makes a token of each
-of its responses a step, and a step takes a + b·n seconds for n responses, as fitted to this run's engines. Training:
-responses come in as they end and are worked off at the measured seconds a token, by the trainer or by it and the lent
-machines together. What moves is computed anew first; what the lent machines summed has to be brought to the trainer.
-Where nothing was measured the assumption is the one that speaks against a loan.
+of its responses a step, a step takes what `enginemodel` fitted to this run's engines, and the round's race is played at
+both levels: the first R0 responses of a prompt take its places, the first groups that are whole end the round, and what
+lost is aborted. Training: whole groups come in and are worked off at the measured seconds a token, by the trainer or by
+it and the lent machines together. What moves is computed anew first; what the lent machines summed has to be brought to
+the trainer. Where nothing was measured the assumption is the one that speaks against a loan.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from rljob_runtime.scheduling.lending import Lendable, Unfinished, expected_length
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
 
 LENGTHS_KEPT = 4096
 """Enough for a distribution, few enough to look through at every decision."""
 
 Arrival = tuple[float, int]
-"""A response's end: seconds from now, and its loss tokens."""
+"""A group that is whole: seconds from now, and its loss tokens."""
 
 
-class StepTimes:
-    """Seconds of an engine's step by how many responses it runs: a least-squares line a + b·n, neither below zero."""
+@dataclass(frozen=True)
+class EngineSpeed:
+    """Seconds of an engine's steps. The law holds between the smallest and the largest batch that were seen; outside,
+    an engine makes as many tokens a second as at the nearest one."""
 
-    def __init__(self) -> None:
-        self._weight = self._n = self._nn = self._t = self._nt = 0.0
-        self._most = 0.0
+    law: LatencyLaw
+    least: int
+    most: int
 
-    def note(self, running: float, tokens: float, seconds: float) -> None:
-        """An engine that ran so many responses has made `tokens` in `seconds`."""
-        if not (running > 0 and tokens > 0 and seconds > 0):
-            return
-        step = seconds * running / tokens
-        self._weight += seconds
-        self._n += seconds * running
-        self._nn += seconds * running * running
-        self._t += seconds * step
-        self._nt += seconds * running * step
-        self._most = max(self._most, running)
+    def decode(self, running: int, context_tokens: float, steps: float) -> float:
+        """Seconds of `steps` in a row, in which each of `running` responses gains a token; `context_tokens`: what all
+        of them hold before the first."""
+        seen = min(max(running, self.least), self.most)
+        grown = context_tokens + running * steps / 2
+        return steps * (self.law.base(seen) * running / seen + self.law.context_token_seconds * grown)
 
     @property
-    def known(self) -> bool:
-        """Whether anything was measured."""
-        return self._weight > 0
-
-    def of(self, running: float) -> float:
-        """Seconds of a step, in which each of `running` responses gains a token. No batch larger than any that was seen
-        is counted on: what is beyond it waits its turn."""
-        together = min(running, self._most)
-        a, b = self._line()
-        return (a + b * together) * max(1.0, running / self._most)
-
-    @property
-    def token(self) -> float:
-        """Seconds a token at the largest batch seen: more than recomputing one takes."""
-        return self.of(self._most) / self._most
-
-    def _line(self) -> tuple[float, float]:
-        mean_n, mean_t = self._n / self._weight, self._t / self._weight
-        spread = self._nn / self._weight - mean_n * mean_n
-        if spread <= 1e-9 * mean_n * mean_n:
-            # One batch size only: assume that a larger batch makes no more tokens a second.
-            return 0.0, mean_t / mean_n
-        b = (self._nt / self._weight - mean_n * mean_t) / spread
-        b = min(max(b, 0.0), mean_t / mean_n)
-        return mean_t - b * mean_n, b
+    def prompt_token(self) -> float:
+        """Seconds to compute a token anew; where no prefill was seen, what the largest batch takes to make one, which
+        is longer."""
+        return self.law.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
 
 
 class Rate:
@@ -76,9 +56,10 @@ class Rate:
         self._units = self._seconds = 0.0
 
     def note(self, units: float, seconds: float) -> None:
-        """So many took so long."""
-        self._units += units
-        self._seconds += seconds
+        """So many took so long. Nothing that was done tells nothing."""
+        if units > 0:
+            self._units += units
+            self._seconds += seconds
 
     @property
     def seconds(self) -> float | None:
@@ -91,13 +72,12 @@ class Measured:
     which is believed until a worker was measured."""
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
-        self.steps = StepTimes()
         self.training = Rate()
         """Loss tokens, by the trainer."""
         self.lent = Rate()
         """Loss tokens, by a lent machine."""
         self.handover = Rate()
-        """Contributions brought to the trainer and added."""
+        """Contributions brought to the trainer and added, or given up."""
         self.broadcast = Rate()
         """Versions brought to all machines: a contribution takes about as long, as long as none was measured."""
         self.lengths: deque[int] = deque(maxlen=LENGTHS_KEPT)
@@ -114,33 +94,41 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class OpenGroup:
+    """A prompt that may still become whole: places of its group that nobody has yet, and the loss tokens of those that
+    are taken."""
+
+    missing: int
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Outlook:
-    """A round under way. `backlog`: loss tokens of responses that ended and whose gradients nobody has computed yet."""
+    """A round under way. `Unfinished.group` is a place in `groups`; the round keeps the first `wanted` of them that
+    become whole. `backlog`: loss tokens of whole groups whose gradients nobody has computed yet. `speed`: of the
+    engines; None before they were seen at work."""
 
     machines: Sequence[Lendable]
     waiting: Sequence[Unfinished]
-    lengths: Sequence[int]
-    max_tokens: int
+    lengths: ExpectedLengths
+    groups: Sequence[OpenGroup]
+    wanted: int
     backlog: int
+    speed: EngineSpeed | None
 
 
 def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) -> float:
     """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, and NaN
     where too little was measured to say."""
-    trainer, lent = measured.training.seconds, measured.lent_token
-    if trainer is None or lent is None or not measured.steps.known:
+    trainer, lent, speed = measured.training.seconds, measured.lent_token, outlook.speed
+    if trainer is None or lent is None or speed is None:
         return float("nan")
-    lengths = sorted(outlook.lengths)
     stay = [machine for machine in outlook.machines if machine.name not in loan]
     moved = [response for machine in outlook.machines if machine.name in loan for response in machine.unfinished]
 
     def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
-        arrivals = [
-            arrival
-            for engine in engines(machines, homeless)
-            for arrival in ends(engine, lengths, outlook.max_tokens, measured.steps)
-        ]
-        return training_end(outlook.backlog, arrivals, token)
+        made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]
+        return training_end(outlook.backlog, race(made, outlook.groups, outlook.wanted), token)
 
     together = 1 / (1 / max(trainer, 1e-12) + len(loan) / max(lent, 1e-12))
     bring = measured.handover.seconds if measured.handover.seconds is not None else measured.broadcast.seconds or 0.0
@@ -148,36 +136,125 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
     return end(outlook.machines, outlook.waiting, trainer) - with_loan
 
 
-Engine = tuple[list[Unfinished], list[Unfinished]]
+Load = tuple[list[Unfinished], list[Unfinished]]
 """What an engine has in its KV cache, and what comes to it from elsewhere."""
 
 
-def engines(machines: Iterable[Lendable], homeless: Sequence[Unfinished]) -> list[Engine]:
-    """The engines of these machines, `homeless` responses going to those with the fewest."""
-    made: list[Engine] = [
+def loads(machines: Iterable[Lendable], homeless: Sequence[Unfinished]) -> list[Load]:
+    """Of the engines of these machines, `homeless` responses going to those with the fewest."""
+    made: list[Load] = [
         (list(machine.unfinished[index :: machine.engines]), [])
         for machine in machines
         for index in range(machine.engines)
     ]
+    emptiest = [(len(held), place) for place, (held, _) in enumerate(made)]
+    heapq.heapify(emptiest)
     for response in homeless:
-        min(made, key=lambda engine: len(engine[0]) + len(engine[1]))[1].append(response)
+        count, place = emptiest[0]
+        made[place][1].append(response)
+        heapq.heapreplace(emptiest, (count + 1, place))
     return made
 
 
-def ends(engine: Engine, lengths: Sequence[int], max_tokens: int, steps: StepTimes) -> list[Arrival]:
-    """When the responses of an engine are expected to end, the first first. `lengths` are sorted."""
-    held, come = engine
-    left = sorted(
-        (max(0.0, total - response.generated), round(total))
-        for response in (*held, *come)
-        for total in (expected_length(response.generated, lengths, max_tokens),)
-    )
-    now = sum(response.prompt_tokens + response.generated for response in come) * steps.token
-    made, arrivals = 0.0, []
-    for ended, (remaining, tokens) in enumerate(left):
-        now += (remaining - made) * steps.of(len(left) - ended)
-        made = remaining
-        arrivals.append((now, tokens))
+@dataclass(frozen=True, order=True)
+class _Runner:
+    """`steps`: of its engine, from now to its end. `tokens`: its length then. `context`: in the KV cache now."""
+
+    steps: float
+    group: int
+    tokens: int
+    context: int
+
+
+class Engine:
+    """Responses that gain a token a step together, to their expected lengths. Times are seconds from now."""
+
+    def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
+        held, come = load
+        self.runners = sorted(_runner(response, lengths) for response in (*held, *come))
+        """Those that end first come first."""
+        self.due = inf
+        """When the next one ends."""
+        self._speed = speed
+        self._alive = [True] * len(self.runners)
+        self._next = 0
+        self._running = len(self.runners)
+        self._context = float(sum(runner.context for runner in self.runners))
+        self._made = 0.0
+        self._now = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
+        self._look_ahead()
+
+    def end(self) -> _Runner:
+        """The next one ends, at `due`."""
+        runner = self.runners[self._next]
+        self._go_on(self.due)
+        self._leave(self._next)
+        return runner
+
+    def abort(self, place: int, now: float) -> None:
+        """The runner of this place is stopped, if it runs."""
+        if self._alive[place]:
+            self._go_on(now)
+            self._leave(place)
+
+    def _leave(self, place: int) -> None:
+        self._alive[place] = False
+        self._running -= 1
+        self._context -= self.runners[place].context + self._made
+        self._look_ahead()
+
+    def _go_on(self, now: float) -> None:
+        """To a moment no later than `due`. Nothing is generated before what came is computed anew."""
+        if now <= self._now:
+            return
+        steps = (self.runners[self._next].steps - self._made) * (now - self._now) / (self.due - self._now)
+        self._made += steps
+        self._context += steps * self._running
+        self._now = now
+
+    def _look_ahead(self) -> None:
+        while self._next < len(self._alive) and not self._alive[self._next]:
+            self._next += 1
+        if self._next == len(self._alive):
+            self.due = inf
+        else:
+            steps = max(0.0, self.runners[self._next].steps - self._made)
+            self.due = self._now + self._speed.decode(self._running, self._context, steps)
+
+
+def _runner(response: Unfinished, lengths: ExpectedLengths) -> _Runner:
+    total = lengths.of(response.generated)
+    left = max(0.0, total - response.generated)
+    return _Runner(left, response.group, round(total), response.prompt_tokens + response.generated)
+
+
+def race(engines: Sequence[Engine], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
+    """The first `wanted` of `groups` that become whole, in that order. What lost its place runs no further."""
+    arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
+    missing = [group.missing for group in groups]
+    tokens = [group.tokens for group in groups]
+    runners: list[list[tuple[int, int]]] = [[] for _ in groups]
+    for number, engine in enumerate(engines):
+        for place, runner in enumerate(engine.runners):
+            runners[runner.group].append((number, place))
+    due = [(engine.due, number) for number, engine in enumerate(engines)]
+    heapq.heapify(due)
+    while len(arrivals) < wanted and due:
+        now, number = heapq.heappop(due)
+        engine = engines[number]
+        if now != engine.due or now == inf:
+            continue
+        runner = engine.end()
+        touched, group = {number}, runner.group
+        missing[group] -= 1
+        tokens[group] += runner.tokens
+        if missing[group] == 0:
+            arrivals.append((now, tokens[group]))
+            for other, place in runners[group]:
+                engines[other].abort(place, now)
+                touched.add(other)
+        for other in touched:
+            heapq.heappush(due, (engines[other].due, other))
     return arrivals
 
 

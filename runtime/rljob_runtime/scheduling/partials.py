@@ -68,6 +68,11 @@ class Partials:
         held = self._held.get(key)
         return (tuple(held.token_ids), tuple(held.logprobs)) if held is not None else ((), ())
 
+    def length_of(self, key: TrajectoryKey) -> int:
+        """How many tokens are held so far."""
+        held = self._held.get(key)
+        return len(held.token_ids) if held is not None else 0
+
     def forget(self, key: TrajectoryKey) -> None:
         """The response ended or starts again from nothing."""
         self._held.pop(key, None)

@@ -221,6 +221,11 @@ class Round:
         return tuple(key for key, sample in self._samples.items() if sample.state in states)
 
     @property
+    def whole(self) -> frozenset[PromptKey]:
+        """Prompts whose groups are trained on, whatever comes."""
+        return frozenset(self._whole)
+
+    @property
     def filtered(self) -> Mapping[PromptKey, str]:
         """Prompts that were given up, and why."""
         return self._filtered
