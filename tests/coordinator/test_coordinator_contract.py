@@ -37,7 +37,7 @@ from rljob_runtime.scheduling.trajectory import (
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.relays import Weights
 from rljob_runtime.simulation.replica import SimulatedReplica, steady
-from rljob_runtime.simulation.trainer import Desk, TrainerCosts
+from rljob_runtime.simulation.trainer import Desks, TrainerCosts
 from rljob_runtime.simulation.wire import Process, SimulatedWire
 from rljob_runtime.simulation.worker import SimulatedWorker
 
@@ -82,8 +82,9 @@ class WorkerPeer(SimulatedWorker):
     """A gradient worker with a desk beside it."""
 
     def __init__(self) -> None:
-        self.lying = Desk()
-        super().__init__("rollout-0", Weights(whole=1), lambda: self.lying, TrainerCosts(lent_token=0.01))
+        self.desks = Desks()
+        self.desks.open(1)
+        super().__init__("rollout-0", Weights(whole=1), lambda: self.desks, TrainerCosts(lent_token=0.01))
 
     async def pid(self):
         return os.getpid()

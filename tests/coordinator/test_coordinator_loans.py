@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.herd import machine_of
 from rljob_runtime.coordinator.settings import lending_rules
 from rljob_runtime.scheduling.lending import LendingRules
 from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import Aborted, Brought, Generated, Submitted, Summed, Trained
+from rljob_runtime.simulation.events import Aborted, Brought, Generated, Published, Submitted, Summed, Trained
 from rljob_runtime.simulation.trainer import TrainerCosts
 from rljob_runtime.simulation.wire import Trouble
 from rljob_runtime.simulation.world import Site, World
@@ -31,7 +31,7 @@ def loan_stage(path: Path, costs: TrainerCosts = DEAR, machines: int = 2, lendab
 
 
 def play(stage: Stage, *meanwhile, **changes):
-    return stage.play(*meanwhile, **{"lending": RULES, "stream_groups": 2, **changes})
+    return stage.play(*meanwhile, **{"lending": RULES, "stream_tokens": 80, **changes})
 
 
 def complete(stage: Stage) -> None:
@@ -210,6 +210,23 @@ def test_a_trainer_that_is_lost_takes_all_sums_with_it(tmp_path):
     assert stage.closed[1].worker_groups == 0
 
 
+def test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it(tmp_path):
+    """It is a new one, which has published nothing; all relays hold the round's weights already."""
+    stage, events = loan_stage(tmp_path / "state.db", rounds=2, every_rounds=1)
+
+    async def replace_it(stage):
+        await until(lambda: any(isinstance(e, Trained) for e in events) and isinstance(events[-1], Submitted))
+        stage.control.replace("trainer-0")
+
+    assert play(stage, replace_it).outcome is FinishedOutcome.COMPLETE
+    complete(stage)
+    assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("Lent", 1)
+    assert parts(events)[1].get("trainer", 0) < 6
+    assert stage.closed[1].worker_groups > 0
+    published = [e.version for e in events if isinstance(e, Published)]
+    assert len(published) > len(set(published)), "the new trainer holds what the old one had published"
+
+
 @pytest.mark.parametrize("moment", [Summed, Brought], ids=["while it sums", "while its sums are added"])
 def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path, moment):
     stage, events = loan_stage(tmp_path / "state.db", rounds=3)
@@ -220,9 +237,9 @@ def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path
 
     async def lives():
         stopping = asyncio.create_task(stop())
-        first = await stage.coordinate(lending=RULES, stream_groups=2)
+        first = await stage.coordinate(lending=RULES, stream_tokens=80)
         stopping.cancel()
-        return first or await stage.coordinate(lending=RULES, stream_groups=2)
+        return first or await stage.coordinate(lending=RULES, stream_tokens=80)
 
     assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
     assert any_of(events, moment)

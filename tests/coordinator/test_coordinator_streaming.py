@@ -3,6 +3,7 @@ on it. Whole runs of the real coordinator under virtual time."""
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.status import FinishedOutcome, RoundKind
+from rljob_runtime.coordinator.lane import tokens_of
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.protocols import ContributeReport, Refused, TrainReport
 from rljob_runtime.coordinator.roundlog import RoundLog
-from rljob_runtime.coordinator.streaming import Streamed, Streaming
+from rljob_runtime.coordinator.streaming import CALL_SECONDS, Streamed, Streaming
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
 from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.rounds import Round, RoundPlan, Rules, Shape
-from rljob_runtime.scheduling.trajectory import Group, PromptKey
+from rljob_runtime.scheduling.trajectory import (
+    FinishReason,
+    Group,
+    PromptKey,
+    Response,
+    ScoredResponse,
+    TrajectoryKey,
+)
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import Contributed, Generated, Trained
 from rljob_runtime.simulation.trainer import TrainerCosts
@@ -109,10 +118,16 @@ def test_racing_rounds_hand_over_what_won_only(tmp_path):
 
 def test_calls_are_bounded_and_one_at_a_time(tmp_path):
     stage, events = streaming_stage(tmp_path / "state.db", costs=TrainerCosts(step=0.1, token=0.02))
-    assert stage.play(stream_groups=2).outcome is FinishedOutcome.COMPLETE
-    calls = [len(event.prompts) for event in events if isinstance(event, Contributed)]
-    assert max(calls) <= 2
-    assert sum(calls) > 2
+    assert stage.play(stream_tokens=60).outcome is FinishedOutcome.COMPLETE
+    tokens = {
+        (event.step, group.prompt): tokens_of([group])
+        for event in events
+        if isinstance(event, Trained)
+        for group in event.groups
+    }
+    calls = [[tokens[e.step, prompt] for prompt in e.prompts] for e in events if isinstance(e, Contributed)]
+    assert all(len(call) == 1 or sum(call) <= 60 for call in calls)
+    assert max(map(len, calls)) > 1
 
 
 def test_a_slow_trainer_delays_no_generation(tmp_path):
@@ -172,6 +187,8 @@ def test_a_coordinator_that_comes_back_hands_over_nothing_twice(tmp_path):
 class Seat:
     """A trainer's seat whose calls end as the test says."""
 
+    published = 1
+
     def __init__(self, *outcomes: Exception | float) -> None:
         self.outcomes = list(outcomes)
         self.calls: list[tuple[Group, ...]] = []
@@ -183,7 +200,7 @@ class Seat:
         if isinstance(outcome, Exception):
             raise outcome
         await asyncio.sleep(outcome)
-        return ContributeReport(step, len(groups), outcome)
+        return ContributeReport(step, len(groups), outcome, tokens_of(groups))
 
     async def call(self, method):
         self.running += 1
@@ -194,8 +211,14 @@ class Seat:
             self.running -= 1
 
 
-def some(*numbers: int) -> list[Group]:
-    return [Group(PromptKey(0, number), (1,)) for number in numbers]
+def some(*numbers: int, tokens: int = 1) -> list[Group]:
+    """Groups of one response of so many tokens."""
+    made = []
+    for number in numbers:
+        key = TrajectoryKey(PromptKey(0, number), 0)
+        response = Response(key, 1, 1, (1,) * tokens, (-0.1,) * tokens, FinishReason.STOP, "replica-0")
+        made.append(Group(key.prompt, (1,), (ScoredResponse(response, 1.0),)))
+    return made
 
 
 def test_what_waits_goes_together_and_generation_end_stops_it():
@@ -215,6 +238,37 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
     calls, overlap = clock.run(program())
     assert calls == [[1], [2, 3, 4], [5]]
     assert overlap == pytest.approx(2.5)
+
+
+def test_a_call_is_short_where_the_trainer_is_slow():
+    async def program():
+        seat, measured = Seat(), Measured()
+        measured.training.note(10, CALL_SECONDS)
+        stream = Streaming(seat, 1, 1, 1, 1000, measured)
+        stream.offer([*some(1, 2, 3, tokens=4), *some(4, tokens=99)])
+        await asyncio.sleep(5.0)
+        await stream.finish()
+        return [[group.prompt.index for group in call] for call in seat.calls]
+
+    # Eight tokens, then one group that is longer than a call should be.
+    assert clock.run(program())[:2] == [[1, 2], [3]]
+
+
+def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
+    class Knows(Seat):
+        async def contribute(self, term, step, groups):
+            return replace(await super().contribute(term, step, groups), tokens=0)
+
+    async def program(seat):
+        measured = Measured()
+        stream = Streaming(seat, 1, 1, 1, 1000, measured)
+        stream.offer(some(1, 2))
+        await asyncio.sleep(0.1)
+        await stream.finish()
+        return measured.training.seconds
+
+    assert clock.run(program(Knows(0.001))) is None
+    assert clock.run(program(Seat(3.0))) == 1.5
 
 
 @pytest.mark.parametrize("error", [Refused("no"), TrainerLost("gone")], ids=["refused", "lost"])

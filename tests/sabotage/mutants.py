@@ -27,6 +27,7 @@ GRADIENT = (
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
+LANE = "tests/coordinator/test_coordinator_lane.py"
 LOAN_GAIN = "tests/coordinator/test_coordinator_loan_gain.py"
 CHECKPOINTS = (
     "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
@@ -226,6 +227,82 @@ MUTANTS: tuple[Mutant, ...] = (
         "seen = min(max(running, self.least), self.most)",
         "seen = running",
         (f"{LOAN_GAIN}::test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nearest",),
+    ),
+    Mutant(
+        "a machine that is called back counts as slow",
+        f"{RUNTIME}/coordinator/lane.py",
+        "groups, self._groups, self._summed = self._groups, [], 0",
+        "self.note_slow(); groups, self._groups, self._summed = self._groups, [], 0",
+        (f"{LANE}::test_a_machine_that_is_called_back_was_not_slow",),
+    ),
+    Mutant(
+        "nobody tells a machine that its loan is over",
+        f"{RUNTIME}/coordinator/lane.py",
+        "self._owner.aside(self._release())",
+        "pass",
+        (f"{LANE}::test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it",),
+    ),
+    Mutant(
+        "nobody notices that an idle lane is lost",
+        f"{RUNTIME}/coordinator/streaming.py",
+        'lane.watch(partial(self._give_up, lane, "its machine left"))',
+        "pass",
+        (f"{LANE}::test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left",),
+    ),
+    Mutant(
+        "a call takes all there is",
+        f"{RUNTIME}/coordinator/streaming.py",
+        "count = max(1, sum(tokens <= most for tokens in sums))",
+        "count = len(sums)",
+        (
+            "tests/coordinator/test_coordinator_streaming.py::test_calls_are_bounded_and_one_at_a_time",
+            f"{LANE}::test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take",
+        ),
+    ),
+    Mutant(
+        "sums are waited for for ever",
+        f"{RUNTIME}/coordinator/streaming.py",
+        "async with asyncio.timeout_at(until):",
+        "async with asyncio.timeout_at(None):",
+        (f"{LANE}::test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_take",),
+    ),
+    Mutant(
+        "machines are lent to a trainer that takes nothing",
+        f"{RUNTIME}/coordinator/streaming.py",
+        "return not self._broken and self._trainer.published == self._version",
+        "return True",
+        (f"{LANE}::test_no_machine_is_lent_that_the_trainer_would_take_nothing_from",),
+    ),
+    Mutant(
+        "a new trainer publishes nothing within a round",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "anew = self._trainer.published != version",
+        "anew = False",
+        (f"{LOANS}::test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it",),
+    ),
+    Mutant(
+        "what was computed before counts as speed",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "if units > 0:",
+        "if seconds:",
+        (
+            f"{LOAN_GAIN}::test_nothing_done_tells_nothing_of_a_speed",
+            f"{LANE}::test_a_repetition_tells_nothing_of_a_workers_speed",
+        ),
+    ),
+    Mutant(
+        "a desk that is gone is waited for",
+        f"{RUNTIME}/relay/sums.py",
+        "return bool(self._unwanted) or publisher.link[0] in GIVEN_UP",
+        "return bool(self._unwanted)",
+        (f"{LENT}::test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses",),
+    ),
+    Mutant(
+        "sums go on that nobody wants any more",
+        f"{RUNTIME}/relay/sums.py",
+        "return bool(self._unwanted) or publisher.link[0] in GIVEN_UP",
+        "return publisher.link[0] in GIVEN_UP",
+        (f"{LENT}::test_a_worker_that_is_let_go_of_delivers_nothing_more",),
     ),
     Mutant(
         "a lent machine is launched upon",

@@ -18,7 +18,7 @@ from training_toys import FakePublisher
 
 from rljob_runtime.coordinator.protocols import PeerError, PeerGone
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.sums import Desk
+from rljob_runtime.relay.sums import Desks
 from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
 
 PATIENCE = 120
@@ -29,8 +29,8 @@ RELAY = RelaySettings(chunk_bytes=1024, heartbeat_seconds=2.0, rebuild_timeout_s
 def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int, desk: Path | None) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    make_desk = None if desk is None else lambda: Desk(desk, KEY, RELAY, "127.0.0.1")
-    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size, make_desk=make_desk)
+    make_desks = None if desk is None else lambda: Desks(desk, KEY, RELAY, "127.0.0.1")
+    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size, make_desks=make_desks)
     while (command := pipe.recv()) is not None:
         method, arguments = command
         try:

@@ -62,8 +62,8 @@ def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype,
     plain, streamed = make_learner(model_folder, config), make_learner(model_folder, config)
     gradients = watched(streamed)
     for turn, call in enumerate(in_calls(groups, share, seed=3)):
-        held = streamed.take_early(1, call)
-        assert streamed.take_early(1, call[:1]) == held, turn
+        held, computed = streamed.take_early(1, call)
+        assert (computed > 0, streamed.take_early(1, call[:1])) == (True, (held, 0)), turn
     shuffled = random.Random(1).sample(groups, len(groups))
     report, at_once = streamed.train(1, shuffled), plain.train(1, groups)
     assert largest_error(gradients[0], wanted) <= TOLERANCE[dtype]
@@ -114,7 +114,7 @@ def test_sums_that_do_not_fit_are_not_used(model_folder: Path, aggregation, case
         case "came again with other contents":
             learner.take_early(1, groups[:2])
             groups = [changed(groups[0]), *groups[1:]]
-            assert learner.take_early(1, groups[:1]) == 1
+            assert learner.take_early(1, groups[:1])[0] == 1
         case "of an older step":
             learner.take_early(0, groups[:2])
     report = learner.train(1, groups)
@@ -153,8 +153,11 @@ def rank(model_folder: Path, tmp_path: Path) -> TrainerRank:
 
 def test_a_rank_takes_groups_of_the_next_step_only(rank: TrainerRank) -> None:
     groups = make_groups(1, 3)
-    assert rank.contribute(1, 1, groups[:2]).groups == 2
-    assert rank.contribute(1, 1, groups[:2]).groups == 2
+    report = rank.contribute(1, 1, groups[:2])
+    tokens = sum(len(scored.response.token_ids) for group in groups[:2] for scored in group.responses)
+    assert (report.groups, report.tokens) == (2, tokens)
+    again = rank.contribute(1, 1, groups[:2])
+    assert (again.groups, again.tokens) == (2, 0)
     with pytest.raises(Refused, match="step 0 is done, so 1 is next"):
         rank.contribute(1, 2, groups)
     assert rank.train(1, 1, groups).early_groups == 2

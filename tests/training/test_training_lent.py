@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,12 +24,13 @@ from training_toys import FakePublisher, make_groups
 
 from rljob_api import load
 from rljob_api.status import Member, Role
+from rljob_runtime.coordinator.actors import Places, WorkerPeer, make_worker
 from rljob_runtime.coordinator.loan_protocol import Handover
 from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.slot import Slot
-from rljob_runtime.relay.sums import Courier, Desk
+from rljob_runtime.relay.sums import Courier, Desks
 from rljob_runtime.relay.tensors import describe, gather
 from rljob_runtime.relay.wire import Channel, WireError
 from rljob_runtime.scheduling.trajectory import Group
@@ -58,8 +61,8 @@ class Site:
         self.settings = settings_of(model, volume, gradient_clip=None, **config)
         self.config = self.settings.training
         self.publisher = FakePublisher()
-        self.desk = Desk(memory / "desk", KEY, RELAY, "127.0.0.1")
-        self.trainer = TrainerRank(self.settings, lambda: self.publisher, make_desk=lambda: self.desk)
+        self.desks = Desks(memory / "desk", KEY, RELAY, "127.0.0.1")
+        self.trainer = TrainerRank(self.settings, lambda: self.publisher, make_desks=lambda: self.desks)
         self.trainer.start(1)
         self.segment = SegmentWriter.open(memory / "rollout")
         self.publish(VERSION, 0)
@@ -85,8 +88,12 @@ class Site:
 
         return LentWorker(name, settings, courier)
 
-    def hand_over(self, worker: LentWorker, number: int, term: int = 1, step: int = 1) -> Handover:
-        return worker.hand_over(term, step, number, self.trainer.open_desk(term))
+    def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
+        return self.trainer.open_desks(term, count)
+
+    def hand_over(self, worker: LentWorker) -> Handover:
+        """As the only one."""
+        return worker.hand_over(1, 1, 1, *self.open())
 
     def close(self) -> None:
         self.trainer.close()
@@ -116,17 +123,17 @@ def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path,
     early, lent = shares
     if early:
         site.trainer.contribute(1, 1, groups[:early])
-    held = early
+    held, desks = early, site.open(len(lent))
     for number, count in enumerate(lent, start=1):
         worker, part = site.worker(f"rollout-{number}"), groups[held : held + count]
         for place in range(0, count, 2):
             worker.compute(1, 1, VERSION, part[place : place + 2])
         held += count
-        handover = site.hand_over(worker, number)
+        handover = worker.hand_over(1, 1, number, desks[number - 1])
         assert site.trainer.accept(1, handover, part).groups == held
         # A repetition adds nothing.
         assert site.trainer.accept(1, handover, part).groups == held
-        assert handover.nbytes <= site.desk.bytes_received
+        assert handover.nbytes <= site.desks.bytes_received
     report = site.trainer.train(1, 1, groups)
     assert report.early_groups == held
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE[dtype]
@@ -147,7 +154,7 @@ def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path,
 def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment) -> None:
     groups = make_groups(seed=8, count=5)
     wanted, _ = naive_gradient(site.model, groups, site.config)
-    doomed, other = site.worker("rollout-0"), site.worker("rollout-1")
+    doomed, other, desks = site.worker("rollout-0"), site.worker("rollout-1"), site.open(2)
     doomed.compute(1, 1, VERSION, groups[:2])
     other.compute(1, 1, VERSION, groups[2:3])
     if moment == "while they are sent":
@@ -164,15 +171,15 @@ def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Channel, "send_chunk", breaks)
             with pytest.raises(Refused, match="contribution 1 did not reach"):
-                site.hand_over(doomed, 1)
+                doomed.hand_over(1, 1, 1, desks[0])
         assert len(sent) == 2
     elif moment == "before they are accepted":
-        site.hand_over(doomed, 1)
-    handover = site.hand_over(other, 2)
+        doomed.hand_over(1, 1, 1, desks[0])
+    handover = other.hand_over(1, 1, 2, desks[1])
     assert site.trainer.accept(1, handover, groups[2:3]).groups == 1
-    if moment != "before its sums are sent":
+    if moment == "while they are sent":
         late = dataclasses.replace(handover, number=1, groups=tuple(group.prompt for group in groups[:2]))
-        with pytest.raises(Refused, match="contribution 1 is expected; the desk holds 2"):
+        with pytest.raises(Refused, match="contribution 1 is expected; its desk holds none"):
             site.trainer.accept(1, late, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 1
     assert largest_error(site.gradients[0], wanted) <= 1e-10
@@ -182,7 +189,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     groups, worker = make_groups(seed=9, count=4), site.worker("rollout-0")
     site.trainer.contribute(1, 1, groups[:1])
     worker.compute(1, 1, VERSION, groups[1:3])
-    handover = site.hand_over(worker, 1)
+    handover = site.hand_over(worker)
 
     def refused(match: str, term: int = 1, of: list[Group] = groups[1:3], **changes: object) -> None:
         with pytest.raises(Refused, match=match):
@@ -190,7 +197,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
 
     refused("a contribution to step 3: step 0 is done, so 1 is next", step=3)
     refused(r"computed with version 3 for step 1: version 4 of step 0 was published", version=3)
-    refused("contribution 7 is expected; the desk holds 1", number=7)
+    refused("contribution 7 is expected; its desk holds none", number=7)
     refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=handover.groups[:1])
     refused("has summed", figures=(*handover.figures[:5], handover.figures[5] / 2, handover.figures[6]))
     refused("has summed", figures=(*handover.figures[:6], handover.figures[6] / 2))
@@ -220,16 +227,16 @@ def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:
     worker.compute(1, 1, VERSION, groups[:2])
     next(iter(worker._sums.total.gradients.values())).view(-1)[0] = float("nan")
     with pytest.raises(Refused, match="is not finite"):
-        site.trainer.accept(1, site.hand_over(worker, 1), groups[:2])
+        site.trainer.accept(1, site.hand_over(worker), groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 0
 
 
 def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path: Path) -> None:
     groups, worker = make_groups(seed=9, count=3), site.worker("rollout-0")
     worker.compute(1, 1, VERSION, groups[:2])
-    handover = site.hand_over(worker, 1)
+    handover = site.hand_over(worker)
     site.trainer.accept(1, handover, groups[:2])
-    fresh = TrainerRank(site.settings, FakePublisher, make_desk=lambda: site.desk)
+    fresh = TrainerRank(site.settings, FakePublisher, make_desks=lambda: site.desks)
     fresh.start(1)
     with pytest.raises(Refused, match="version 4 for step 1: none was published"):
         fresh.accept(1, handover, groups[:2])
@@ -254,9 +261,9 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
         await group.publish(1, VERSION, 0, CHAIN)
         await group.contribute(1, 1, groups[:1])
         worker.compute(1, 1, VERSION, groups[1:4])
-        handover = await asyncio.to_thread(worker.hand_over, 1, 1, 1, await group.open_desk(1))
+        handover = await asyncio.to_thread(worker.hand_over, 1, 1, 1, *await group.open_desks(1, 1))
         assert (await group.accept(1, handover, groups[1:4])).groups == 4
-        with pytest.raises(Refused, match="contribution 2 is expected; the desk holds 1"):
+        with pytest.raises(Refused, match="contribution 2 is expected; its desk holds none"):
             await group.accept(1, dataclasses.replace(handover, number=2), groups[1:4])
         found = await group.train(1, 1, groups)
         await group.checkpoint(1, 1)
@@ -268,6 +275,63 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
     assert found.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-6)
     # The moments show a wrong scale, which AdamW hides in the weights.
     assert largest_error(stored(two, 1), stored(alone.settings, 1)) < 1e-5
+
+
+# --- sums that cannot be brought ---
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> None:
+    worker, seconds, began = site.worker("rollout-0"), 40.0, time.monotonic()
+    worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
+    impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
+    worker._courier = Courier(site.memory / "sums", KEY, impatient, torch.float32, seconds)
+    with pytest.raises(Refused, match=r"did not reach 127.0.0.1:\d+: Lost desk"):
+        worker.hand_over(1, 1, 1, RelayMember("desk-1-1", 0, "127.0.0.1", closed_port()))
+    worker._courier = Courier(site.memory / "sums", b"another key of another job", RELAY, torch.float32, seconds)
+    with pytest.raises(Refused, match=r"Refused .*key"):
+        site.hand_over(worker)
+    assert time.monotonic() - began < seconds
+
+
+def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
+    (desk,) = site.open()
+    worker = site.worker("rollout-0")
+    worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
+    impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
+    worker._courier = Courier(site.memory / "sums", KEY, impatient, torch.float32, seconds=40.0)
+    with pytest.raises(Refused, match="not desk-0-1"):
+        worker.hand_over(1, 1, 1, dataclasses.replace(desk, machine="desk-0-1"))
+    with pytest.raises(Refused, match="its desk holds none"):
+        site.desks.read(1)
+
+
+async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> None:
+    worker = site.worker("rollout-0")
+    worker._courier = Courier(site.memory / "sums", KEY, RELAY, torch.float32, seconds=40.0)
+    peer = WorkerPeer(worker)
+    await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
+    nobody = RelayMember("desk-1-1", 0, "127.0.0.1", closed_port())
+    delivery = asyncio.create_task(peer.hand_over(1, 1, 1, nobody))
+    while worker._courier._publisher is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    stale = asyncio.create_task(peer.release(0))
+    await asyncio.wait([delivery], timeout=0.1)
+    assert not delivery.done(), "a coordinator out of office ended it"
+    async with asyncio.timeout(20.0):
+        await peer.release(1)
+    with pytest.raises(StaleTerm):
+        await stale
+    with pytest.raises(Refused, match="not wanted any more"):
+        await delivery
+    # The next loan's are.
+    await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
+    assert (await peer.hand_over(1, 1, 1, *site.open())).groups
+    await peer.close()
 
 
 # --- the worker alone ---
@@ -310,8 +374,6 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     site: Site, memory: Path, model_folder: Path, tmp_path: Path
 ) -> None:
     """As its actor makes it, from the job and the model's files alone."""
-    from rljob_runtime.coordinator.actors import Places, make_worker
-
     job = load(yaml.safe_load((ROOT / "examples" / "addition-rollpacker.yaml").read_text(encoding="utf-8")))
     (tmp_path / "key").write_bytes(KEY)
     member = Member(machine="rollout", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
@@ -324,8 +386,8 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
         await worker.compute(1, 1, 5, groups)
     site.hold(5, {name: tensor.float() for name, tensor in site.publisher.weights.items()})
     assert (await worker.compute(1, 1, 5, groups)).groups == 2
-    handover = await worker.hand_over(1, 1, 1, site.desk.open())
-    sums = site.desk.read(1)
+    handover = await worker.hand_over(1, 1, 1, *site.desks.open(1, 1))
+    sums = site.desks.read(1)
     assert {tensor.dtype for tensor in sums.values()} == {torch.float32}
     assert handover.nbytes >= sum(tensor.nbytes for tensor in sums.values())
     await worker.release(1)
@@ -344,7 +406,7 @@ def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:
     site.trainer.contribute(1, 1, groups[:2])
     own = site.trainer._started.learner._early.total.sums
     worker.compute(1, 1, VERSION, groups[2:])
-    site.trainer.accept(1, site.hand_over(worker, 1), groups[2:])
+    site.trainer.accept(1, site.hand_over(worker), groups[2:])
     monkeypatch.setattr(
         "rljob_runtime.training.learner.normalise",
         lambda total, aggregation: normalise(dataclasses.replace(total, sums=own), aggregation),

@@ -107,7 +107,7 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
     from rljob_runtime.relay.push import Publisher
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
-    from rljob_runtime.relay.sums import Desk
+    from rljob_runtime.relay.sums import Desks
     from rljob_runtime.training.local_rank import LocalRank
     from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
 
@@ -125,8 +125,8 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
             incarnation=member.incarnation,
         )
 
-    def desk() -> Desk:
-        return Desk(
+    def desks() -> Desks:
+        return Desks(
             places.shared_memory / f"{member.machine}-desk",
             read_key(places.relay_key),
             RelaySettings.of(job.spec.relay),
@@ -134,7 +134,7 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
             incarnation=member.incarnation,
         )
 
-    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_desk=desk), places.host))
+    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_desks=desks), places.host))
 
 
 def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[str, bytes]) -> Any:
@@ -147,7 +147,6 @@ def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[st
     from rljob_runtime.rollout.factory import write_model_files
     from rljob_runtime.training.config import TrainingConfig
     from rljob_runtime.training.lent import LentSettings, LentWorker
-    from rljob_runtime.training.local_rank import LocalRank
 
     # It has the machine to itself: what generated there goes on elsewhere.
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -168,11 +167,11 @@ def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[st
             incarnation=member.incarnation,
         )
 
-    return RankPeer(LocalRank(LentWorker(member.machine, settings, courier)))
+    return WorkerPeer(LentWorker(member.machine, settings, courier))
 
 
 class RankPeer:
-    """A rank, or a gradient worker, in its thread, its methods as coroutines."""
+    """A rank in its thread, its methods as coroutines."""
 
     def __init__(self, rank: Any) -> None:
         self._rank = rank
@@ -182,6 +181,21 @@ class RankPeer:
 
     def __getattr__(self, method: str) -> Any:
         return functools.partial(self._rank.call, method)
+
+
+class WorkerPeer(RankPeer):
+    """A gradient worker in its thread. To let go of a loan does not wait for a delivery."""
+
+    def __init__(self, worker: Any) -> None:
+        from rljob_runtime.training.local_rank import LocalRank
+
+        super().__init__(LocalRank(worker))
+        self._worker = worker
+
+    async def release(self, term: int) -> None:
+        """See `loan_protocol.GradientWorker.release`."""
+        with self._worker.letting_go(term):
+            await self._rank.call("release", term)
 
 
 def _ranks_here(job: RLJob) -> int:

@@ -313,7 +313,7 @@ class Coordinator:
         one."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
-        most = self._settings.stream_groups if opened.chosen.plan.stream else 0
+        most = self._settings.stream_tokens if opened.chosen.plan.stream else 0
         streaming = Streaming(self._trainer, self._term, plan.step, plan.version, most, measured)
         lender = Lender(self._settings.lending, self._fleet, streaming, measured, plan.step)
         generation = self._generation = Generation(
@@ -377,7 +377,9 @@ class Coordinator:
 
     async def _bring(self, version: int, step: int) -> None:
         try:
-            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain))
+            # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
+            anew = self._trainer.published != version
+            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
         except Refused as error:
             raise TrainerLost(f"version {version} was not published: {error}") from error
         self._reporter.update(weight_version=version)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
 
 from rljob_api.status import Member, RelayTopology, Suspect
 from rljob_runtime.coordinator.layouts import Layouts
@@ -30,6 +31,9 @@ from rljob_runtime.coordinator.trainer_seat import TrainerLost
 from rljob_runtime.scheduling.chain import ChainOrder, revise
 
 log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 1.0
+"""For what goes on aside when the fleet is closed."""
 
 Ship = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
@@ -52,6 +56,7 @@ class Fleet:
         self._ship: Ship | None = None
         self._arrival = asyncio.Event()
         self._suspects: dict[str, Suspect] = {}
+        self._aside: set[asyncio.Task[None]] = set()
         self.layouts = Layouts(term, settings.tensor_parallel, reporter)
         self.on_change: Callable[[], None] = lambda: None
         self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
@@ -142,11 +147,19 @@ class Fleet:
 
     async def aclose(self) -> None:
         """Stop keeping; the actors live on for the next coordinator."""
-        tasks = [task for _, task in self._keepers.values()]
+        if self._aside:
+            await asyncio.wait(self._aside, timeout=FAREWELL_SECONDS)
+        tasks = [*(task for _, task in self._keepers.values()), *self._aside]
         self._keepers.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nobody waits for this; it ends with the fleet at the latest."""
+        task = asyncio.create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     def lose(self, name: str, reason: str, detail: object = "") -> None:
         """A seated machine failed a call. Its keeper starts over; the operator hears of it at once."""
@@ -280,10 +293,11 @@ class Fleet:
 
     # --- weights ---
 
-    async def bring(self, version: int, ship: Ship) -> None:
+    async def bring(self, version: int, ship: Ship, anew: bool = False) -> None:
         """Every machine that was seated in time holds `version` in its relay and its replicas when this returns;
         machines that cannot are lost on the way, and one that sits down in the middle is fed afterwards (`receive`).
-        Raises what `ship` raises. Gives up when the weights are forgotten meanwhile."""
+        `anew`: it is shipped even if the master holds it. Raises what `ship` raises. Gives up when the weights are
+        forgotten meanwhile."""
         async with self._bringing:
             if self.version is not None and version < self.version:
                 return
@@ -293,8 +307,9 @@ class Fleet:
                 chain, chained = await self._rechain()
                 if not self._all_seated(chained):
                     continue
-                if chained[0].whole != version:
+                if anew or chained[0].whole != version:
                     await ship(version, chain)
+                    anew = False
                 if await self._all_whole(chained, version):
                     break
             await asyncio.gather(*(self._load(machine, version) for machine in chained if self._seated(machine)))

@@ -40,7 +40,7 @@ class Bounds:
     train: float = 7200.0
     """An update, a copy of the weights, a checkpoint: the trainer does one thing at a time."""
     gradients: float = 300.0
-    """A lent machine computes a bounded number of groups, or brings its sums to the trainer."""
+    """A lent machine computes a bounded number of tokens, or brings its sums to the trainer; or ends what it does."""
     join: float = 20.0
     """Until a machine that is a member shows up as a node."""
 
@@ -102,7 +102,8 @@ class HostedWorker:
         return handover
 
     async def release(self, term: int) -> None:
-        await self._wire.call(self._bounds.command, "release", term)
+        # It waits for the call in hand.
+        await self._wire.call(self._bounds.gradients, "release", term)
 
 
 class HostedRelay:
@@ -136,9 +137,9 @@ class HostedTrainer:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "contribute", term, step, tuple(groups))
         return report
 
-    async def open_desk(self, term: int) -> RelayMember:
-        desk: RelayMember = await self._ranks.call(self._bounds.command, "open_desk", term)
-        return desk
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        desks: tuple[RelayMember, ...] = await self._ranks.call(self._bounds.command, "open_desks", term, count)
+        return desks
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, handover, tuple(groups))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rljob_runtime.coordinator.loan_protocol import GradientWorker, Handover
 from rljob_runtime.coordinator.machines import Machine
@@ -14,12 +14,27 @@ from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.trajectory import Group
 
 T = TypeVar("T")
-Lose = Callable[[Machine, str, object], None]
-"""`Fleet.lose_this`."""
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Whose machines they are: `fleet.Fleet`."""
+
+    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+        """A call to it failed."""
+        ...
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nobody waits for this."""
+        ...
 
 
 GIVEN_UP_FACTOR = 10.0
-"""A call that was given up counts as so many times longer than it was waited for."""
+"""A call that failed, or that was not waited for any longer, counts as so many times longer than it was waited for."""
+
+
+class Left(PeerGone):
+    """The machine left the fleet for a reason of its own while its worker was asked."""
 
 
 def tokens_of(groups: Iterable[Group]) -> int:
@@ -28,17 +43,16 @@ def tokens_of(groups: Iterable[Group]) -> int:
 
 
 class Lane:
-    """The worker of one machine, for one step. A call ends with `PeerGone` when the machine leaves the fleet."""
+    """The worker of one machine, for one step. A call ends with `Left` when the machine leaves the fleet."""
 
-    def __init__(self, machine: Machine, lose: Lose, term: int, step: int, version: int, measured: Measured) -> None:
+    def __init__(self, machine: Machine, owner: Owner, term: int, step: int, version: int, measured: Measured) -> None:
         assert machine.worker is not None, "only machines with a worker are lent"
         self.name = machine.name
         self.task: asyncio.Task[None] | None = None
         """What it does now."""
-        self._farewell: asyncio.Task[None] | None = None
         self._worker: GradientWorker = machine.worker
         self._machine = machine
-        self._lose = lose
+        self._owner = owner
         self._term = term
         self._step = step
         self._version = version
@@ -50,6 +64,7 @@ class Lane:
         self._groups: list[Group] = []
         """Given to it, summed or under way."""
         self._summed = 0
+        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def usable(self) -> bool:
@@ -66,18 +81,43 @@ class Lane:
         """The groups that its sums are of."""
         return tuple(self._groups[: self._summed])
 
+    def watch(self, on_leave: Callable[[], None]) -> None:
+        """Call this when the machine leaves the fleet, whatever its worker does then."""
+
+        async def wait() -> None:
+            await self._machine.gone.wait()
+            on_leave()
+
+        self._watcher = asyncio.create_task(wait(), name=f"lane-{self.name}")
+
     async def compute(self, groups: tuple[Group, ...]) -> None:
         """Have it sum these too. Raises the protocol's errors; what it holds is of no use then."""
         self._groups += groups
         if not self._begun:
             # What an earlier loan of this step left there is nobody's any more.
-            await self._call(self._worker.release(self._term))
             self._begun = True
+            await self._call(self._worker.release(self._term))
         self._asked = asyncio.get_running_loop().time(), tokens_of(groups)
-        report = await self._call(self._worker.compute(self._term, self._step, self._version, groups))
+        try:
+            report = await self._call(self._worker.compute(self._term, self._step, self._version, groups))
+        except Left:
+            raise
+        except PeerError:
+            self.note_slow()
+            raise
         self._asked = None
         self._measured.lent.note(report.tokens, report.seconds)
         self._summed = len(self._groups)
+
+    def note_slow(self) -> None:
+        """It failed, or it is not waited for any longer. How long it would have taken is unknown; that it is worth a
+        loan must not be believed again soon."""
+        if self._asked is not None:
+            since, tokens = self._asked
+            waited = asyncio.get_running_loop().time() - since
+            # One that failed at once was not quick either.
+            usual = tokens * (self._measured.lent_token or 0.0)
+            self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
 
     async def hand_over(self, number: int, desk: RelayMember) -> Handover:
         """Its sums lie at the trainer's desk. Raises `Refused` when they are of other groups than were asked for."""
@@ -87,33 +127,30 @@ class Lane:
         return handover
 
     def give_up(self) -> list[Group]:
-        """Lent no more: its groups are others' to compute. It is told, but nobody waits until it has heard."""
-        if not self._given_up:
-            self._given_up = True
-            if self._asked is not None:
-                # How long it would have taken is unknown; that it is worth a loan must not be believed again soon.
-                since, tokens = self._asked
-                waited = asyncio.get_running_loop().time() - since
-                # One that failed at once was not quick either.
-                usual = tokens * (self._measured.lent_token or 0.0)
-                self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
-            self._farewell = asyncio.create_task(self._release(), name=f"release-{self.name}")
+        """Lent no more: its groups are others' to compute."""
+        self._part()
         groups, self._groups, self._summed = self._groups, [], 0
         return groups
 
     async def close(self) -> None:
-        """The loan is over. A worker that is in the middle of something forgets it when it is lent again."""
-        if self.usable and (self.task is None or self.task.done()):
-            await self._release()
-        tasks = [task for task in (self.task, self._farewell) if task is not None]
+        """The loan is over. Nobody waits until the worker has heard: it may be in the middle of something."""
+        self._part()
+        tasks = [task for task in (self.task, self._watcher) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _part(self) -> None:
+        """Have it forget what it was lent for, once."""
+        if self._begun and self.usable:
+            self._owner.aside(self._release())
+        self._given_up = True
+
     async def _release(self) -> None:
-        if self._begun:
-            with contextlib.suppress(PeerError):
-                await self._worker.release(self._term)
+        try:
+            await self._worker.release(self._term)
+        except PeerError as error:
+            log.info("%s was not told that it is lent no more: %s", self.name, error)
 
     async def _call(self, method: Coroutine[Any, Any, T]) -> T:
         call, gone = asyncio.ensure_future(method), asyncio.ensure_future(self._machine.gone.wait())
@@ -121,9 +158,11 @@ class Lane:
             await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
                 return call.result()
-            raise PeerGone(f"{self.name} left while its worker was asked")
+            raise Left(f"{self.name} left while its worker was asked")
+        except Left:
+            raise
         except (PeerGone, PeerTimeout) as error:
-            self._lose(self._machine, "WorkerLost", error)
+            self._owner.lose_this(self._machine, "WorkerLost", error)
             raise
         finally:
             for task in (call, gone):

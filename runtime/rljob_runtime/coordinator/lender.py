@@ -38,7 +38,7 @@ class Lender:
         if self._lending is None or not self._lending.due(done, total):
             return ()
         machines = {machine.name: machine for machine in self._fleet.loaded()}
-        if any(machine.worker is None for machine in machines.values()):
+        if any(machine.worker is None for machine in machines.values()) or not self._streaming.takes_sums:
             return ()
         ahead = outlook(self._streaming.computed_tokens)
         decision = self._lending.look(
@@ -53,9 +53,7 @@ class Lender:
         log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
         if decision.verdict is Verdict.LENT:
             # One may have left since it was looked at.
-            self._streaming.lend(
-                [machines[name] for name in decision.machines if name in machines], self._fleet.lose_this
-            )
+            self._streaming.lend([machines[name] for name in decision.machines if name in machines], self._fleet)
         return decision.machines
 
     def recall(self) -> None:

@@ -248,11 +248,13 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class ContributeReport:
-    """`groups`: how many groups of the step are in now, 0 when the step is done. `seconds`: what this call computed."""
+    """`groups`: how many groups of the step are in now, 0 when the step is done. `tokens`: loss tokens that this call
+    computed, in `seconds`; what was in already is not computed again."""
 
     step: int
     groups: int
     seconds: float
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -277,8 +279,9 @@ class Trainer(Protocol):
         last nor the next, or a step has several updates."""
         ...
 
-    async def open_desk(self, term: int) -> RelayMember:
-        """Where lent machines bring the sums of the next step; empty, and open until its update."""
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        """Where so many lent machines bring the sums of the next step, each its own, as contribution 1, 2, …; empty,
+        and open until its update."""
         ...
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:

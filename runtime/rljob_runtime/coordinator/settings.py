@@ -16,8 +16,9 @@ from rljob_runtime.scheduling.rounds import Rules, Shape
 from rljob_runtime.scheduling.tail_batching import Factors, times
 from rljob_runtime.scheduling.what_if import FIRST_RESPONSES
 
-STREAM_GROUPS = 16
-"""Enough to fill rows on every rank, few enough that another command to the trainer does not wait long."""
+STREAM_TOKENS = 1 << 16
+"""Enough to fill rows on every rank, few enough that another command to the trainer does not wait long. Once its speed
+was measured, a call is shorter where that is slow."""
 
 
 def lending_rules(job: RLJob) -> LendingRules | None:
@@ -62,8 +63,9 @@ class Settings:
     """Responses that must have been seen before rounds are predicted."""
     max_prompt_factor: float | None = None
     """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
-    stream_groups: int = STREAM_GROUPS
-    """Finished groups that go to the trainer in one call while others still generate, where a plan streams."""
+    stream_tokens: int = STREAM_TOKENS
+    """Most loss tokens that go to the trainer in one call while others still generate, where a plan streams; a group at
+    least."""
     lending: LendingRules | None = None
     """When rollout machines are lent to training; None: never."""
     missed_beats: int = 3

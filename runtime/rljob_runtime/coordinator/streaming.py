@@ -1,7 +1,7 @@
 """Stream training, the coordinator's side: finished groups go to the trainer, and to workers on lent machines, while
-others still generate (RollPacker, section 4.4). Each has one call under way at a time, of a bounded number of groups,
-so that whatever else the trainer is asked (weights for a newcomer, a checkpoint before a suspension) never waits long.
-Generation never waits for a call.
+others still generate (RollPacker, section 4.4). Each has one call under way at a time, of a bounded number of tokens,
+so that whatever else it is asked (weights for a newcomer, a checkpoint before a suspension, the end of a loan) never
+waits long. Generation never waits for a call.
 
 Nothing depends on it: what did not come early is computed by the update, and a trainer that fails a call is found lost
 by the update. A worker's sums count whole or not at all: when it fails, all its groups go back to those who are left.
@@ -13,9 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
-from rljob_runtime.coordinator.lane import Lane, Lose, tokens_of
+from rljob_runtime.coordinator.lane import Lane, Owner, tokens_of
 from rljob_runtime.coordinator.machines import Machine
 from rljob_runtime.coordinator.protocols import ContributeReport, PeerError, Refused, RelayMember, Trainer
 from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
@@ -23,6 +25,9 @@ from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.trajectory import Group
 
 log = logging.getLogger(__name__)
+
+CALL_SECONDS = 10.0
+"""How long a call is to take, by the speed that was measured."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Streamed:
 
 
 class Streaming:
-    """The stream of one round, of the weights `version`. `most`: groups in a call; 0 hands nothing over. What it
-    measures goes to `measured`."""
+    """The stream of one round, of the weights `version`. `most`: loss tokens in a call, but a group at least; 0 hands
+    nothing over. What it measures goes to `measured`."""
 
     def __init__(self, trainer: TrainerSeat, term: int, step: int, version: int, most: int, measured: Measured) -> None:
         self._trainer = trainer
@@ -50,6 +55,8 @@ class Streaming:
         self._call: asyncio.Task[None] | None = None
         self._lanes: list[Lane] = []
         self._broken = False
+        self._collecting = False
+        self._accepting = asyncio.Lock()
         self._busy: list[tuple[float, float]] = []
         self._worker_groups = 0
         self.computed_tokens = 0
@@ -65,14 +72,22 @@ class Streaming:
     # --- lent machines ---
 
     @property
+    def takes_sums(self) -> bool:
+        """Whether the trainer would take what a machine sums: it counts only what was computed with weights that it
+        has published itself."""
+        return not self._broken and self._trainer.published == self._version
+
+    @property
     def lent(self) -> frozenset[str]:
         """Machines that compute gradients now, and generate nothing."""
         return frozenset(lane.name for lane in self._lanes if lane.usable)
 
-    def lend(self, machines: Iterable[Machine], lose: Lose) -> None:
-        """These work beside the trainer from now on. `lose` is told of one whose worker does not answer."""
+    def lend(self, machines: Iterable[Machine], owner: Owner) -> None:
+        """These work beside the trainer from now on. `owner` is told of one whose worker does not answer."""
         for machine in machines:
-            self._lanes.append(Lane(machine, lose, self._term, self._step, self._version, self._measured))
+            lane = Lane(machine, owner, self._term, self._step, self._version, self._measured)
+            lane.watch(partial(self._give_up, lane, "its machine left"))
+            self._lanes.append(lane)
         self._set_going()
 
     def recall(self) -> None:
@@ -90,22 +105,27 @@ class Streaming:
         while running := [task for task in self._tasks() if not task.done()]:
             done, _ = await asyncio.wait(running, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
             if not done:
+                for lane in self._lanes:
+                    lane.note_slow()
                 self._call_back("it takes much longer than the trainer would")
             self._set_going()
-        for task in self._tasks():
-            if not task.cancelled():
-                task.result()
+        self._check_tasks()
         await self._collect()
+        self._check_tasks()
         overlap = sum(min(end, ended) - began for began, end in self._busy if began < ended)
         return Streamed(overlap, len(self._lanes), self._worker_groups)
 
     def _patience(self) -> float | None:
-        """Seconds that workers are waited for when the trainer has nothing to do: twice as long as it would take itself
-        for all that they were given."""
-        each = self._measured.training.seconds
-        if each is None or (self._call is not None and not self._call.done()):
+        """Seconds that workers are waited for when the trainer has nothing to do."""
+        if self._call is not None and not self._call.done():
             return None
-        return 1.0 + 2 * each * sum(tokens_of(lane.given) for lane in self._lanes)
+        return self._alone()
+
+    def _alone(self) -> float | None:
+        """Twice the seconds that the trainer would take for all that workers were given, and a bit; None where it was
+        not measured."""
+        each = self._measured.training.seconds
+        return None if each is None else 1.0 + 2 * each * sum(tokens_of(lane.given) for lane in self._lanes)
 
     async def close(self) -> None:
         """Wait for nothing any more. What others were asked for, they may still do."""
@@ -119,9 +139,15 @@ class Streaming:
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._call, *(lane.task for lane in self._lanes)) if task is not None]
 
+    def _check_tasks(self) -> None:
+        """Raise what is wrong with one that ended."""
+        for task in self._tasks():
+            if task.done() and not task.cancelled():
+                task.result()
+
     def _set_going(self) -> None:
         """Everybody who is free and has something to do."""
-        if self._broken:
+        if self._broken or self._collecting:
             return
         if self._waiting and (self._call is None or self._call.done()):
             self._call = asyncio.create_task(self._hand_over(), name=f"stream-{self._step}")
@@ -129,15 +155,18 @@ class Streaming:
             if self._waiting and lane.usable and (lane.task is None or lane.task.done()):
                 lane.task = asyncio.create_task(self._work(lane), name=f"stream-{self._step}-{lane.name}")
 
-    def _take(self) -> tuple[Group, ...]:
-        """What the next call computes: a fair share, so that the last calls end together."""
-        hands = 1 + len(self.lent)
-        most = min(self._most, -(-len(self._waiting) // hands))
-        groups, self._waiting = tuple(self._waiting[:most]), self._waiting[most:]
+    def _take(self, each: float | None) -> tuple[Group, ...]:
+        """What the next call computes at `each` seconds a token: a fair share, so that the last calls end together."""
+        sums = list(accumulate(tokens_of([group]) for group in self._waiting))
+        if not sums:
+            return ()
+        most = min(self._most, -(-sums[-1] // (1 + len(self.lent))), CALL_SECONDS / each if each else self._most)
+        count = max(1, sum(tokens <= most for tokens in sums))
+        groups, self._waiting = tuple(self._waiting[:count]), self._waiting[count:]
         return groups
 
     async def _hand_over(self) -> None:
-        while groups := self._take():
+        while groups := self._take(self._measured.training.seconds):
             began = asyncio.get_running_loop().time()
             try:
                 report = await self._trainer.call(self._contribute(groups))
@@ -145,15 +174,17 @@ class Streaming:
                 self._break(error)
                 return
             self._busy.append((began, asyncio.get_running_loop().time()))
-            self._measured.training.note(tokens_of(groups), report.seconds)
+            self._measured.training.note(report.tokens, report.seconds)
             self.computed_tokens += tokens_of(groups)
 
     async def _work(self, lane: Lane) -> None:
-        while lane.usable and (groups := self._take()):
+        while lane.usable and (groups := self._take(self._measured.lent_token)):
             try:
                 await lane.compute(groups)
             except PeerError as error:
                 self._give_up(lane, error)
+                return
+            if not lane.usable:
                 return
             self.computed_tokens += tokens_of(groups)
 
@@ -166,7 +197,6 @@ class Streaming:
             if lane.task is not None:
                 lane.task.cancel()
             self._give_up(lane, reason)
-        self._set_going()
 
     def _break(self, error: Exception) -> None:
         """The trainer takes no more: whatever anybody has summed is of no use."""
@@ -177,35 +207,48 @@ class Streaming:
 
     def _give_up(self, lane: Lane, reason: object) -> None:
         """Its groups are computed by others."""
-        if lane.usable:
+        if lane.given:
             log.warning("round %d: %s computes no more gradients: %s", self._step, lane.name, reason)
         self.computed_tokens -= tokens_of(lane.summed)
         self._waiting += lane.give_up()
+        self._set_going()
 
     # --- collecting ---
 
     async def _collect(self) -> None:
-        """Bring the workers' sums to the trainer, one after the other: its desk holds one at a time."""
+        """Bring the workers' sums to the trainer, all at the same time, for no longer than it would take without
+        them."""
         lanes = [lane for lane in self._lanes if lane.usable and lane.summed]
         if self._broken or not lanes:
             return
-        loop = asyncio.get_running_loop()
+        self._collecting = True
+        loop, bearable = asyncio.get_running_loop(), self._alone()
+        began = loop.time()
         try:
-            desk = await self._trainer.call(lambda trainer: trainer.open_desk(self._term))
-            for number, lane in enumerate(lanes, start=1):
-                began = loop.time()
-                if await self._bring(lane, number, desk):
-                    self._worker_groups += len(lane.summed)
-                    self._measured.handover.note(1, loop.time() - began)
+            desks = await self._trainer.call(lambda trainer: trainer.open_desks(self._term, len(lanes)))
         except (TrainerLost, Refused) as error:
             self._break(error)
+            return
+        until = None if bearable is None else began + bearable
+        for number, (lane, desk) in enumerate(zip(lanes, desks, strict=True), start=1):
+            bringing = self._bring(lane, number, desk, until)
+            lane.task = asyncio.create_task(bringing, name=f"bring-{self._step}-{lane.name}")
+        await asyncio.wait([lane.task for lane in lanes if lane.task is not None])
+        if not self._broken:
+            self._measured.handover.note(len(lanes), loop.time() - began)
 
-    async def _bring(self, lane: Lane, number: int, desk: RelayMember) -> bool:
-        """One worker's contribution, whole. False when it did not come, or the trainer did not want it."""
+    async def _bring(self, lane: Lane, number: int, desk: RelayMember, until: float | None) -> None:
+        """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""
+        groups = lane.summed
         try:
-            handover = await lane.hand_over(number, desk)
-            await self._trainer.call(lambda trainer: trainer.accept(self._term, handover, lane.summed))
-        except PeerError as error:
-            log.warning("round %d: what %s has summed is computed again: %s", self._step, lane.name, error)
-            return False
-        return True
+            async with asyncio.timeout_at(until):
+                handover = await lane.hand_over(number, desk)
+            async with self._accepting:
+                await self._trainer.call(lambda trainer: trainer.accept(self._term, handover, groups))
+        except TrainerLost as error:
+            self._break(error)
+        except (PeerError, TimeoutError) as error:
+            reason = str(error) or "they did not come in the time that the trainer takes for them"
+            log.warning("round %d: what %s has summed is computed again: %s", self._step, lane.name, reason)
+        else:
+            self._worker_groups += len(groups)

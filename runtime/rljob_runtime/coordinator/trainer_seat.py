@@ -14,7 +14,6 @@ from rljob_runtime.coordinator.protocols import (
     PeerError,
     PeerGone,
     PeerTimeout,
-    PublishReport,
     Refused,
     StaleTerm,
     Trainer,
@@ -46,7 +45,8 @@ class TrainerSeat:
         self._members: tuple[Member, ...] = ()
         self._changed = asyncio.Event()
         self._trainer: Trainer | None = None
-        self.last_publish: PublishReport | None = None
+        self.published: int | None = None
+        """The version that this trainer published last; None before it has published any."""
 
     def follow(self, members: Sequence[Member]) -> None:
         """These are the trainer's pods now."""
@@ -104,14 +104,17 @@ class TrainerSeat:
 
     async def ship(self, version: int, step: int, chain: Chain) -> None:
         """Have the trainer publish the weights after `step` to this chain (`Fleet.bring` asks for it)."""
-        self.last_publish = await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
+        trainer = self._trainer
+        await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
+        if trainer is self._trainer:
+            self.published = version
 
     async def _lose(self, trainer: Trainer, reason: object) -> None:
         """Let go of it, once: a call that fails late must not end the one that was started since."""
         if trainer is not self._trainer:
             return
         log.warning("trainer lost: %s", reason)
-        self._trainer = None
+        self._trainer = self.published = None
         self._reporter.event(stage="Starting")
         await asyncio.gather(*(self._binding.release(member) for member in self._members))
 

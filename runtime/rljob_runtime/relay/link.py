@@ -178,6 +178,7 @@ class Link:
         self.phase, self.detail = phase, detail
         if detail:
             log.warning("%s: successor %s: %s", self._identity.machine, phase, detail)
+            self._shelf.wake()
         offered = self._shelf.on_offer()
 
         def stirred() -> bool:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,9 +101,19 @@ class Publisher:
             self._copied = None
             raise
 
-    def wait_delivered(self, version: int, timeout: float) -> bool:
-        """Wait until the master is known to hold `version`, or a newer one, whole; False after `timeout` seconds."""
-        return self._shelf.wait(lambda: (self._link.delivered or -1) >= version, timeout)
+    def wait_delivered(self, version: int, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the master is known to hold `version`, or a newer one, whole; False after `timeout` seconds, or
+        when `unless` holds. That is looked at when the link's phase changes and at every `wake`."""
+
+        def delivered() -> bool:
+            return (self._link.delivered or -1) >= version
+
+        self._shelf.wait(lambda: delivered() or unless(), timeout)
+        return delivered()
+
+    def wake(self) -> None:
+        """Have those who wait look again."""
+        self._shelf.wake()
 
     @property
     def link(self) -> tuple[LinkPhase, str]:

@@ -1,13 +1,14 @@
-"""Gradient sums on their way from a lent machine to the trainer: the relay's transport, with the trainer at its end.
+"""Gradient sums on their way from lent machines to the trainer: the relay's transport, with the trainer at its end.
 
 A contribution is one version of a segment of its own: chunks with checksums, resumed after a broken connection,
-authenticated by the job's key, and committed whole or not at all. The desk is a relay that nobody succeeds. Every
-delivery is a chain of one member whose number is the contribution's, so what is delivered late, by a worker or a
-coordinator that was replaced, is refused (`fence`).
+authenticated by the job's key, and committed whole or not at all. A desk is a relay that nobody succeeds. Every
+delivery is a chain of one member whose number is the contribution's; a desk's name has the step in it, so what is
+delivered late, by a worker or a coordinator that was replaced, is refused (`fence`, `wire.Identity`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 
 from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember
+from rljob_runtime.relay.link import LinkPhase
 from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import NoVersion, Segment
@@ -22,53 +24,60 @@ from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import SegmentError
 from rljob_runtime.relay.tensors import views
 
-DESK = "desk"
 
-
-class Desk:
-    """Where contributions come in, one after the other, in rising numbers; of no use to anybody before it is open."""
+class Desks:
+    """Where contributions come in, each at its own desk; of no use to anybody before they are open."""
 
     def __init__(self, folder: Path, key: bytes, settings: RelaySettings, host: str, incarnation: int = 0) -> None:
         self._folder = folder
         self._incarnation = incarnation
-        self._make = lambda: Relay(DESK, incarnation, folder, key, settings, host)
-        self._relay: Relay | None = None
+        self._make = lambda name, folder: Relay(name, incarnation, folder, key, settings, host)
+        self._relays: list[Relay] = []
 
-    def open(self) -> RelayMember:
-        """Where it listens, from now until `close`. Raises `Refused` when it cannot."""
-        if self._relay is None:
-            try:
-                self._relay = self._make()
-            except (OSError, SegmentError) as error:
-                raise Refused(f"no desk for contributions: {error}") from error
-        host, port = self._relay.address
-        return RelayMember(DESK, self._incarnation, host, port)
+    def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
+        """Where they listen for contributions 1 to `count` to this step, from now until `close`; those before are
+        closed. Raises `Refused` when they cannot."""
+        self.close()
+        try:
+            for number in range(1, count + 1):
+                self._relays.append(self._make(f"desk-{step}-{number}", self._of(number)))
+        except (OSError, SegmentError) as error:
+            self.close()
+            raise Refused(f"no desks for {count} contributions: {error}") from error
+        return tuple(RelayMember(relay.machine, self._incarnation, *relay.address) for relay in self._relays)
 
     @property
     def bytes_received(self) -> int:
-        """By the open desk."""
-        return self._relay.counters.bytes_received if self._relay is not None else 0
+        """By the open desks."""
+        return sum(relay.counters.bytes_received for relay in self._relays)
 
     def read(self, number: int) -> dict[str, torch.Tensor]:
         """The tensors of a contribution that lies here whole, sharing the memory it came in. Raises `Refused` when
         another one does, or none."""
         try:
-            manifest, buffer = Segment.open(self._folder).current()
+            manifest, buffer = Segment.open(self._of(number)).current()
         except NoVersion as error:
-            raise Refused(f"contribution {number} is expected; the desk holds none") from error
+            raise Refused(f"contribution {number} is expected; its desk holds none") from error
         if manifest.version != number:
-            raise Refused(f"contribution {number} is expected; the desk holds {manifest.version}")
+            raise Refused(f"contribution {number} is expected; its desk holds {manifest.version}")
         return dict(views(manifest, buffer))
 
     def close(self) -> None:
         """Stop listening and give the memory back. Idempotent."""
-        if self._relay is not None:
-            self._relay.close()
-            self._relay = None
+        for relay in self._relays:
+            relay.close()
+        self._relays = []
+
+    def _of(self, number: int) -> Path:
+        return self._folder.with_name(f"{self._folder.name}-{number}")
+
+
+GIVEN_UP = (LinkPhase.LOST, LinkPhase.REFUSED)
+"""A link in one of these tries no more by itself."""
 
 
 class Courier:
-    """Brings contributions from a lent machine to the desk. `seconds` bounds a delivery."""
+    """Brings contributions from a lent machine to the trainer. `seconds` bounds a delivery."""
 
     def __init__(
         self,
@@ -81,23 +90,50 @@ class Courier:
     ) -> None:
         self._seconds = seconds
         self._make = lambda: Publisher(folder, key, settings, dtype, incarnation)
+        self._publisher: Publisher | None = None
+        self._unwanted = 0
+        self._lock = threading.Lock()
 
     def deliver(self, term: int, number: int, tensors: Mapping[str, torch.Tensor], desk: RelayMember) -> int:
-        """Bring `tensors` to the desk as `number`; their bytes, when they lie there whole. Raises `Refused`."""
-        with self._publisher() as publisher:
+        """Bring `tensors` to the desk as `number`; their bytes, when they lie there whole. Raises `Refused`, at once
+        when the desk is lost, refuses, or nobody wants them any more."""
+        with self._publishing() as publisher:
             nbytes = publisher.publish(number, tensors).nbytes
             publisher.settle()
             publisher.ship(term, Chain(number, 0, (desk,)))
-            if not publisher.wait_delivered(number, self._seconds):
+            if not publisher.wait_delivered(number, self._seconds, unless=lambda: self._ends(publisher)):
                 where, link = f"{desk.host}:{desk.port}", " ".join(publisher.link)
-                raise Refused(f"contribution {number} did not reach {where} in {self._seconds:g} s: {link}")
+                why = "they are not wanted any more" if self._unwanted else link
+                raise Refused(f"contribution {number} did not reach {where}: {why}")
             return nbytes
 
     @contextmanager
-    def _publisher(self) -> Iterator[Publisher]:
+    def unwanted(self) -> Iterator[None]:
+        """Nothing is delivered meanwhile, and a delivery under way ends. From any thread."""
+        with self._lock:
+            self._unwanted += 1
+            publisher = self._publisher
+        if publisher is not None:
+            publisher.wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._unwanted -= 1
+
+    def _ends(self, publisher: Publisher) -> bool:
+        return bool(self._unwanted) or publisher.link[0] in GIVEN_UP
+
+    @contextmanager
+    def _publishing(self) -> Iterator[Publisher]:
         """One for each delivery: its memory is as large as a gradient."""
         try:
             with self._make() as publisher:
-                yield publisher
+                self._publisher = publisher
+                try:
+                    yield publisher
+                finally:
+                    with self._lock:
+                        self._publisher = None
         except (OSError, SegmentError) as error:
             raise Refused(f"the sums cannot be sent: {error}") from error

@@ -71,21 +71,23 @@ class Early:
     groups: tuple[Group, ...]
 
 
-class Desk:
-    """Where lent machines bring their sums: the newest contribution, and the weights that it was computed with."""
+class Desks:
+    """Where lent machines bring their sums: what lies there by number, as the content of the weights that it was
+    computed with."""
 
     def __init__(self) -> None:
-        self.clear()
+        self.lying: dict[int, int] = {}
+        self._open = 0
 
-    def clear(self) -> None:
-        """Nothing lies here."""
-        self.number, self.content = 0, 0
+    def open(self, count: int) -> None:
+        """For so many contributions; nothing lies there."""
+        self.lying, self._open = {}, count
 
     def put(self, number: int, content: int) -> None:
-        """A contribution came in. Raises `Refused` for a number that is not above the one that lies here."""
-        if number < self.number:
-            raise Refused(f"contribution {number} is older than {self.number}")
-        self.number, self.content = number, content
+        """A contribution came in. Raises `Refused` where there is no such desk."""
+        if not 1 <= number <= self._open:
+            raise Refused(f"contribution {number} did not reach the trainer: {self._open} desks are open")
+        self.lying[number] = content
 
 
 def tokens_of(groups: Sequence[Group]) -> int:
@@ -117,7 +119,7 @@ class SimulatedTrainer:
         self._restored = f"step-{self._step}" if self._step else None
         self._started = False
         self._published: tuple[int, int] | None = None
-        self.desk = Desk()
+        self.desks = Desks()
         self._early: list[Early] = []
         """Whose gradients of groups of the next step are in."""
 
@@ -145,12 +147,12 @@ class SimulatedTrainer:
             if fresh:
                 self._early.append(Early(TRAINER, digest(self.history), tuple(fresh)))
                 self._observe(Contributed(step, tuple(group.prompt for group in fresh), since))
-            return ContributeReport(step, len(self._held()), seconds)
+            return ContributeReport(step, len(self._held()), seconds, tokens_of(fresh))
 
-    async def open_desk(self, term: int) -> RelayMember:
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
         self._office.check(term)
-        self.desk.clear()
-        return RelayMember("desk", 0, TRAINER, 1)
+        self.desks.open(count)
+        return tuple(RelayMember(f"desk-{number}", 0, TRAINER, number) for number in range(1, count + 1))
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
         self._office.check(term)
@@ -162,15 +164,15 @@ class SimulatedTrainer:
                 raise Refused(f"a contribution of term {handover.term} to step {step}: {self._step} are done")
             if self._published != (handover.version, self._step):
                 raise Refused(f"a contribution with version {handover.version}; {self._published} is at hand")
-            if self.desk.number != handover.number:
-                raise Refused(f"contribution {handover.number} is expected; the desk holds {self.desk.number}")
+            if handover.number not in self.desks.lying:
+                raise Refused(f"contribution {handover.number} is expected; its desk holds none")
             if {group.prompt for group in groups} != set(handover.groups):
                 raise Refused(f"{handover.worker} contributes other groups than are expected")
             known = [group.prompt in self._held() for group in groups]
             if any(known) and not all(known):
                 raise Refused(f"a part of what {handover.worker} contributes is in already")
             if not any(known):
-                self._early.append(Early(handover.worker, self.desk.content, tuple(groups)))
+                self._early.append(Early(handover.worker, self.desks.lying[handover.number], tuple(groups)))
             return ContributeReport(step, len(self._held()), 0.0)
 
     def _held(self) -> dict[PromptKey, Group]:
@@ -194,7 +196,7 @@ class SimulatedTrainer:
                 ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
                 self.history = (*self.history, ids)
                 self._step = step
-                self.desk.clear()
+                self.desks.open(0)
                 told = tuple(Part(p.worker, p.content, tuple(group.prompt for group in p.groups)) for p in parts)
                 self._observe(Trained(step, tuple(groups), before, digest(self.history), since, told))
             return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens_of(groups), seconds, len(early))

@@ -12,10 +12,10 @@ from rljob_runtime.simulation.events import Brought, Observe, Summed, unobserved
 from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import Pace, loop_time
 from rljob_runtime.simulation.relays import Weights
-from rljob_runtime.simulation.trainer import Desk, TrainerCosts, tokens_of
+from rljob_runtime.simulation.trainer import Desks, TrainerCosts, tokens_of
 
-DeskNow = Callable[[], Desk | None]
-"""The trainer's desk, as long as it can be reached from the machine."""
+DesksNow = Callable[[], Desks | None]
+"""The trainer's desks, as long as they can be reached from the machine."""
 
 
 class SimulatedWorker:
@@ -25,14 +25,14 @@ class SimulatedWorker:
         self,
         name: str,
         weights: Weights | None = None,
-        desk: DeskNow = lambda: None,
+        desks: DesksNow = lambda: None,
         costs: TrainerCosts | None = None,
         pace: Pace | None = None,
         observe: Observe = unobserved,
     ) -> None:
         self.name = name
         self._weights = weights or Weights()
-        self._desk = desk
+        self._desks = desks
         self._costs = costs or TrainerCosts()
         self._pace = pace or Pace()
         self._observe = observe
@@ -65,10 +65,10 @@ class SimulatedWorker:
                 raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
             since, version = loop_time(), self._task[2]
             await self._pace.sleep(self._costs.bring)
-            open_desk = self._desk()
-            if open_desk is None:
+            desks = self._desks()
+            if desks is None:
                 raise Refused(f"contribution {number} did not reach {desk.host}")
-            open_desk.put(number, self._content)
+            desks.put(number, self._content)
             self._observe(Brought(self.name, step, len(self._groups), since))
             groups = tuple(sorted(self._groups))
             return Handover(step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1)

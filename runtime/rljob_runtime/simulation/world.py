@@ -18,7 +18,7 @@ from rljob_runtime.simulation.events import Observe, ProcessEnded, ProcessStarte
 from rljob_runtime.simulation.pace import Pace
 from rljob_runtime.simulation.relays import Network, SimulatedRelay, Weights
 from rljob_runtime.simulation.replica import EngineKind, Lengths, SimulatedReplica, steady
-from rljob_runtime.simulation.trainer import TRAINER, Desk, SimulatedTrainer, TrainerCosts, TrainerDisk
+from rljob_runtime.simulation.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
 from rljob_runtime.simulation.wire import Condition, Life, Process, SimulatedWire, Trouble
 from rljob_runtime.simulation.worker import SimulatedWorker
 
@@ -207,7 +207,7 @@ class World:
             SimulatedWorker(
                 machine,
                 self.machine(machine).weights,
-                lambda: self._desk_from(machine),
+                lambda: self._desks_from(machine),
                 self.costs,
                 pace,
                 self._observe,
@@ -216,13 +216,13 @@ class World:
         )
         return HostedWorker(machine, self._wire(process), self.site.bounds)
 
-    def _desk_from(self, machine: str) -> Desk | None:
-        """The trainer's desk, where a connection from this machine reaches it."""
+    def _desks_from(self, machine: str) -> Desks | None:
+        """The trainer's desks, where a connection from this machine reaches it."""
         trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
         if trainer is None or worker is None or any(p.suffers(Trouble.CUT) for p in (trainer, worker)):
             return None
         peer: SimulatedTrainer = trainer.peer
-        return peer.desk
+        return peer.desks
 
     def _start(self, name: str, peer: object, pace: Pace) -> Process:
         machine = self.machine(name.partition("/")[0])

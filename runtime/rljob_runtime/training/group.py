@@ -59,10 +59,10 @@ class TrainerGroup:
         report: ContributeReport = await self._all("contribute", term, step, tuple(groups))
         return report
 
-    async def open_desk(self, term: int) -> RelayMember:
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
         """Rank 0's."""
-        desk: RelayMember = await self._all("open_desk", term)
-        return desk
+        desks: tuple[RelayMember, ...] = await self._all("open_desks", term, count)
+        return desks
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
         """Rank 0 reads, all keep their shards."""

@@ -15,11 +15,11 @@ from rljob_runtime.training.loss import Sums
 from rljob_runtime.training.sharding import RankGroup
 
 
-class SumsDesk(Protocol):
-    """Where contributions of lent machines come in: `rljob_runtime.relay.sums.Desk`."""
+class SumsDesks(Protocol):
+    """Where contributions of lent machines come in: `rljob_runtime.relay.sums.Desks`."""
 
-    def open(self) -> RelayMember:
-        """Listen."""
+    def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
+        """Listen for so many contributions to this step, and for none before. Raises `Refused` when it cannot."""
         ...
 
     def read(self, number: int) -> dict[str, Tensor]:
@@ -47,12 +47,12 @@ def check_standing(handover: Handover, term: int, done: int, published: tuple[in
         raise Refused(f"{handover.worker} computed with version {handover.version} for step {handover.step}: {was}")
 
 
-def read_whole(desk: SumsDesk | None, handover: Handover, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sums at the desk. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
+def read_whole(desks: SumsDesks | None, handover: Handover, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sums at their desk. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
     cannot be taken out again."""
-    if desk is None:
+    if desks is None:
         raise Refused(f"contribution {handover.number} is expected; no desk was opened")
-    sums = desk.read(handover.number)
+    sums = desks.read(handover.number)
     if sums.keys() != parameters.keys():
         raise Refused(f"{handover.worker}: its sums and the model differ in {min(sums.keys() ^ parameters.keys())}")
     for name, tensor in sums.items():

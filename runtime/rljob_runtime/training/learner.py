@@ -38,22 +38,24 @@ class Learner(GradientComputer):
         self.optimizer = optimizer
         self._early: EarlySums | None = None
 
-    def take_early(self, step: int, groups: Sequence[Group]) -> int:
+    def take_early(self, step: int, groups: Sequence[Group]) -> tuple[int, int]:
         """Compute the raw gradient sums of those of `groups` that are not in yet, for `train(step)` to begin with; how
-        many groups of the step are in now. Costs the memory of a second gradient. Raises `ValueError` for groups that
-        cannot be trained on, and where several updates are made of a step: all but the first see other weights."""
+        many groups of the step are in now, and how many loss tokens were computed. Costs the memory of a second
+        gradient. Raises `ValueError` for groups that cannot be trained on, and where several updates are made of a
+        step: all but the first see other weights."""
         self._expect_one_update()
         blocks = self.prepare(groups)
         early = self._early_of(step)
         if early is not None and not early.agrees_with(blocks):
             log.warning("step %d: a group comes again with other contents; its early sums are dropped", step)
             early = self._early = None
-        fresh = blocks if early is None else early.missing(blocks)
+        fresh, tokens = blocks if early is None else early.missing(blocks), 0
         if fresh:
             contribution = self.contribute(step, fresh)
+            tokens = contribution.sums.tokens
             early = self._early = early.plus(fresh, contribution) if early else EarlySums(fresh, contribution)
         assert early is not None, "prepare refuses to have no groups"
-        return len(early.blocks)
+        return len(early.blocks), tokens
 
     def accept(self, step: int, groups: Sequence[Group], contribution: Contribution) -> int:
         """Take the sums that another worker made of exactly these groups, whole and once: a repetition adds nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +34,10 @@ class SumsCourier(Protocol):
 
     def deliver(self, term: int, number: int, tensors: Mapping[str, Tensor], desk: RelayMember) -> int:
         """Bring them to the desk whole; how many bytes."""
+        ...
+
+    def unwanted(self) -> AbstractContextManager[None]:
+        """Nothing is delivered meanwhile, and a delivery under way ends."""
         ...
 
 
@@ -114,6 +119,10 @@ class LentWorker:
             nbytes=nbytes,
             figures=tuple(total.sums.values()),
         )
+
+    def letting_go(self, term: int) -> AbstractContextManager[None]:
+        """For as long as `release` is on its way: a delivery does not keep it waiting. From any thread."""
+        return self._courier.unwanted() if term >= self._term else nullcontext()
 
     def release(self, term: int) -> None:
         """See `GradientWorker.release`."""

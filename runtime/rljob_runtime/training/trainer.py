@@ -33,7 +33,7 @@ from rljob_runtime.training import randomness, snapshot
 from rljob_runtime.training.checkpoint import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.export import write_model
-from rljob_runtime.training.handover import SumsDesk, check_standing, contribution_of, read_whole
+from rljob_runtime.training.handover import SumsDesks, check_standing, contribution_of, read_whole
 from rljob_runtime.training.identity import ModelIdentity
 from rljob_runtime.training.learner import Learner
 from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
@@ -135,14 +135,14 @@ class TrainerRank:
         *,
         rank: int = 0,
         size: int = 1,
-        make_desk: Callable[[], SumsDesk] | None = None,
+        make_desks: Callable[[], SumsDesks] | None = None,
     ):
         self.settings = settings
         self.rank = rank
         self.size = size
         self._make_publisher = make_publisher
-        self._make_desk = make_desk
-        self._desk: SumsDesk | None = None
+        self._make_desks = make_desks
+        self._desks: SumsDesks | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
         self._term = 0
         self._meeting: TCPStore | None = None
@@ -182,21 +182,21 @@ class TrainerRank:
         if step != done + 1:
             raise Refused(f"step {step} takes no groups: step {done} is done, so {done + 1} is next")
         try:
-            held = session.learner.take_early(step, groups)
+            held, tokens = session.learner.take_early(step, groups)
         except ValueError as error:
             raise Refused(f"step {step} cannot take groups early: {error}") from error
-        return ContributeReport(step, held, time.monotonic() - began)
+        return ContributeReport(step, held, time.monotonic() - began, tokens)
 
-    def open_desk(self, term: int) -> RelayMember | None:
-        """Where lent machines bring their sums, until the next update; what lay there is forgotten. Rank 0's answer."""
+    def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        """Where so many lent machines bring their sums, until the next update; what lay there is forgotten. Rank 0's
+        answer."""
         session = self._session(term)
         if not session.ranks.leads:
-            return None
-        if self._make_desk is None:
+            return ()
+        if self._make_desks is None:
             raise Refused("this trainer has no desk: it takes no contributions of others")
-        self._close_desk()
-        self._desk = self._desk or self._make_desk()
-        return self._desk.open()
+        self._desks = self._desks or self._make_desks()
+        return self._desks.open(session.position.step + 1, count)
 
     def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
         """Add the contribution that lies at the desk, whole and once."""
@@ -205,7 +205,7 @@ class TrainerRank:
         if step == done:
             return ContributeReport(step, 0, 0.0)
         check_standing(handover, term, done, session.published)
-        whole = self._lead(lambda: read_whole(self._desk, handover, parameters), lambda: None) or {}
+        whole = self._lead(lambda: read_whole(self._desks, handover, parameters), lambda: None) or {}
         try:
             held = session.learner.accept(step, groups, contribution_of(handover, whole, parameters, session.ranks))
         except ValueError as error:
@@ -225,7 +225,7 @@ class TrainerRank:
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
         session.position = snapshot.Position(step, report)
-        self._close_desk()
+        self._close_desks()
         return report
 
     def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
@@ -273,12 +273,12 @@ class TrainerRank:
             if self._started.publisher:
                 self._started.publisher.close()
             self._started.ranks.close()
-        self._close_desk()
+        self._close_desks()
         self._started = self._meeting = None
 
-    def _close_desk(self) -> None:
-        if self._desk is not None:
-            self._desk.close()
+    def _close_desks(self) -> None:
+        if self._desks is not None:
+            self._desks.close()
 
     def _check(self, term: int) -> None:
         if term < self._term:

@@ -1,0 +1,309 @@
+"""A lent machine's lane, and the stream over several: what counts as its speed, who is told that a loan is over, and
+sums that do not come."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from test_coordinator_streaming import Seat, some
+
+from rljob_api.status import Member, Role
+from rljob_runtime.coordinator.lane import GIVEN_UP_FACTOR, Lane, Left, tokens_of
+from rljob_runtime.coordinator.loan_protocol import ComputeReport, Handover
+from rljob_runtime.coordinator.machines import Machine
+from rljob_runtime.coordinator.protocols import PeerGone, PeerTimeout, Refused, RelayMember, RolloutMachine
+from rljob_runtime.coordinator.streaming import Streaming
+from rljob_runtime.scheduling.loan_gain import Measured
+from rljob_runtime.simulation import clock
+
+USUAL = 0.5
+"""Seconds a token of a worker that was measured before."""
+
+
+class Worker:
+    """Does what it is told one after the other: `seconds` a token, and `bring` to hand over. `fails`: what its next
+    computation ends with."""
+
+    def __init__(self, name: str = "rollout-0", seconds: float = USUAL, bring: float = 1.0) -> None:
+        self.name = name
+        self.seconds = seconds
+        self.bring = bring
+        self.fails: Exception | None = None
+        self.released = 0
+        self._groups = ()
+        self._busy = asyncio.Lock()
+
+    async def compute(self, term, step, version, groups):
+        async with self._busy:
+            if self.fails is not None:
+                raise self.fails
+            took = tokens_of(groups) * self.seconds
+            await asyncio.sleep(took)
+            self._groups += tuple(groups)
+            return ComputeReport(step, len(self._groups), tokens_of(groups), took)
+
+    async def hand_over(self, term, step, number, desk):
+        async with self._busy:
+            await asyncio.sleep(self.bring)
+            groups = tuple(group.prompt for group in self._groups)
+            return Handover(step, self.name, term, 1, number, groups, tokens_of(self._groups), 1)
+
+    async def release(self, term):
+        async with self._busy:
+            self.released += 1
+            self._groups = ()
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.lost = []
+        self.tasks = []
+
+    def lose_this(self, machine, reason, detail):
+        self.lost.append((machine.name, reason))
+        machine.gone.set()
+
+    def aside(self, work):
+        self.tasks.append(asyncio.ensure_future(work))
+
+
+def machine_of(worker: Worker) -> Machine:
+    member = Member(machine=worker.name, incarnation=1, ip="10.0.0.1", role=Role.ROLLOUT)
+    return Machine(RolloutMachine(member, None, (), worker=worker), 1, (), "10.0.0.1", 1, 1)
+
+
+class Loan:
+    """One machine's, of a worker that was measured before."""
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self.worker = worker or Worker()
+        self.owner = Owner()
+        self.machine = machine_of(self.worker)
+        self.measured = Measured()
+        self.measured.training.note(1, USUAL)
+        self.measured.lent.note(1, USUAL)
+        self.lane = Lane(self.machine, self.owner, 1, 1, 1, self.measured)
+
+    async def begin(self, *groups: int) -> asyncio.Task:
+        task = self.lane.task = asyncio.create_task(self.lane.compute(tuple(some(*groups))))
+        await asyncio.sleep(0.1)
+        return task
+
+
+# --- what counts as its speed ---
+
+
+def test_a_machine_that_is_called_back_was_not_slow():
+    async def program(loan):
+        task = await loan.begin(1, 2)
+        task.cancel()
+        assert len(loan.lane.give_up()) == 2
+        await loan.lane.close()
+        return loan.measured.lent.seconds
+
+    assert clock.run(_with_loan(program)) == USUAL
+
+
+def test_a_machine_that_left_was_not_slow():
+    async def program(loan):
+        task = await loan.begin(1, 2)
+        loan.machine.gone.set()
+        with pytest.raises(Left):
+            await task
+        assert loan.owner.lost == []
+        await loan.lane.close()
+        return loan.measured.lent.seconds
+
+    assert clock.run(_with_loan(program)) == USUAL
+
+
+@pytest.mark.parametrize("error", [PeerGone("dead"), PeerTimeout("no answer"), Refused("no")], ids=lambda e: str(e))
+def test_one_that_fails_is_not_believed_to_be_quick(error):
+    async def program(loan):
+        loan.worker.fails = error
+        with pytest.raises(type(error)):
+            await (await loan.begin(1, 2))
+        assert bool(loan.owner.lost) is not isinstance(error, Refused)
+        await loan.lane.close()
+        return loan.measured.lent.seconds
+
+    # One token as usual, two that take so many times longer.
+    assert clock.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * GIVEN_UP_FACTOR) / 3)
+
+
+async def _with_loan(program):
+    return await program(Loan())
+
+
+# --- who is told ---
+
+
+@pytest.mark.parametrize("computing", [True, False], ids=["in the middle of a call", "idle"])
+def test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it(computing):
+    async def program(loan):
+        task = await loan.begin(1, 2)
+        if not computing:
+            await task
+        assert loan.worker.released == 1
+        began = asyncio.get_running_loop().time()
+        await loan.lane.close()
+        assert asyncio.get_running_loop().time() == pytest.approx(began)
+        await asyncio.gather(*loan.owner.tasks)
+        return loan.worker.released, len(loan.owner.tasks)
+
+    assert clock.run(_with_loan(program)) == (2, 1)
+
+
+def test_one_that_was_given_nothing_has_nothing_to_forget():
+    async def program(loan):
+        await loan.lane.close()
+        return loan.owner.tasks
+
+    assert clock.run(_with_loan(program)) == []
+
+
+# --- several ---
+
+
+class Office(Seat):
+    """A trainer's seat with desks."""
+
+    def __init__(self, *outcomes) -> None:
+        super().__init__(*outcomes)
+        self.accepted = []
+        self.desks = 0
+
+    async def open_desks(self, term, count):
+        self.desks = count
+        return tuple(RelayMember(f"desk-{number}", 0, "10.0.0.9", number) for number in range(1, count + 1))
+
+    async def accept(self, term, handover, groups):
+        assert handover.number <= self.desks
+        assert set(handover.groups) == {group.prompt for group in groups}
+        await asyncio.sleep(0.1)
+        self.accepted.append(handover.worker)
+
+
+def stream_over(workers, seat, most=1000):
+    owner, measured = Owner(), Measured()
+    measured.training.note(1, 1.0)
+    stream = Streaming(seat, 1, 1, 1, most, measured)
+    machines = [machine_of(worker) for worker in workers]
+    stream.lend(machines, owner)
+    return stream, machines, owner, measured
+
+
+def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left():
+    async def program():
+        workers = [Worker("rollout-0", seconds=0.01), Worker("rollout-1", seconds=0.01)]
+        stream, machines, _, measured = stream_over(workers, seat := Office(1.0, 1.0))
+        stream.offer(some(1, 2, 3))
+        await asyncio.sleep(0.5)
+        assert stream.computed_tokens == 2
+        idle = stream._lanes[0]
+        taken = idle.summed
+        assert len(taken) == 1
+        assert idle.task.done()
+        machines[0].gone.set()
+        await asyncio.sleep(0.5)
+        assert stream.lent == {"rollout-1"}
+        # It is summed by the other one now.
+        assert {group.prompt for group in taken} <= {group.prompt for group in stream._lanes[1].summed}
+        assert stream.computed_tokens == 2
+        streamed = await stream.finish()
+        await stream.close()
+        return streamed.worker_groups, seat.accepted, measured.lent.seconds
+
+    groups, accepted, seconds = clock.run(program())
+    assert (groups, accepted) == (2, ["rollout-1"])
+    assert seconds == pytest.approx(0.01)
+
+
+def test_sums_are_collected_from_all_machines_at_the_same_time():
+    async def program():
+        loop = asyncio.get_running_loop()
+        stream, _, _, measured = stream_over([Worker(f"rollout-{n}", 0.01, bring=2.0) for n in range(3)], Office(0.01))
+        stream.offer(some(1, 2, 3, 4))
+        await asyncio.sleep(1.0)
+        began = loop.time()
+        streamed = await stream.finish()
+        await stream.close()
+        return streamed.worker_groups, loop.time() - began, measured.handover.seconds
+
+    groups, seconds, each = clock.run(program())
+    assert groups == 3
+    assert seconds == pytest.approx(2.3, abs=0.05)
+    assert each == pytest.approx(seconds / 3)
+
+
+def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_take():
+    async def program():
+        loop = asyncio.get_running_loop()
+        workers = [Worker("rollout-0", 0.01, bring=1000.0), Worker("rollout-1", 0.01, bring=1.0)]
+        stream, _, owner, measured = stream_over(workers, seat := Office(0.01))
+        stream.offer(some(1, 2, 3))
+        await asyncio.sleep(1.0)
+        began = loop.time()
+        streamed = await stream.finish()
+        await stream.close()
+        took = loop.time() - began
+        # The bit, and twice a second for each of two tokens.
+        assert took == pytest.approx(1.0 + 2 * 2 * measured.training.seconds)
+        # How long it took is known to the next decision.
+        assert measured.handover.seconds == pytest.approx(took / 2)
+        assert len(owner.tasks) == 2, "both are told that the loan is over"
+        for task in owner.tasks:
+            task.cancel()
+        return streamed.worker_groups, seat.accepted, owner.lost
+
+    assert clock.run(program()) == (1, ["rollout-1"], [])
+
+
+def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
+    calls = []
+
+    class Counting(Worker):
+        async def compute(self, term, step, version, groups):
+            calls.append(tokens_of(groups))
+            return await super().compute(term, step, version, groups)
+
+    async def program():
+        stream, _, _, measured = stream_over([Counting()], Office(*[1.0] * 9), most=6)
+        measured.lent.note(1, 5.0)
+        stream.offer(some(*range(12)))
+        await stream.finish()
+        await stream.close()
+
+    clock.run(program())
+    assert max(calls) == 2
+
+
+def test_no_machine_is_lent_that_the_trainer_would_take_nothing_from():
+    async def program(seat):
+        stream = Streaming(seat, 1, 1, 1, 9, Measured())
+        before = stream.takes_sums
+        stream.offer(some(1))
+        await asyncio.sleep(0.1)
+        return before, stream.takes_sums
+
+    unpublished = Seat()
+    unpublished.published = None
+    assert clock.run(program(unpublished)) == (False, False)
+    assert clock.run(program(Seat(Refused("no")))) == (True, False)
+    assert clock.run(program(Seat(0.01))) == (True, True)
+
+
+def test_a_repetition_tells_nothing_of_a_workers_speed():
+    """What a worker had summed already is no measure of its speed."""
+
+    class Again(Worker):
+        async def compute(self, term, step, version, groups):
+            return replace(await super().compute(term, step, version, groups), tokens=0)
+
+    async def program():
+        loan = Loan(Again())
+        await (await loan.begin(1))
+        await loan.lane.close()
+        return loan.measured.lent.seconds
+
+    assert clock.run(program()) == USUAL
