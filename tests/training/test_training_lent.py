@@ -286,7 +286,7 @@ def closed_port() -> int:
 
 
 def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> None:
-    worker, seconds, began = site.worker("rollout-0"), 40.0, time.monotonic()
+    worker, seconds, began = site.worker("rollout-0"), 20.0, time.monotonic()
     worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
     worker._courier = Courier(site.memory / "sums", KEY, impatient, torch.float32, seconds)
@@ -312,7 +312,8 @@ def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
 
 async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> None:
     worker = site.worker("rollout-0")
-    worker._courier = Courier(site.memory / "sums", KEY, RELAY, torch.float32, seconds=40.0)
+    patient = dataclasses.replace(RELAY, rebuild_timeout_seconds=100.0)
+    worker._courier = Courier(site.memory / "sums", KEY, patient, torch.float32, seconds=20.0)
     peer = WorkerPeer(worker)
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     nobody = RelayMember("desk-1-1", 0, "127.0.0.1", closed_port())
@@ -322,7 +323,7 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
     stale = asyncio.create_task(peer.release(0))
     await asyncio.wait([delivery], timeout=0.1)
     assert not delivery.done(), "a coordinator out of office ended it"
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(10.0):
         await peer.release(1)
     with pytest.raises(StaleTerm):
         await stale
