@@ -259,6 +259,32 @@ def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_t
     assert clock.run(program()) == (1, ["rollout-1"], [])
 
 
+def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
+    """Also when that is clear at once, as where memory is too small for them."""
+
+    class Full(Worker):
+        async def hand_over(self, term, step, number, desk):
+            raise Refused("the sums cannot be sent: no memory")
+
+    class Dead(Worker):
+        async def hand_over(self, term, step, number, desk):
+            raise PeerGone("dead")
+
+    async def program(kind):
+        stream, _, _, measured = stream_over([kind(seconds=0.01)], Office(0.01))
+        stream.offer(some(1, 2))
+        await asyncio.sleep(1.0)
+        await stream.finish()
+        await stream.close()
+        return measured.handover.seconds, 2 * measured.training.seconds
+
+    each, alone = clock.run(program(Full))
+    assert each > alone
+    # A worker that dies tells nothing of the way.
+    each, _ = clock.run(program(Dead))
+    assert each == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
     calls = []
 

@@ -59,6 +59,7 @@ class Streaming:
         self._accepting = asyncio.Lock()
         self._busy: list[tuple[float, float]] = []
         self._worker_groups = 0
+        self._not_brought = 0
         self.computed_tokens = 0
         """Loss tokens whose gradients were computed, by the trainer or a worker that is still there."""
 
@@ -235,7 +236,9 @@ class Streaming:
             lane.task = asyncio.create_task(bringing, name=f"bring-{self._step}-{lane.name}")
         await asyncio.wait([lane.task for lane in lanes if lane.task is not None])
         if not self._broken:
-            self._measured.handover.note(len(lanes), loop.time() - began)
+            # What could not be brought, however soon that was clear, was not worth its loan.
+            lost = self._not_brought * (bearable or 0.0)
+            self._measured.handover.note(len(lanes), max(loop.time() - began, lost))
 
     async def _bring(self, lane: Lane, number: int, desk: RelayMember, until: float | None) -> None:
         """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""
@@ -248,6 +251,7 @@ class Streaming:
         except TrainerLost as error:
             self._break(error)
         except (PeerError, TimeoutError) as error:
+            self._not_brought += isinstance(error, Refused | TimeoutError)
             reason = str(error) or "they did not come in the time that the trainer takes for them"
             log.warning("round %d: what %s has summed is computed again: %s", self._step, lane.name, reason)
         else:
