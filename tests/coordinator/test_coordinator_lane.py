@@ -2,12 +2,14 @@
 sums that do not come."""
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
 from test_coordinator_streaming import Seat, some
 
 from rljob_api.status import Member, Role
+from rljob_runtime.coordinator.hosted import Bounds, HostedWorker
 from rljob_runtime.coordinator.lane import GIVEN_UP_FACTOR, Lane, Left, tokens_of
 from rljob_runtime.coordinator.loan_protocol import ComputeReport, Handover
 from rljob_runtime.coordinator.machines import Machine
@@ -15,6 +17,10 @@ from rljob_runtime.coordinator.protocols import PeerGone, PeerTimeout, Refused, 
 from rljob_runtime.coordinator.streaming import Streaming
 from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.relays import Weights
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.wire import Process, SimulatedWire
+from rljob_runtime.simulation.worker import SimulatedWorker
 
 USUAL = 0.5
 """Seconds a token of a worker that was measured before."""
@@ -160,6 +166,21 @@ def test_one_that_was_given_nothing_has_nothing_to_forget():
         return loan.owner.tasks
 
     assert clock.run(_with_loan(program)) == []
+
+
+def test_a_release_waits_for_the_call_in_hand():
+    """Longer than for a command that is answered at once: a worker that computes is healthy."""
+
+    async def program():
+        worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(lent_token=1.0))
+        wire = SimulatedWire(Process("worker", worker), random.Random(1), latency=0.001)
+        hosted = HostedWorker("rollout-0", wire, Bounds(command=3.0, gradients=30.0))
+        computing = asyncio.create_task(hosted.compute(1, 1, 1, some(1, tokens=9)))
+        await asyncio.sleep(0.1)
+        await hosted.release(1)
+        return (await computing).tokens
+
+    assert clock.run(program()) == 9
 
 
 # --- several ---

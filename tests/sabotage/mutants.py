@@ -305,6 +305,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LENT}::test_a_worker_that_is_let_go_of_delivers_nothing_more",),
     ),
     Mutant(
+        "a worker that computes is taken for dead",
+        f"{RUNTIME}/coordinator/hosted.py",
+        'await self._wire.call(self._bounds.gradients, "release", term)',
+        'await self._wire.call(self._bounds.command, "release", term)',
+        (f"{LANE}::test_a_release_waits_for_the_call_in_hand",),
+    ),
+    Mutant(
         "a lent machine is launched upon",
         f"{RUNTIME}/coordinator/generation.py",
         "names = self._herd.names(without=self._lender.lent)",
