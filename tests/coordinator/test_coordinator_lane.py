@@ -129,6 +129,8 @@ def test_one_that_fails_is_not_believed_to_be_quick(error):
         loan.worker.fails = error
         with pytest.raises(type(error)):
             await (await loan.begin(1, 2))
+        # It is not counted again when nobody is waited for any longer.
+        loan.lane.note_slow()
         assert bool(loan.owner.lost) is not isinstance(error, Refused)
         await loan.lane.close()
         return loan.measured.lent.seconds

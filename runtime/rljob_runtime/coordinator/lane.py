@@ -105,7 +105,8 @@ class Lane:
         except PeerError:
             self.note_slow()
             raise
-        self._asked = None
+        finally:
+            self._asked = None
         self._measured.lent.note(report.tokens, report.seconds)
         self._summed = len(self._groups)
 
