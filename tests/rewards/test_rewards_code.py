@@ -19,6 +19,7 @@ from rljob_runtime.rewards.rules import InvalidReward
 from rljob_runtime.rewards.testcases import InvalidTests, parse_tests
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
+from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 
 ADD = [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "5 -5\n", "stdout": "0\n"}]
 
@@ -180,6 +181,51 @@ async def test_a_run_that_waits_for_its_turn_profits_from_those_before_it() -> N
     async with CodeScorer(rule, sandbox := Recorded()) as scorer:
         await asyncio.gather(*(scorer.score(prompt(tests), fenced("#2# right")) for _ in range(3)))
     assert [program.cpu_seconds for program in sandbox.programs] == [30, 3, 3]
+
+
+class Held(Recorded):
+    """Lets runs of more than 20 s begin, and keeps them until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.released = asyncio.Event(), asyncio.Event()
+
+    async def run(self, program: Program) -> Run:
+        if program.cpu_seconds > 20 and self.programs:
+            self.begun.set()
+            await self.released.wait()
+        return await super().run(program)
+
+
+async def shadowed(scorer: CodeScorer, sandbox: Held) -> float:
+    """The score of a right program that is too late, with its shadow run under way."""
+    scorer.timeout.rule = TimeoutRule(shadow_share=1.0)
+    tests = [{"stdin": "", "stdout": "right"}]
+    async with asyncio.timeout(10):
+        assert await scorer.score(prompt(tests), fenced("#1# right")) == 1.0
+        score = await scorer.score(prompt(tests), fenced("#5# right"))
+        await sandbox.begun.wait()
+    return score
+
+
+async def test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends() -> None:
+    async with CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
+        assert await shadowed(scorer, sandbox) == 0.0, "judged at its timeout"
+        figures = scorer.timeout.figures
+        assert (figures.runs, figures.overruns, figures.shadow_overruns) == (2, 1, 0)
+        sandbox.released.set()
+        await asyncio.gather(*scorer._shadows)
+        assert (figures.runs, figures.overruns, figures.shadow_overruns, figures.late) == (2, 1, 1, 1)
+        assert scorer.timeout.take_risen() == {"0/0": 5000}, "and teaches what it did before"
+        assert [program.cpu_seconds for program in sandbox.programs] == [30, 2, 30]
+        assert scorer.ended == {"Exited": 1, "TimedOut": 1}, "a shadow is no run of its own"
+
+
+async def test_a_shadow_run_ends_with_its_scorer() -> None:
+    async with asyncio.timeout(10), CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
+        await shadowed(scorer, sandbox)
+    assert scorer.timeout.figures.shadow_overruns == 0
+    assert not scorer._shadows
 
 
 async def test_anchors_that_rose_are_handed_out_once_and_taken_back() -> None:

@@ -931,6 +931,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rewards/test_rewards_functions.py::test_a_cancelled_call_does_not_mix_up_the_next_answers",),
     ),
     Mutant(
+        "a shadow run delays its round",
+        f"{RUNTIME}/rewards/code.py",
+        "            task.add_done_callback(self._shadows.discard)",
+        "            await task",
+        ("tests/rewards/test_rewards_code.py::test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends",),
+    ),
+    Mutant(
         "a process is killed before it could reap what runs under it",
         f"{RUNTIME}/sandbox/seats.py",
         "        self.stdin.close()\n        try:",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections import Counter
 from types import TracebackType
@@ -20,9 +21,14 @@ from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
 from rljob_runtime.rewards.template import fill
 from rljob_runtime.rewards.testcases import InvalidTests, TestCase, parse_tests
-from rljob_runtime.sandbox.program import End, Program, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
-from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutRule
+from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, Allowance, TimeoutRule
+
+log = logging.getLogger(__name__)
+
+MOST_SHADOWS = 32
+"""Shadow runs that wait or run at a time; more samples than that go without."""
 
 _BLOCK = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _LANGUAGES = ("", "python", "python3", "py")
@@ -45,6 +51,8 @@ class CodeScorer:
         self.ended: Counter[str] = Counter()
         """Runs by how they ended."""
         self.cpu_seconds = 0.0
+        self._shadows: set[asyncio.Task[None]] = set()
+        self._shadow_turn = asyncio.Semaphore(1)
         self.timeout = AdaptiveTimeout(TimeoutRule(bounds.min_seconds, bounds.factor, bounds.max_seconds))
 
     async def __aenter__(self) -> Self:
@@ -58,7 +66,10 @@ class CodeScorer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all programs."""
+        """End all programs; shadow runs that are not done tell nothing."""
+        for task in self._shadows:
+            task.cancel()
+        await asyncio.gather(*self._shadows, return_exceptions=True)
         await self._sandbox.__aexit__(kind, error, trace)
 
     @property
@@ -96,6 +107,30 @@ class CodeScorer:
 
     async def _passes(self, name: str, sample: str, test: TestCase, source: str) -> bool:
         allowance = self.timeout.allow(name, sample)
+        try:
+            run, right = await self._run(allowance.decisive, test, source)
+        except SandboxFailed as error:
+            raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
+        self.ended[run.end.value] += 1
+        if allowance.shadow and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
+            task = asyncio.create_task(self._shadow(allowance, test, source))
+            self._shadows.add(task)
+            task.add_done_callback(self._shadows.discard)
+        return self.timeout.note(allowance.decisive, run.cpu_seconds, run.run_seconds, right)
+
+    async def _shadow(self, allowance: Allowance, test: TestCase, source: str) -> None:
+        """Once more, to Tmax, behind the answer that was given at T. One at a time, so that it takes no more than one
+        seat from those that are waited for."""
+        try:
+            async with self._shadow_turn, self._turns:
+                run, right = await self._run(allowance, test, source)
+        except SandboxFailed as error:
+            log.info("a shadow run failed: %s", error)
+            return
+        self.timeout.note_shadow(allowance, run.cpu_seconds, right)
+
+    async def _run(self, allowance: Allowance, test: TestCase, source: str) -> tuple[Run, bool]:
+        """(the run, whether it passed before its end). Raises `SandboxFailed`."""
         script, stdin = test.script(source)
         program = Program(
             script,
@@ -105,11 +140,6 @@ class CodeScorer:
             memory_bytes=self._rule.settings.memory_bytes,
             output_bytes=test.output_bytes,
         )
-        try:
-            run = await self._sandbox.run(program)
-        except SandboxFailed as error:
-            raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
-        self.ended[run.end.value] += 1
+        run = await self._sandbox.run(program)
         self.cpu_seconds += run.cpu_seconds
-        right = run.end is not End.TIMED_OUT and run.clean and test.passes(run)
-        return self.timeout.note(allowance, run.cpu_seconds, run.run_seconds, right)
+        return run, run.end is not End.TIMED_OUT and run.clean and test.passes(run)

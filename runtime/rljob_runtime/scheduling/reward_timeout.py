@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 WALL_FACTOR = 2.0
@@ -70,6 +70,11 @@ class Allowance:
         """Whether it runs on after T."""
         return self.cpu_seconds > self.deciding
 
+    @property
+    def decisive(self) -> Allowance:
+        """The same, ended at T: what an answer waits for. The shadow run is another one, behind it."""
+        return replace(self, cpu_seconds=self.deciding)
+
     def in_time(self, cpu_seconds: float, wall_seconds: float) -> bool:
         """Whether a run that took so long is within T."""
         return cpu_seconds <= self.deciding and wall_seconds <= WALL_FACTOR * self.deciding
@@ -121,14 +126,23 @@ class AdaptiveTimeout:
         self.figures.runs += 1
         self.figures.overruns += not in_time
         if allowance.shadow and not in_time:
-            self.figures.shadow_overruns += 1
-            self.figures.late += right
-        if right:
-            kept = math.ceil(cpu_seconds * _QUANTUM)
-            if kept > self._anchors.get(allowance.test, -1):
-                self._anchors[allowance.test] = kept
-                self._risen.add(allowance.test)
+            self.note_shadow(allowance, cpu_seconds, right)
+        elif right:
+            self._learn(allowance.test, cpu_seconds)
         return right and in_time
+
+    def note_shadow(self, allowance: Allowance, cpu_seconds: float, right: bool) -> None:
+        """Of a sample that was too late and is judged already: what came of it when it could go on."""
+        self.figures.shadow_overruns += 1
+        self.figures.late += right
+        if right:
+            self._learn(allowance.test, cpu_seconds)
+
+    def _learn(self, test: str, cpu_seconds: float) -> None:
+        kept = math.ceil(cpu_seconds * _QUANTUM)
+        if kept > self._anchors.get(test, -1):
+            self._anchors[test] = kept
+            self._risen.add(test)
 
     def take_risen(self) -> dict[str, int]:
         """The anchors that rose since the last call, or since `restore`: milliseconds by test."""
