@@ -169,12 +169,13 @@ def test_a_job_that_waits_for_a_sandbox_can_be_suspended(tmp_path):
 def test_a_job_whose_rewards_are_slow_to_open_can_be(how, tmp_path):
     seen, opening = [], []
 
-    async def without_end(model_files):
+    async def slowly(model_files):
         opening.append(asyncio.get_running_loop().time())
         try:
-            await asyncio.sleep(1e6)
+            await asyncio.sleep(600)
         finally:
             seen.append(asyncio.get_running_loop().time())
+        return stage.prompts
 
     async def meanwhile(stage):
         await until(lambda: opening)
@@ -184,7 +185,7 @@ def test_a_job_whose_rewards_are_slow_to_open_can_be(how, tmp_path):
         stage.coordinator.stop()
 
     stage = Stage(tmp_path / "state.db", job=job(rounds=1))
-    stage.prompts_from = without_end
+    stage.prompts_from = slowly
     assert stage.play(meanwhile) is None
     assert seen[0] - opening[0] < 60
 

@@ -160,7 +160,7 @@ class Recorded(Sandbox):
         self.programs.append(program)
         cpu = float(program.source.split("#")[1])
         if cpu > program.cpu_seconds:
-            return Run(End.TIMED_OUT, -9, "", "", program.cpu_seconds, program.cpu_seconds)
+            return Run(End.TIMED_OUT, -9, "", "", program.cpu_seconds + 0.01, program.cpu_seconds)
         return Run(End.EXITED, 0, "right" if "right" in program.source else "wrong", "", cpu, cpu)
 
 
@@ -201,7 +201,7 @@ async def shadowed(scorer: CodeScorer, sandbox: Held) -> float:
     """The score of a right program that is too late, with its shadow run under way."""
     scorer.timeout.rule = TimeoutRule(shadow_share=1.0)
     tests = [{"stdin": "", "stdout": "right"}]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(3):
         assert await scorer.score(prompt(tests), fenced("#1# right")) == 1.0
         score = await scorer.score(prompt(tests), fenced("#5# right"))
         await sandbox.begun.wait()

@@ -295,7 +295,7 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
         async with RewardPool(rules[1:], elsewhere=made.elsewhere) as functions:
             with pytest.raises(RewardFailed, match="TimedOut"):
                 await functions.score(Prompt(0, "", (1,), str(note), {}), "leave a child")
-        assert await asyncio.to_thread(gone, [supervisor, *programs, int(note.read_text())], 10.0, but="")
+        assert await asyncio.to_thread(gone, [supervisor, *programs, int(note.read_text())], 4.0, but="")
     assert await made.ended() == 0, "with the code of what it waited for"
 
 

@@ -254,7 +254,7 @@ async def test_what_writes_without_end_is_stopped(sandbox: Sandbox) -> None:
 
 async def stopped(sandbox: Sandbox, what: str, source: str, end: End) -> None:
     # Time enough for those that a count stops; little for those that only the clock does.
-    cpu, wall = (0.5, 1.0) if end is End.TIMED_OUT else (4.0, 40.0)
+    cpu, wall = (0.5, 1.0) if end is End.TIMED_OUT else (2.5, 40.0)
     run = await sandbox.run(Program(source, cpu_seconds=cpu, run_seconds=wall, output_bytes=1 << 20))
     assert run.end is end, (what, run)
     assert not run.clean

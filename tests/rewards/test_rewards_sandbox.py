@@ -49,7 +49,7 @@ async def test_what_is_no_message_ends_the_talk(sent: bytes) -> None:
     stream.feed_data(sent)
     if len(sent) < frames.LENGTH_BYTES:
         stream.feed_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2):
         assert await streams.receive(stream) is None
 
 
