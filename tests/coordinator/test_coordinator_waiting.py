@@ -1,10 +1,11 @@
-"""Waiting for news: what came is told once, what does not come ends the wait in time."""
+"""Waiting for news: what came is told once, what does not come ends the wait in time; what goes on aside is
+ended at the end."""
 
 import asyncio
 
 import pytest
 
-from rljob_runtime.coordinator.waiting import news
+from rljob_runtime.coordinator.waiting import Aside, news
 from rljob_runtime.simulation import clock
 
 
@@ -32,3 +33,25 @@ def test_news_that_came_before_the_wait_is_told_once():
         return [await news(event, 1.0) for _ in range(2)]
 
     assert clock.run(program()) == [True, False]
+
+
+def test_what_goes_on_aside_is_given_a_moment_at_the_end():
+    async def program():
+        aside, ended, loop = Aside(), [], asyncio.get_running_loop()
+        await aside.close()
+
+        async def work(seconds):
+            try:
+                await asyncio.sleep(seconds)
+                ended.append(seconds)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        for seconds in (1.0, 3.0, 30.0):
+            aside.start(work(seconds))
+        await asyncio.sleep(2.0)
+        await aside.close(2.0)
+        return ended, loop.time()
+
+    assert clock.run(program()) == ([1.0, 3.0, "cancelled"], 4.0)

@@ -104,8 +104,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stopped responses count as finished",
         f"{RUNTIME}/scheduling/lengths.py",
-        "if response.ended:",
-        "if response.tokens:",
+        "length = response.tokens if response.ended else self._survival.beyond(response.tokens, share)",
+        "length = response.tokens",
         (f"{WHAT_IF}::test_the_tail_is_seen_through_a_race",),
     ),
     Mutant(
@@ -1038,8 +1038,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round that had not heard of the target counts",
         f"{OPERATOR}/policies/parallelism.py",
-        "if again or last.tensor_parallel_size != size or last.preemptions is None:",
-        "if again or last.preemptions is None:",
+        "if last.tensor_parallel_size == size:",
+        "if True:",
         PARALLELISM,
     ),
     Mutant(

@@ -21,7 +21,7 @@ from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
-from rljob_runtime.coordinator.generation import Generation, Interrupted, Tally
+from rljob_runtime.coordinator.generation import Generation, Interrupted
 from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.protocols import (
@@ -41,6 +41,7 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.streaming import Streaming
+from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
 from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from rljob_api.status import Member, RelayTopology, Suspect
 from rljob_runtime.coordinator.layouts import Layouts
@@ -28,12 +27,10 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
+from rljob_runtime.coordinator.waiting import Aside
 from rljob_runtime.scheduling.chain import ChainOrder, revise
 
 log = logging.getLogger(__name__)
-
-FAREWELL_SECONDS = 1.0
-"""For what goes on aside when the fleet is closed."""
 
 Ship = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
@@ -56,7 +53,8 @@ class Fleet:
         self._ship: Ship | None = None
         self._arrival = asyncio.Event()
         self._suspects: dict[str, Suspect] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._asides = Aside()
+        self.aside = self._asides.start
         self.layouts = Layouts(term, settings.tensor_parallel, reporter)
         self.on_change: Callable[[], None] = lambda: None
         self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
@@ -147,19 +145,12 @@ class Fleet:
 
     async def aclose(self) -> None:
         """Stop keeping; the actors live on for the next coordinator."""
-        if self._aside:
-            await asyncio.wait(self._aside, timeout=FAREWELL_SECONDS)
-        tasks = [*(task for _, task in self._keepers.values()), *self._aside]
+        await self._asides.close()
+        tasks = [task for _, task in self._keepers.values()]
         self._keepers.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def aside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody waits for this; it ends with the fleet at the latest."""
-        task = asyncio.create_task(work)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
 
     def lose(self, name: str, reason: str, detail: object = "") -> None:
         """A seated machine failed a call. Its keeper starts over; the operator hears of it at once."""

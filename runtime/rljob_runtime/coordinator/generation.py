@@ -11,13 +11,14 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
 from rljob_runtime.coordinator.lender import Lender
+from rljob_runtime.coordinator.outlook import outlook
 from rljob_runtime.coordinator.protocols import (
     Delta,
     GenerateRequest,
@@ -29,8 +30,9 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
-from rljob_runtime.scheduling.loan_gain import Measured, OpenGroup, Outlook
+from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.scheduling.lending import ExpectedLengths
+from rljob_runtime.scheduling.loan_gain import Measured, Outlook
 from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
@@ -46,30 +48,6 @@ from rljob_runtime.scheduling.trajectory import (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Tally:
-    """What a stage counted, for the round's report."""
-
-    tokens: int = 0
-    preemptions: int = 0
-    kv_use: float = 0.0
-    aborted_samples: int = 0
-    aborted_responses: int = 0
-    lost_tokens: int = 0
-    """Tokens of responses that were generated anew from nothing."""
-    rewards: int = 0
-    reward_seconds: float = 0.0
-    """Of all `rewards`, from the end of a response."""
-    _preempted: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def note(self, replica: str, report: ReplicaReport) -> None:
-        """Engine counters only grow over an engine's life; a round's share is what they grew by."""
-        life, total = (replica, report.boot), report.stats.preemptions_total
-        self.preemptions += total - self._preempted.get(life, total)
-        self._preempted[life] = total
-        self.kv_use = max(self.kv_use, report.stats.kv_use)
 
 
 class Interrupted(Exception):
@@ -280,36 +258,16 @@ class Generation:
             await self._herd.abort(moved)
 
     def _outlook(self, computed_tokens: int) -> Outlook:
-        """The round as it stands, for a decision about a loan."""
-        round_, responses = self.round, self.responses
-        whole = round_.whole
-        still = [p for p in round_.plan.prompts if p not in whole and p not in round_.filtered]
-        numbers = {prompt: number for number, prompt in enumerate(still)}
-        places = {prompt: round_.places(prompt) for prompt in (*still, *whole)}
-        tokens = {prompt: sum(len(responses[key].token_ids) for key in its) for prompt, its in places.items()}
-        size = round_.plan.shape.group_size
-
-        def unfinished(key: TrajectoryKey) -> Unfinished:
-            prompt = self._prompts.prompt(key.prompt)
-            return Unfinished(len(prompt.token_ids), self._partials.length_of(key), numbers[key.prompt])
-
-        by_machine: dict[str, list[Unfinished]] = defaultdict(list)
-        for launch in self._running():
-            by_machine[machine_of(launch.lease.replica)].append(unfinished(launch.key))
-        room: dict[str, list[int]] = defaultdict(list)
-        for name in self._herd.names():
-            room[machine_of(name)].append(self._herd.kv_tokens(name))
-        ended = [len(response.token_ids) for response in responses.values()]
-        return Outlook(
-            machines=[
-                Lendable(name, sum(its), tuple(by_machine[name]), len(its)) for name, its in sorted(room.items())
-            ],
-            waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING)],
-            lengths=ExpectedLengths([*ended, *self._measured.lengths], self._settings.max_response_tokens),
-            groups=[OpenGroup(size - len(places[prompt]), tokens[prompt]) for prompt in still],
-            wanted=round_.plan.shape.groups - len(whole),
-            backlog=max(0, sum(tokens[prompt] for prompt in whole) - computed_tokens),
-            speed=self.watch.engine_speed(),
+        lengths = (len(response.token_ids) for response in self.responses.values())
+        return outlook(
+            self.round,
+            self.responses,
+            self._running(),
+            self._partials,
+            self._prompts,
+            self._herd,
+            ExpectedLengths([*lengths, *self._measured.lengths], self._settings.max_response_tokens),
+            computed_tokens,
         )
 
     def _running(self) -> list[Launch]:

@@ -21,6 +21,7 @@ from rljob_runtime.coordinator.protocols import (
     StaleTerm,
 )
 from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.loan_gain import EngineSpeed
 from rljob_runtime.scheduling.rounds import Launch
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
 
@@ -63,6 +64,10 @@ class Herd:
     def kv_tokens(self, name: str) -> int:
         """What the KV cache of a replica holds; 0 before it has said anything."""
         return self._watch.kv_tokens(name)
+
+    def engine_speed(self) -> EngineSpeed | None:
+        """Of any replica; None before one was seen at work."""
+        return self._watch.engine_speed()
 
     async def track(self, void: Mapping[TrajectoryKey, int]) -> list[str]:
         """Follow the fleet. The replicas that left it, also where another one of the same name took the seat between

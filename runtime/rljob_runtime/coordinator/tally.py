@@ -1,0 +1,31 @@
+"""What a generation stage counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_runtime.coordinator.protocols import ReplicaReport
+
+
+@dataclass
+class Tally:
+    """What a stage counted, for the round's report."""
+
+    tokens: int = 0
+    preemptions: int = 0
+    kv_use: float = 0.0
+    aborted_samples: int = 0
+    aborted_responses: int = 0
+    lost_tokens: int = 0
+    """Tokens of responses that were generated anew from nothing."""
+    rewards: int = 0
+    reward_seconds: float = 0.0
+    """Of all `rewards`, from the end of a response."""
+    _preempted: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def note(self, replica: str, report: ReplicaReport) -> None:
+        """Engine counters only grow over an engine's life; a round's share is what they grew by."""
+        life, total = (replica, report.boot), report.stats.preemptions_total
+        self.preemptions += total - self._preempted.get(life, total)
+        self._preempted[life] = total
+        self.kv_use = max(self.kv_use, report.stats.kv_use)
