@@ -210,14 +210,16 @@ class _Point:
 def points(monkeypatch: pytest.MonkeyPatch) -> None:
     # By its path `rljob_runtime.cli.bench` would be the command of that name.
     monkeypatch.setattr(
-        import_module("rljob_runtime.cli.bench"), "entry_points", lambda group: [_Point("relay"), _Point("chain")]
+        import_module("rljob_runtime.cli.bench"),
+        "entry_points",
+        lambda group: [_Point("relay"), _Point("chain"), _Point("relay-real")],
     )
 
 
 @pytest.mark.usefixtures("points")
 def test_bench_without_a_name_lists_them(rljob: Callable[..., Result]) -> None:
     result = rljob("bench")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "chain\nrelay\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "chain\nrelay\nrelay-real\n", "")
 
 
 @pytest.mark.usefixtures("points")
@@ -225,7 +227,7 @@ def test_bench_without_a_name_lists_them(rljob: Callable[..., Result]) -> None:
 def test_bench_refuses_a_name_that_is_none(rljob: Callable[..., Result], name: str) -> None:
     result = rljob("bench", name)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"no benchmark {name!r}; there are: chain, relay\n"
+    assert result.stderr == f"no benchmark {name!r}; there are: chain, relay, relay-real\n"
 
 
 @pytest.mark.usefixtures("points")
@@ -236,6 +238,16 @@ def test_bench_refuses_traces_that_cannot_be_measured(rljob: Callable[..., Resul
     absent = rljob("bench", "chain", "--traces", "lengths")
     assert (absent.exit_code, absent.stdout) == (2, "")
     assert absent.stderr.startswith("--traces: lengths is no folder")
+
+
+@pytest.mark.usefixtures("points")
+def test_bench_on_real_engines_is_another_one_of_its_name(rljob: Callable[..., Result]) -> None:
+    result = rljob("bench", "relay", "--real")
+    assert result.exit_code == 0
+    assert "relay-real (seed 0)" in result.stdout
+    absent = rljob("bench", "chain", "--real")
+    assert (absent.exit_code, absent.stdout) == (2, "")
+    assert absent.stderr == "--real: there is no benchmark chain-real; there is one of: relay\n"
 
 
 @pytest.mark.usefixtures("points")

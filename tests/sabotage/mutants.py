@@ -41,6 +41,8 @@ ESCAPES = "tests/rewards/test_rewards_escapes.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
+PROFILE = "tests/rollout/test_rollout_profile.py"
+REPLAY = "tests/coordinator/test_coordinator_replay.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
@@ -1088,5 +1090,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "taken = min(math.inf if endless else drawn, allowance.cpu_seconds)",
         "taken = drawn",
         (f"{BENCHMARKS}::test_programs_end_at_the_timeout_that_the_policy_decides",),
+    ),  # --- profiles and real engines ---
+    Mutant(
+        "what a replica takes between two steps is not profiled",
+        f"{RUNTIME}/rollout/step_watch.py",
+        "median(steps[place + 1].began - steps[place].began for place in places),",
+        "median(steps[place].ended - steps[place].began for place in places),",
+        (f"{PROFILE}::test_the_coefficients_of_an_engine_are_found",),
+    ),
+    Mutant(
+        "repeats of a load count by their worst",
+        f"{RUNTIME}/enginemodel/profile.py",
+        "seconds=median(one.seconds for one in its),",
+        "seconds=max(one.seconds for one in its),",
+        (f"{PROFILE}::test_noise_and_pauses_are_borne",),
+    ),
+    Mutant(
+        "a prompt that is launched again has the lengths that it had",
+        f"{RUNTIME}/local/replay.py",
+        "self._most, versions.index(version))",
+        "self._most, 0)",
+        (f"{REPLAY}::test_a_prompt_answers_anew_when_other_weights_launch_it",),
+    ),
+    Mutant(
+        "what passes between rounds is not charged",
+        f"{RUNTIME}/local/rollpacker_benchmark.py",
+        "return self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",
+        "return sum(report.seconds or 0.0 for report in self.reports)",
+        (f"{REPLAY}::test_jobs_are_charged_whole_and_predictions_by_round",),
     ),
 )

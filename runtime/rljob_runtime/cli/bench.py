@@ -30,12 +30,18 @@ def bench(
     traces: Annotated[
         Path | None, typer.Option(help="Measure these too: the folder of a trace, or one that holds such folders.")
     ] = None,
+    real: Annotated[bool, typer.Option("--real", help="On engines of this machine, not simulated: NAME-real.")] = False,
 ) -> None:
     """Run a benchmark and print its figures."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name is None:
         print(*sorted(found), sep="\n")
         return
+    if real and f"{name}-real" not in found:
+        others = ", ".join(sorted(one.removesuffix("-real") for one in found if one.endswith("-real")))
+        raise fail(f"--real: there is no benchmark {name}-real; there is one of: {others or 'none'}")
+    if real:
+        name = f"{name}-real"
     if name not in found:
         raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
     function: Callable[..., dict[str, Any]] = found[name].load()

@@ -1,4 +1,5 @@
-"""From a profile to the latency law: least squares of relative errors, with bounds that keep the law sane."""
+"""From a profile to the latency law: least squares of relative errors, with bounds that keep the law sane. Samples far
+off the law of the others weigh little: a shared machine has pauses that outlast all repeats of a load."""
 
 from __future__ import annotations
 
@@ -8,9 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rljob_runtime.enginemodel.engine import Engine, Request
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.enginemodel.least_squares import Floats, nonnegative
-from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample
+from rljob_runtime.enginemodel.profile import PlayedRound, Profile, ProfileError, Sample
+
+DOUBTFUL = 2.0
+"""From so many times the usual error on, a sample counts by its distance and no more by its square (Huber)."""
+REWEIGHINGS = 5
+CERTAIN = 1e-9
+"""A usual error below this is that of arithmetic: all samples are right."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,19 @@ def fit(profile: Profile, tensor_parallel: int) -> Fit:
     return Fit(law, profile.kv_tokens[tensor_parallel], decode_error(law, decode), prefill_error(law, prefill))
 
 
+def foretold(law: LatencyLaw, kv_tokens: int, played: PlayedRound) -> float:
+    """Seconds of a round by the law and the event model."""
+    engine = Engine(law, kv_tokens, max_sequences=len(played.lengths))
+    engine.submit(0.0, [Request(number, played.prompt_tokens, tokens) for number, tokens in enumerate(played.lengths)])
+    return engine.drain()[-1].time
+
+
+def round_errors(profile: Profile, fitted: Fit, tensor_parallel: int) -> list[float]:
+    """Foretold over measured seconds less one, of each round that the profile has of this layout."""
+    played = [one for one in profile.rounds if one.tensor_parallel == tensor_parallel]
+    return [foretold(fitted.law, fitted.kv_tokens, one) / one.seconds - 1 for one in played]
+
+
 def decode_error(law: LatencyLaw, samples: Sequence[Sample]) -> Error:
     """Of the law's decode steps; on samples that it was not fitted to, its error of prediction."""
     return _error(samples, lambda one: law.step(one.batch, one.batch * one.context))
@@ -89,7 +110,15 @@ def _solve(rows: Sequence[Sequence[float]], samples: Sequence[Sample]) -> list[f
     """Coefficients of least relative error: every row over its seconds, to give one."""
     seconds: Floats = np.array([sample.seconds for sample in samples])
     matrix: Floats = np.array(rows) / seconds[:, None]
-    return [float(one) for one in nonnegative(matrix, np.ones(len(samples)))]
+    weight: Floats = np.ones(len(samples))
+    for _ in range(REWEIGHINGS):
+        found = nonnegative(matrix * weight[:, None], weight)
+        errors: Floats = np.abs(matrix @ found - 1)
+        usual = float(np.median(errors))
+        if usual < CERTAIN:
+            break
+        weight = np.sqrt(np.minimum(1.0, DOUBTFUL * usual / np.maximum(errors, usual)))
+    return [float(one) for one in found]
 
 
 def _error(samples: Sequence[Sample], predict: Callable[[Sample], float]) -> Error:

@@ -6,7 +6,10 @@ It knows what it was measured on and is refused for anything else. It goes in an
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import fields
+from statistics import median
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,7 +36,22 @@ class Sample(_Data):
     context: Size
     """Decode: tokens of a sequence in the KV cache, the mean over the steps measured. Prefill: tokens of a prompt."""
     seconds: Annotated[float, Field(gt=0)]
-    """Decode: of one step. Prefill: of the whole pass over `batch` prompts."""
+    """Decode: of one step. Prefill: of the whole pass over `batch` prompts. Up to the next step's begin, as a replica
+    of ours takes it."""
+    replica_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Of these, what passes between two steps: the replica stamps tokens, keeps and sends them."""
+
+
+class PlayedRound(_Data):
+    """Responses that were all launched at once on one engine, and generated to their ends: what a fit has to foretell.
+    No fit is made from it."""
+
+    tensor_parallel: Size
+    prompt_tokens: Size
+    """Of each prompt."""
+    lengths: Annotated[tuple[Size, ...], Field(min_length=1)]
+    """Tokens of each response."""
+    seconds: Annotated[float, Field(gt=0)]
 
 
 class Subject(_Data):
@@ -56,6 +74,7 @@ class Profile(_Data):
     """Capacity of the KV cache, by TP."""
     decode: tuple[Sample, ...]
     prefill: tuple[Sample, ...]
+    rounds: tuple[PlayedRound, ...] = ()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Profile:
@@ -89,6 +108,23 @@ class Profile(_Data):
         for name in ("engine", "engine_version", "hardware"):
             measured, asked = getattr(self.subject, name), getattr(wanted, name)
             _expect(name, measured, asked, measured == asked)
+
+
+def medians(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """The repeats of each load as one sample: their median, which a pause of the machine does not move."""
+    repeats: defaultdict[tuple[int, int, int], list[Sample]] = defaultdict(list)
+    for one in samples:
+        repeats[one.tensor_parallel, one.batch, one.context].append(one)
+    return tuple(
+        Sample(
+            tensor_parallel=size,
+            batch=batch,
+            context=context,
+            seconds=median(one.seconds for one in its),
+            replica_seconds=median(one.replica_seconds for one in its),
+        )
+        for (size, batch, context), its in sorted(repeats.items())
+    )
 
 
 def _expect(path: str, measured: str, asked: str, same: bool) -> None:

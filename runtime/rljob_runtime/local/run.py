@@ -39,11 +39,11 @@ def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] 
         scratch=workdir / "scratch",
         models=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models",
         volume=workdir,
-        relay_key=_relay_key(workdir / "auth" / "relay-key"),
+        relay_key=relay_key(workdir / "auth" / "relay-key"),
     )
     shared.mkdir(mode=0o700, exist_ok=True)
     try:
-        with _log_to(workdir / "coordinator.log"), _local_ray(job):
+        with _log_to(workdir / "coordinator.log"), local_ray(job):
             return asyncio.run(_run(job, places, workdir, on_progress))
     finally:
         shutil.rmtree(shared, ignore_errors=True)
@@ -79,7 +79,8 @@ def _with_uid(job: RLJob, workdir: Path) -> RLJob:
     return job.model_copy(update={"metadata": metadata})
 
 
-def _relay_key(path: Path) -> Path:
+def relay_key(path: Path) -> Path:
+    """The file of a key that only this run knows, made if it is not there."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -88,7 +89,7 @@ def _relay_key(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _local_ray(job: RLJob) -> Iterator[None]:
+def local_ray(job: RLJob) -> Iterator[None]:
     """A Ray of one node on which every logical machine is a custom resource."""
     rollout, trainer = job.spec.rollout, job.spec.trainer
     names = [f"rollout-{index}" for index in range(rollout.largest)]

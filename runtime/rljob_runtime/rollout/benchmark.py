@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +20,13 @@ import torch
 
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import resolve
-from rljob_runtime.relay import tensors as flat
-from rljob_runtime.relay.manifest import checksum, layout
-from rljob_runtime.relay.segment import SHARED_MEMORY, SegmentWriter
 from rljob_runtime.rollout import vllm_compat
 from rljob_runtime.rollout.engine import EngineRequest, EngineSettings
 from rljob_runtime.rollout.replica import RolloutReplica
+from rljob_runtime.rollout.stand_in_relay import VERSION, published
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
 
 CACHE = Path.home() / ".cache" / "rljob" / "models"
-VERSION = 1
 GOAL = 0.95
 POLL_SECONDS = 1.0
 
@@ -71,7 +65,7 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
     plan = QUICK if quick else Plan()
     vllm_compat.prepare_environment()
     folder = resolve(plan.model, CACHE)
-    with _published(folder, plan) as segment:
+    with published(folder, plan.dtype) as segment:
         settings = EngineSettings(
             folder=folder.path, weights=segment, dtype=plan.dtype, max_model_len=256, max_running=plan.batch
         )
@@ -216,20 +210,3 @@ def _requests(folder: ModelFolder, plan: Plan, seed: int, turn: int) -> list[Eng
         tokens = tuple(folder.tokenizer.encode(text, add_special_tokens=False))
         requests.append(EngineRequest(f"{turn}.{index}", tokens, plan.tokens, temperature=1.0, seed=seed + index))
     return requests
-
-
-@contextmanager
-def _published(folder: ModelFolder, plan: Plan) -> Iterator[Path]:
-    """A segment that holds the model's weights as `VERSION`, for as long as the context lasts."""
-    with tempfile.TemporaryDirectory(prefix="rljob-bench-", dir=SHARED_MEMORY) as root:
-        writer = SegmentWriter.open(Path(root) / "segment")
-        try:
-            weights = list(folder.weights())
-            entries = flat.describe(weights, flat.torch_dtype(plan.dtype))
-            slot = writer.begin(layout(VERSION, entries, chunk_bytes=32 << 20))
-            flat.gather(weights, slot.manifest, slot.buffer())
-            slot.seal([checksum(slot.chunk(index)) for index in range(slot.manifest.chunks)])
-            writer.commit(slot)
-            yield writer.folder
-        finally:
-            writer.close()

