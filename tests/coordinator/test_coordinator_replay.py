@@ -44,7 +44,7 @@ def test_replicas_are_asked_for_the_lengths_of_the_workload():
     recorder = Recorder()
     replica: Any = ReplayingReplica(recorder, ReplayedLengths(WORKLOAD, 6))  # type: ignore[arg-type]
     whole, moved = request(3, 1, version=7), request(3, 2, version=7, prefix=(9, 9))
-    asyncio.run(replica.submit(1, [whole, moved, request(3, 3, version=7, most=2)]))
+    asyncio.run(replica.submit(1, [whole, moved, request(3, 4, version=7, most=2)]))
     drawn = [one.output_tokens for one in WORKLOAD.prompt(0, 3, 6, 0).responses]
     assert [one.sampling.max_tokens for one in recorder.asked[:2]] == [drawn[1], drawn[2]], "a prefix counts"
     assert recorder.asked[2].sampling.max_tokens == 2, "never more than was asked for"

@@ -16,7 +16,7 @@ from rljob_runtime.enginemodel.hardware import H100
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.enginemodel.least_squares import nonnegative
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B
-from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample, Subject
+from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample, Subject, medians
 from rljob_runtime.enginemodel.roofline import roofline
 
 settings.register_profile("shared", deadline=None)
@@ -104,6 +104,18 @@ def test_errors_say_where_they_are_worst():
             Sample(tensor_parallel=1, batch=9, context=5, seconds=1.6)]  # fmt: skip
     error = decode_error(law, rows)
     assert str(error) == "12.5% on average, 25.0% at batch 9 and context 5"
+
+
+def test_repeats_of_a_load_are_their_median():
+    def sample(size, batch, seconds, replica=0.0):
+        return Sample(tensor_parallel=size, batch=batch, context=9, seconds=seconds, replica_seconds=replica)
+
+    paused = [sample(1, 4, 1.0, 0.2), sample(1, 4, 9.0, 7.0), sample(1, 4, 1.1, 0.1)]
+    assert medians([*paused, sample(2, 4, 5.0), sample(1, 8, 3.0)]) == (
+        sample(1, 4, 1.1, 0.2),
+        sample(1, 8, 3.0),
+        sample(2, 4, 5.0),
+    )
 
 
 # --- as data ---

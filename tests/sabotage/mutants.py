@@ -1103,7 +1103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/enginemodel/profile.py",
         "seconds=median(one.seconds for one in its),",
         "seconds=max(one.seconds for one in its),",
-        (f"{PROFILE}::test_noise_and_pauses_are_borne",),
+        ("tests/enginemodel/test_enginemodel_profile.py::test_repeats_of_a_load_are_their_median",),
     ),
     Mutant(
         "a prompt that is launched again has the lengths that it had",
