@@ -108,7 +108,7 @@ class StillTrainer:
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         raise Refused("this trainer computes no gradients")
 
-    async def open_desk(self, term: int) -> RelayMember:
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
         raise Refused("this trainer computes no gradients")
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:

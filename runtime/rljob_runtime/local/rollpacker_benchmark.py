@@ -215,6 +215,8 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
                     "engine": plan.engine,
                     "engineOptions": {"maxConcurrentRequests": plan.concurrent, "kvCacheBytes": "256Mi"},
                 },
+                # A machine that is busy is no machine that is lost.
+                "relay": {"heartbeatSeconds": 2, "rebuildTimeoutSeconds": 60},
                 "checkpoint": {"emptyDir": {}, "everyRounds": plan.rounds},
             },
         }
