@@ -49,6 +49,7 @@ ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
 )
 STORE = ("tests/coordinator/test_coordinator_store.py",)
+MIGRATIONS = "tests/coordinator/test_coordinator_store_migrations.py"
 RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
 WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
@@ -383,6 +384,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "await self._store.do(lambda store: store.assign(step, keys))",
         "assert keys",
         ROUNDS,
+    ),
+    Mutant(
+        "a migrated store has no triggers",
+        f"{RUNTIME}/coordinator/store_migrations.py",
+        "    for trigger in triggers:",
+        "    for trigger in ():",
+        (f"{MIGRATIONS}::test_the_schema_is_that_of_a_new_store",),
+    ),
+    Mutant(
+        "the round under way is lost in a migration",
+        f"{RUNTIME}/coordinator/store_migrations.py",
+        "    for step, kind, prompts, responses, groups, group_size in db.execute(opened).fetchall():",
+        "    for step, kind, prompts, responses, groups, group_size in ():",
+        (f"{MIGRATIONS}::test_the_round_under_way_goes_on_where_it_was",),
     ),
     Mutant(
         "the store lets anything be trained on",

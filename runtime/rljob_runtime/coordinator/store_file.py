@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rljob_runtime.coordinator.store_migrations import migrate
 from rljob_runtime.coordinator.store_schema import FORMAT, TABLES, TRIGGERS
+
+log = logging.getLogger(__name__)
 
 # On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
@@ -45,20 +49,25 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
     db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA foreign_keys = ON")
     version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > FORMAT:
+        raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
     if version == 0:
         with transaction(db):
             for statement in _statements(TABLES + TRIGGERS):
                 db.execute(statement)
             db.execute("INSERT INTO meta VALUES ('job', ?)", (job,))
             db.execute(f"PRAGMA user_version = {FORMAT}")
-    elif version != FORMAT:
-        raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
     owner = db.execute("SELECT value FROM meta WHERE key = 'job'").fetchone()
     if owner is None or owner[0] != job:
         found = owner[0] if owner is not None else "nobody"
         raise StoreUnusable(f"{path} belongs to job {found}, not {job}: give each job a folder of its own")
+    if 0 < version < FORMAT:
+        log.info("%s: from format %d to %d", path, version, FORMAT)
+        with transaction(db):
+            migrate(db, version, _statements(TRIGGERS))
+    # Not before: it would hold while tables are replaced.
+    db.execute("PRAGMA foreign_keys = ON")
 
 
 @contextmanager
