@@ -35,6 +35,7 @@ from rljob_runtime.coordinator.protocols import (
     RewardsUnavailable,
     TrainReport,
 )
+from rljob_runtime.coordinator.publication import Publication
 from rljob_runtime.coordinator.recovery import agree
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
@@ -97,13 +98,14 @@ class Coordinator:
         self._fleet = Fleet(binding, term, settings, self._reporter)
         self._trainer = TrainerSeat(binding, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, term, settings, self._reporter)
+        known = before.weight_version or 0 if before is not None else None
+        self._publication = Publication(store, self._fleet, self._trainer, self._reporter, known)
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
         self._generation: Generation | None = None
         self._watch = EngineWatch()
         self._prompts: PromptSource | None = None
         self._measured = Measured(workers_per_trainer=settings.trainer_replicas)
         self._step: int | None = None
-        self._patience_ends = 0.0
         self._setbacks = 0
         self._unavailable = 0
         self._stopping = False
@@ -147,10 +149,14 @@ class Coordinator:
         generation = self._generation
         if generation is None:
             return
-        if self._stopping or self._following.suspended or self._following.trainer_changed or self._fleet.unable:
+        if self._interrupted or self._fleet.unable:
             generation.interrupt()
         else:
             generation.wake()
+
+    @property
+    def _interrupted(self) -> bool:
+        return self._stopping or self._following.suspended or self._following.trainer_changed
 
     async def _work(self, restarts: int) -> Finished | None:
         while not self._stopping:
@@ -236,7 +242,7 @@ class Coordinator:
         self._halted_by(None)
         boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
-        self._patience_ends = asyncio.get_running_loop().time() + self._settings.join_patience
+        self._publication.be_patient(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
         first, last = reward_ends(await self._store.do(Store.rewards))
         self._reporter.event(
@@ -281,7 +287,7 @@ class Coordinator:
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         if not opened.assigned:
-            await self._wait_for_machines(plan.version, boundary.step)
+            await self._publication.wait_for_machines(plan.version, boundary.step, lambda: self._interrupted)
         self._reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
         self._reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
         clock.start()
@@ -290,7 +296,7 @@ class Coordinator:
         report = await self._train(opened, groups)
         clock.trained()
         self._reporter.update(stage="Publishing")
-        version = await self._publish(report.step)
+        version = await self._publication.publish(report.step)
         clock.published()
         self._measured.broadcast.note(1, clock.part(2))
         self._measured.lengths.extend(len(response.token_ids) for response in generation.responses.values())
@@ -305,7 +311,7 @@ class Coordinator:
             return opened
         opening = await draws.choose(self._following.rounds - boundary.step)
         await self._follow_target(opening.shape.kind)
-        return await draws.open(await self._publish(boundary.step), opening)
+        return await draws.open(await self._publication.publish(boundary.step), opening)
 
     async def _generate(
         self, opened: OpenRound, draws: Draws, clock: RoundClock
@@ -362,41 +368,6 @@ class Coordinator:
             return await self._trainer.call(lambda trainer: trainer.train(self._term, step, groups))
         except Refused as error:
             raise TrainerLost(f"step {step} was refused: {error}") from error
-
-    async def _publish(self, step: int) -> int:
-        """The weights after `step` are in every replica; under the version they had if they were published before and
-        no relay can hold a newer one."""
-        versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
-        if self._before is not None:
-            versions = versions.reported(self._before.weight_version or 0)
-        version = versions.current(step)
-        if version is None:
-            version = number = versions.next_version()
-            await self._store.do(lambda store: store.publish(number, step))
-        await self._bring(version, step)
-        return version
-
-    async def _bring(self, version: int, step: int) -> None:
-        try:
-            # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
-            anew = self._trainer.published != version
-            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
-        except Refused as error:
-            raise TrainerLost(f"version {version} was not published: {error}") from error
-        self._reporter.update(weight_version=version)
-
-    async def _wait_for_machines(self, version: int, step: int) -> None:
-        """All of the target's machines with these weights, or after a while those that are there; at least one."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await self._bring(version, step)
-            self._fleet.layouts.check_able(self._fleet.kept)
-            present = len(self._fleet.replicas())
-            if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
-                return
-            if self._stopping or self._following.suspended or self._following.trainer_changed:
-                raise Interrupted
-            await asyncio.sleep(0.1)
 
     async def _close(
         self,

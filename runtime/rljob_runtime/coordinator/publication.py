@@ -1,0 +1,71 @@
+"""Publication: the weights after a step, under a version of their own, in every replica that is to use them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.generation import Interrupted
+from rljob_runtime.coordinator.protocols import Refused
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
+
+LOOK_SECONDS = 0.1
+
+
+class Publication:
+    """`reported`: the highest version that a former coordinator told of, which the store may have lost; None where
+    there was no such coordinator."""
+
+    def __init__(
+        self, store: StoreAccess, fleet: Fleet, trainer: TrainerSeat, reporter: Reporter, reported: int | None
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._trainer = trainer
+        self._reporter = reporter
+        self._reported = reported
+        self._patience_ends = 0.0
+
+    async def publish(self, step: int) -> int:
+        """The weights after `step` are in every replica; under the version they had if they were published before and
+        no relay can hold a newer one."""
+        versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
+        if self._reported is not None:
+            versions = versions.reported(self._reported)
+        version = versions.current(step)
+        if version is None:
+            version = number = versions.next_version()
+            await self._store.do(lambda store: store.publish(number, step))
+        await self._bring(version, step)
+        return version
+
+    async def _bring(self, version: int, step: int) -> None:
+        try:
+            # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
+            anew = self._trainer.published != version
+            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
+        except Refused as error:
+            raise TrainerLost(f"version {version} was not published: {error}") from error
+        self._reporter.update(weight_version=version)
+
+    def be_patient(self, seconds: float) -> None:
+        """From now on for so long the last of the machines are waited for."""
+        self._patience_ends = asyncio.get_running_loop().time() + seconds
+
+    async def wait_for_machines(self, version: int, step: int, interrupted: Callable[[], bool]) -> None:
+        """All of the target's machines with these weights, or after a while those that are there; at least one.
+        Raises `Interrupted` when it was before, and `LayoutNotUsable` when none of them can start its engines."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._bring(version, step)
+            self._fleet.layouts.check_able(self._fleet.kept)
+            present = len(self._fleet.replicas())
+            if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
+                return
+            if interrupted():
+                raise Interrupted
+            await asyncio.sleep(LOOK_SECONDS)
