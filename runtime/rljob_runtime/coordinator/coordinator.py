@@ -98,8 +98,8 @@ class Coordinator:
         self._fleet = Fleet(binding, term, settings, self._reporter)
         self._trainer = TrainerSeat(binding, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, term, settings, self._reporter)
-        known = before.weight_version or 0 if before is not None else None
-        self._publication = Publication(store, self._fleet, self._trainer, self._reporter, known)
+        reported = before.weight_version or 0 if before is not None else None
+        self._publication = Publication(store, self._fleet, self._trainer, self._reporter, reported)
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
         self._generation: Generation | None = None
         self._watch = EngineWatch()
@@ -146,13 +146,12 @@ class Coordinator:
         self._wake()
 
     def _wake(self) -> None:
-        generation = self._generation
-        if generation is None:
+        if self._generation is None:
             return
         if self._interrupted or self._fleet.unable:
-            generation.interrupt()
+            self._generation.interrupt()
         else:
-            generation.wake()
+            self._generation.wake()
 
     @property
     def _interrupted(self) -> bool:
