@@ -278,7 +278,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a new trainer publishes nothing within a round",
-        f"{RUNTIME}/coordinator/coordinator.py",
+        f"{RUNTIME}/coordinator/publication.py",
         "anew = self._trainer.published != version",
         "anew = False",
         (f"{LOANS}::test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it",),

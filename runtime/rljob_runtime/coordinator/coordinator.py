@@ -13,8 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.constants import HALTING
-from rljob_api.status import Finished, FinishedOutcome, Problem, RoundKind, RoundReport, RuntimeStatus
+from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
@@ -22,6 +21,7 @@ from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted
+from rljob_runtime.coordinator.halt import Halts
 from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.protocols import (
@@ -101,13 +101,13 @@ class Coordinator:
         reported = before.weight_version or 0 if before is not None else None
         self._publication = Publication(store, self._fleet, self._trainer, self._reporter, reported)
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
+        self._halts = Halts(self._reporter, self._following, settings.rewards_back_off)
         self._generation: Generation | None = None
         self._watch = EngineWatch()
         self._prompts: PromptSource | None = None
         self._measured = Measured(workers_per_trainer=settings.trainer_replicas)
         self._step: int | None = None
         self._setbacks = 0
-        self._unavailable = 0
         self._stopping = False
 
     # --- life ---
@@ -171,27 +171,13 @@ class Coordinator:
             except Interrupted:
                 log.info("generation was interrupted")
             except RewardsUnavailable as error:
-                await self._wait_for_rewards(error)
+                await self._halts.wait(error)
             except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except _Ended as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
         self._reporter.event(stage="Draining")
         return None
-
-    async def _wait_for_rewards(self, error: RewardsUnavailable) -> None:
-        """Not the end: the machine may yet be given what it lacks, or the job be suspended and sent elsewhere."""
-        self._unavailable += 1
-        log.warning("the rewards cannot be started (try %d): %s", self._unavailable, error)
-        told = f"{error}. It is tried again from time to time"
-        self._halted_by(Problem(reason=error.reason, message=told[:2048]))
-        delay = self._settings.rewards_back_off.delay(self._unavailable)
-        await self._following.unless_suspended(asyncio.sleep(delay or 0.0))
-
-    def _halted_by(self, problem: Problem | None) -> None:
-        """For this no round can begin; None: one can."""
-        for reason in HALTING:
-            self._reporter.problem(reason, problem if problem is not None and problem.reason == reason else None)
 
     def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
         finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
@@ -238,7 +224,7 @@ class Coordinator:
         if prompts is None:
             raise Interrupted
         self._prompts = prompts
-        self._halted_by(None)
+        self._halts.over()
         boundary = await self._store.do(lambda store: agree(store, step, prompts, self._settings.prompts_per_round))
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._publication.be_patient(self._settings.join_patience)

@@ -1,0 +1,42 @@
+"""Halts: what keeps a job from beginning a round and is no reason to end it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rljob_api.constants import HALTING
+from rljob_api.status import Problem
+from rljob_runtime.coordinator.following import Following
+from rljob_runtime.coordinator.protocols import RewardsUnavailable
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.scheduling.retry import BackOff
+
+log = logging.getLogger(__name__)
+
+
+class Halts:
+    """Of one coordinator. What halts the job is a problem in its status until `over`."""
+
+    def __init__(self, reporter: Reporter, following: Following, back_off: BackOff) -> None:
+        self._reporter = reporter
+        self._following = following
+        self._back_off = back_off
+        self._tries = 0
+
+    async def wait(self, error: RewardsUnavailable) -> None:
+        """Until it is worth another try: the machine may yet be given what it lacks, or the job be suspended and sent
+        elsewhere."""
+        self._tries += 1
+        log.warning("the rewards cannot be started (try %d): %s", self._tries, error)
+        told = f"{error}. It is tried again from time to time"
+        self._tell(Problem(reason=error.reason, message=told[:2048]))
+        await self._following.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
+
+    def over(self) -> None:
+        """A round can begin."""
+        self._tell(None)
+
+    def _tell(self, problem: Problem | None) -> None:
+        for reason in HALTING:
+            self._reporter.problem(reason, problem if problem is not None and problem.reason == reason else None)
