@@ -511,6 +511,27 @@ def test_suspension_keeps_the_layouts_and_what_was_learned() -> None:
         assert cluster.status.parallelism == learned
 
 
+def test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain() -> None:
+    """Coordinator and trainer read the spec when they start: one that goes on would keep the former settings."""
+    cluster = running()
+    first = set(cluster.pods)
+    for changes in ({"suspend": True}, {"suspend": True, "algorithm": {"learningRate": 2e-5}}, {}):
+        spec = make_job(**{"algorithm": {"learningRate": 2e-5}, **changes}).spec
+        cluster.job = cluster.job.model_copy(update={"spec": spec})
+        cluster.settle()
+        assert set(cluster.pods) == first, "the coordinator saves its state first"
+        assert cluster.status.target.phase is TargetPhase.SUSPEND
+    cluster.report(applied=cluster.status.target.revision, stage="Suspended", event=1)
+    cluster.settle()
+    assert {pod.incarnation for pod in cluster.pods.values() if pod.live} == {2}
+    assert len([pod for pod in cluster.pods.values() if pod.live]) == len(first)
+    assert cluster.status.target.phase is TargetPhase.RUN
+    cluster.start_all()
+    cluster.settle()
+    assert cluster.status.is_true("Ready")
+    assert '"learningRate":2e-05' in cluster.status.accepted.spec
+
+
 def test_scaling_and_layouts_change_in_one_target() -> None:
     cluster = running(rollout=CHOICE)
     cluster.report(**round_report(1, 41, 2))

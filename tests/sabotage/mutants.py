@@ -1067,6 +1067,16 @@ MUTANTS: tuple[Mutant, ...] = (
         PARALLELISM,
     ),
     Mutant(
+        "a resume overtakes the drain",
+        f"{OPERATOR}/policies/plan.py",
+        "    if job.spec.suspend or _stopping(job, seen):",
+        "    if job.spec.suspend:",
+        (
+            "tests/operator/test_operator_plan.py::"
+            "test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain",
+        ),
+    ),
+    Mutant(
         "a size that engines refuse stays the target",
         f"{OPERATOR}/policies/parallelism.py",
         "    elif heard is not None and last.round > heard:",

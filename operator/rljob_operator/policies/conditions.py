@@ -61,7 +61,7 @@ class Facts:
         if self.verdict is not None:
             return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
         if self.suspending:
-            return Trouble("Suspended", "spec.suspend is true")
+            return Trouble("Suspended", "the job is suspended, or stops for it")
         rollouts = f"{self.rollouts_ready} of {self.rollouts_wanted} rollout machines are ready"
         if not self.coordinator_ready:
             return Trouble("CoordinatorNotReady", "the coordinator's pod is not ready")

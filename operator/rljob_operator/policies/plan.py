@@ -82,7 +82,7 @@ def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_e
     said = lifecycle.coordinators_word(job.status)
     if said is not None:
         return _end(job, seen, said, None, (), now)
-    if job.spec.suspend:
+    if job.spec.suspend or _stopping(job, seen):
         return _suspend(job, seen, now, refused_edit)
     return _run(job, seen, now, config, refused_edit)
 
@@ -242,6 +242,13 @@ def _children(job: RLJob, seen: Observed, created: Sequence[NewPod], config: Con
 
 
 # --- a job that is suspended ------------------------------------------------------------------------------------------
+
+
+def _stopping(job: RLJob, seen: Observed) -> bool:
+    """Whether a suspension has begun and its pods are still there. It is finished though the spec says to go on by now:
+    what was edited under it reaches the job by new pods only."""
+    told = job.status.target
+    return told is not None and told.phase is TargetPhase.SUSPEND and any(not pod.deleting for pod in seen.pods)
 
 
 def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | None) -> Plan:
