@@ -192,7 +192,7 @@ def test_a_trace_is_played_on_the_model_of_its_name_or_of_its_lengths(tmp_path: 
     assert {name: (each.model.name, each.longest) for name, each in found.items()} == {
         "maths-14b": ("Qwen2.5-14B", 200),
         "other": ("Qwen2.5-14B", 9000),
-        "longer": ("Qwen2.5-14B", 90_000),
+        "longer": ("Qwen2.5-32B", 90_000),
     }
     (alone,) = trace_settings(tmp_path / "other")
     assert alone == found["other"]

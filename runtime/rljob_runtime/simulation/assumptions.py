@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from rljob_runtime.enginemodel.hardware import H800, Accelerator
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B, ModelShape
+from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, ModelShape
 
 MEGA, GIGA = 1e6, 1e9
 
@@ -126,6 +126,7 @@ SETTINGS = tuple(
     for name, model, longest, tensor_parallel, accelerators, trainers, source in (
         ("7b-8k", QWEN2_5_7B, 8_000, 1, 16, 8, "RollPacker §6.1: 16 H800, TP 1; the split: machines are whole"),
         ("14b-16k", QWEN2_5_14B, 16_000, 2, 32, 16, "RollPacker §6.1: 32 H800, TP 2; the split: assumed, half"),
+        ("32b-32k", QWEN2_5_32B, 32_000, 2, 64, 32, "RollPacker §6.1: 64 H800, TP 2; the split: assumed, half"),
     )
 )
 """P0 = 128, R0 = 8: RollPacker §6.1."""

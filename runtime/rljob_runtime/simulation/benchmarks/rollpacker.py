@@ -41,6 +41,7 @@ class Printed:
 PRINTED = {
     "7b-8k": Printed(1.30, 2.01, 2.03, 1.74, 2.3),
     "14b-16k": Printed(1.48, 1.99, 2.22, 3.15, 2.6),
+    "32b-32k": Printed(2.21, 2.48, 2.56, 3.96, 3.2),
 }
 TRACE_GOALS = {"dapo-32b": 2.1}
 """Of `whole`; 1 for other traces."""

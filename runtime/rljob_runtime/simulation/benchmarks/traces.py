@@ -18,7 +18,7 @@ def trace_settings(folder: Path) -> tuple[Setting, ...]:
 
 
 def setting_of(folder: Path) -> Setting:
-    """The setting whose model has the size in the folder's name (`-7b`, `-14b`); for another name the one whose
+    """The setting whose model has the size in the folder's name (`-7b`, `-14b`, `-32b`); for another name the one whose
     responses are about as long."""
     trace = read_trace(folder)
     longest = max(response.output_tokens for response in trace.responses())
