@@ -12,10 +12,11 @@ import pytest
 from rljob_api.status import RoundKind
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulation.assumptions import SETTINGS, STANDARD
-from rljob_runtime.simulation.benchmarks.rollpacker import STREAM, rollpacker
-from rljob_runtime.simulation.benchmarks.stream import overlapped, pair, stream
+from rljob_runtime.simulation.benchmarks.rollpacker import STREAM, WHOLE, rollpacker
+from rljob_runtime.simulation.benchmarks.stream import Compared, overlapped, stream
 from rljob_runtime.simulation.benchmarks.traces import trace_settings
 from rljob_runtime.simulation.benchmarks.trial import (
+    AUTO,
     PLAIN,
     TAIL,
     Technique,
@@ -25,7 +26,7 @@ from rljob_runtime.simulation.benchmarks.trial import (
     scenario_of,
     speedup,
 )
-from rljob_runtime.simulation.events import Scored, Trained
+from rljob_runtime.simulation.events import Scored, Submitted, Trained
 from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.play import play
@@ -33,6 +34,7 @@ from rljob_runtime.workloads import TraceError
 
 SMALL = replace(SETTINGS[0], prompts=8, responses=4)
 ROUNDS = 5
+AGAINST = ("", "_over_disaggregated", "_without_reward_time")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def trained_prompts(technique: Technique) -> list[Any]:
 def test_all_jobs_of_a_setting_train_on_the_same_prompts_each_once() -> None:
     plain = trained_prompts(PLAIN)
     assert len(set(plain)) == len(plain) == ROUNDS * SMALL.prompts
-    for technique in (STREAM, Technique("more", 1.5, 1.25)):
+    for technique in (STREAM, WHOLE, AUTO, Technique("more", 1.5, 1.25)):
         prompts = trained_prompts(technique)
         assert len(prompts) == len(plain)
         assert set(prompts) == set(plain)
@@ -85,19 +87,21 @@ def test_speed_is_prompts_over_seconds() -> None:
     assert slow == pytest.approx(1)
 
 
+def test_the_first_rounds_of_a_plain_job_are_a_shorter_job() -> None:
+    longer, shorter = (run(SMALL, PLAIN, rounds, 1, colocated=True) for rounds in (4, 2))
+    assert longer.first(2).prompts == shorter.prompts
+    assert longer.first(2).seconds() == pytest.approx(shorter.seconds())
+    with pytest.raises(AssertionError):
+        run(SMALL, TAIL, ROUNDS, 1, colocated=True).first(2)
+
+
 def test_a_quick_run_has_every_step_and_says_what_it_rests_on(result: dict[str, Any]) -> None:
     values = {figure["name"].partition(".")[2]: figure["value"] for figure in result["figures"]}
-    assert values.keys() == {
-        "rollout",
-        "tail",
-        "reward",
-        "whole",
-        "whole_over_disaggregated",
-        "whole_without_reward_time",
-    }
-    whole = next(figure for figure in result["figures"] if figure["name"].endswith(".whole"))
-    assert (whole["goal"], whole["anchor"]) == (2.3, "RollPacker: 2.03x")
-    assert 0 < values["tail"] < values["reward"] < whole["limit"]
+    whole = {f"{step}{against}" for step in ("whole", "auto") for against in AGAINST}
+    assert values.keys() == {"rollout", "disaggregated", "tail", "reward", "planner", "stream", *whole}
+    told = next(figure for figure in result["figures"] if figure["name"].endswith(".whole"))
+    assert (told["goal"], told["anchor"]) == (2.3, "RollPacker: 2.03x")
+    assert 0 < values["tail"] < values["reward"] < values["stream"] < told["limit"]
     assert result["settings"]["assumptions"]["model_flops_use"]["value"] == STANDARD.model_flops_use.value
     assert all(each["source"] for each in result["settings"]["assumptions"].values())
     assert [each["trainer_accelerators"] for each in result["settings"]["layouts"]] == [8]
@@ -114,6 +118,44 @@ def test_both_baselines_are_rows_with_and_without_a_reward_stage(result: dict[st
     assert {row["reward"] for row in streamed} == {"none", "adaptive timeout"}
 
 
+def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[str, Any]) -> None:
+    chosen = [row for row in result["rows"] if row["technique"] == AUTO.name]
+    assert len(chosen) == 2
+    for row in chosen:
+        assert sum(row["plans"].values()) == row["rounds"]
+        assert row["plans"]["plain"] < row["rounds"]
+        assert any(plan.startswith("race") for plan in row["plans"])
+
+
+CRAMPED = replace(
+    SMALL,
+    prompts=16,
+    responses=8,
+    accelerator=replace(SMALL.accelerator, memory_bytes=20.1e9, flops=SMALL.accelerator.flops / 8),
+)
+"""Engines so small that they preempt, a trainer so slow that help pays."""
+
+
+def test_machines_are_lent_and_laid_out_anew_where_a_job_may() -> None:
+    trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
+    assert trial.row()["machines_lent"] == sum(report.lent_machines or 0 for report in trial.reports) > 0
+    assert sum(report.worker_groups or 0 for report in trial.reports) > 0
+    assert trial.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
+    alone = run(CRAMPED, STREAM, ROUNDS, 1, colocated=False)
+    assert alone.row()["machines_lent"] == 0
+
+
+def test_what_a_lent_machine_generated_goes_on_elsewhere() -> None:
+    prefixes: list[int] = []
+
+    def watch(event: object) -> None:
+        if isinstance(event, Submitted):
+            prefixes.append(event.prefix)
+
+    assert play(scenario_of(CRAMPED, WHOLE, ROUNDS, 1, colocated=False), FaultPlan(), [watch]).passed
+    assert max(prefixes) > 0
+
+
 def test_nothing_is_quicker_than_the_limit() -> None:
     for technique in (PLAIN, TAIL, STREAM):
         trial = run(SMALL, technique, ROUNDS, 1, colocated=technique is not STREAM)
@@ -124,7 +166,8 @@ def test_nothing_is_quicker_than_the_limit() -> None:
 
 
 def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> None:
-    after, beside = pair(SMALL, PLAIN, 2, 1)
+    compared = Compared.of(SMALL, PLAIN, 2, 1)
+    after, beside, lent = compared.trials
 
     def lengths(trial: Trial) -> list[Any]:
         return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in trial.reports]
@@ -133,14 +176,18 @@ def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> 
     assert [report.early_groups for report in after.reports] == [0, 0]
     early = [report.early_groups or 0 for report in beside.reports]
     assert all(0 < groups < SMALL.prompts for groups in early)
-    assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after)
+    assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, lent=False)
+    tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, lent)]
+    assert tokens[0] == tokens[1]
+    assert overlapped(SMALL, after, lent=True) <= overlapped(SMALL, after, lent=False) < after.seconds()
 
 
 def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
-    assert [figure["name"] for figure in result["figures"]] == ["7b-8k.plain", "7b-8k.tail_batching"]
-    assert all(figure["value"] > 1 for figure in result["figures"])
-    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [False, True, False, True]
+    names = [figure["name"] for figure in result["figures"]]
+    assert names == [f"7b-8k.{rounds}{lent}" for rounds in ("plain", "tail_batching") for lent in ("", ".lent")]
+    assert all(1 < figure["value"] < figure["limit"] for figure in result["figures"])
+    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [False, True, True] * 2
 
 
 # --- rewards that run programs ---
@@ -206,5 +253,5 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_layout_of_half_machines_is_refused() -> None:
-    with pytest.raises(ValueError, match="12 of them the trainer's; multiples of 8"):
-        replace(SMALL, trainer_accelerators=12)
+    with pytest.raises(ValueError, match="10 of them the trainer's; multiples of 4"):
+        replace(SMALL, trainer_accelerators=10)

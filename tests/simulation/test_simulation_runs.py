@@ -1,23 +1,37 @@
 """Whole runs: seeds with faults hold every invariant, a seed is a run to the byte, a cluster's round is cheap."""
 
+import asyncio
 import json
 import math
 import os
+import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from rljob_runtime.enginemodel.hardware import H800
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_32B
+from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.assumptions import STANDARD
 from rljob_runtime.simulation.cluster import Cluster
-from rljob_runtime.simulation.events import CoordinatorStarted, FaultBegan, FaultEnded, Generated, Reported, Trained
+from rljob_runtime.simulation.events import (
+    CoordinatorStarted,
+    FaultBegan,
+    FaultEnded,
+    Generated,
+    LaidOut,
+    Reported,
+    Trained,
+)
 from rljob_runtime.simulation.faults import APPLICABLE, Fault, FaultPlan, targets_of
 from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
 from rljob_runtime.simulation.timeline import Timeline
+from rljob_runtime.simulation.trainer import TRAINER
+from rljob_runtime.simulation.wire import Life, Process, SimulatedWire
 
 SEEDS = 200
 PORTIONS = 20
@@ -105,6 +119,59 @@ def test_seeds_are_small_and_differ():
     assert {(one.dynamic_sampling, one.stream_training) for one in scenarios} == {
         (dynamic, stream) for dynamic in (False, True) for stream in (False, True)
     }
+    assert {(bool(one.site.wider), one.site.lendable) for one in scenarios} == {
+        (layouts, loans) for layouts in (False, True) for loans in (False, True)
+    }
+
+
+def test_seeds_change_layouts_and_lend_machines_under_their_faults():
+    scenarios = [scenario for seed in range(120) if (scenario := draw_scenario(seed)).restless or scenario.site.lendable]
+    counts = Counter()
+
+    def watch(event):
+        match event:
+            case LaidOut(_, size, since):
+                counts["changed"] += since > 0 and size > 1
+            case Trained(parts=parts):
+                counts["lent"] += any(part.worker != TRAINER for part in parts)
+
+    for scenario in scenarios:
+        outcome = play(scenario, plan_of(scenario), [watch])
+        assert outcome.passed, f"seed {scenario.seed}: {outcome.violation}"
+    assert counts["changed"] > 10
+    assert counts["lent"] > 5
+
+
+def test_a_coordinator_that_was_killed_takes_leave_of_nobody():
+    """What it would say on its way out, nobody hears: a killed process runs no such code."""
+    asked = []
+
+    async def last_words():
+        wire = SimulatedWire(Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, Life())
+        assert await wire.call(5.0, "hear", "alive") == "heard"
+        wire = SimulatedWire(Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, dead())
+        with pytest.raises(asyncio.CancelledError):
+            await wire.call(5.0, "hear", "dead")
+
+    clock.run(last_words())
+    assert asked == ["alive"]
+
+
+class Listener:
+    """A peer that notes what it is told."""
+
+    def __init__(self, asked):
+        self._asked = asked
+
+    async def hear(self, word):
+        self._asked.append(word)
+        return "heard"
+
+
+def dead():
+    life = Life()
+    life.alive = False
+    return life
 
 
 def test_a_timeline_is_a_trace_that_names_everybody(tmp_path):

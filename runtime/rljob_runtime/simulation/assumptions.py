@@ -122,11 +122,24 @@ class Setting:
 
 
 SETTINGS = tuple(
-    Setting(name, model, f"rollpacker-{name}", longest, tensor_parallel, accelerators, trainers, source)
-    for name, model, longest, tensor_parallel, accelerators, trainers, source in (
-        ("7b-8k", QWEN2_5_7B, 8_000, 1, 16, 8, "RollPacker §6.1: 16 H800, TP 1; the split: machines are whole"),
-        ("14b-16k", QWEN2_5_14B, 16_000, 2, 32, 16, "RollPacker §6.1: 32 H800, TP 2; the split: assumed, half"),
-        ("32b-32k", QWEN2_5_32B, 32_000, 2, 64, 32, "RollPacker §6.1: 64 H800, TP 2; the split: assumed, half"),
+    Setting(
+        name,
+        model,
+        f"rollpacker-{name}",
+        longest,
+        tensor_parallel,
+        accelerators,
+        trainers,
+        source,
+        accelerators_per_machine=machine,
+    )
+    for name, model, longest, tensor_parallel, accelerators, trainers, machine, source in (
+        (
+            *("7b-8k", QWEN2_5_7B, 8_000, 1, 16, 8, 4),
+            "RollPacker §6.1: 16 H800, TP 1; assumed: the split, half; pods of half a host, so that one can be lent",
+        ),
+        ("14b-16k", QWEN2_5_14B, 16_000, 2, 32, 16, 8, "RollPacker §6.1: 32 H800, TP 2; the split: assumed, half"),
+        ("32b-32k", QWEN2_5_32B, 32_000, 2, 64, 32, 8, "RollPacker §6.1: 64 H800, TP 2; the split: assumed, half"),
     )
 )
 """P0 = 128, R0 = 8: RollPacker §6.1."""

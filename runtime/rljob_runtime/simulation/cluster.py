@@ -20,6 +20,8 @@ BEAT_SECONDS = 5.0
 SUM_BYTES = 4
 """Of a gradient's raw sum, for each parameter: fp32."""
 POLL_SECONDS = 60.0
+STREAM_SECONDS = 5.0
+"""Real engines tell after every step; what a loan loses by this is generated again."""
 ROUND_SECONDS = 6 * 3600.0
 """A round that takes longer has come to a stop."""
 
@@ -61,12 +63,12 @@ class Cluster:
 
     def engine(self, tensor_parallel: int | None = None) -> EngineKind:
         """Of each replica, in the first layout or in another. Whole responses come off it: at this size nobody reads
-        them token by token."""
+        them token by token. A machine that may be lent tells how far it is: what it holds goes on elsewhere."""
         size = tensor_parallel or self.tensor_parallel
         return EngineKind(
             law=roofline(self.model, self.accelerator, size, self.achieved),
             kv_tokens=memory(self.model, self.accelerator, size).kv_tokens,
-            stream_seconds=float("inf"),
+            stream_seconds=STREAM_SECONDS if self.lendable else float("inf"),
             load_seconds=self.weight_bytes / size / self.assumptions.load_bandwidth.value,
         )
 
@@ -94,9 +96,11 @@ class Cluster:
         assumed = self.assumptions
         flops = self.accelerator.flops * assumed.model_flops_use.value
         token = 6 * self.model.parameters * assumed.recompute_factor.value / flops
+        load = assumed.load_bandwidth.value
         return TrainerCosts(
             step=assumed.step_fixed_seconds.value,
             token=token / self.trainer_accelerators,
+            lend=assumed.layout_seconds.value + self.weight_bytes / self.accelerators_per_machine / load,
             lent_token=token / self.accelerators_per_machine,
             bring=self.model.parameters * SUM_BYTES / assumed.relay_bandwidth.value,
             publish=self.weight_bytes / assumed.copy_bandwidth.value,

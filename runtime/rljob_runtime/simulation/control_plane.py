@@ -29,7 +29,7 @@ CALL_SECONDS = 5.0
 
 
 class SimulatedControlPlane:
-    """`protocols.ControlPlane`. `latency`: of a call, in seconds."""
+    """`protocols.ControlPlane`. `latency`: of a call, in seconds. `restless`: layouts change at random after rounds."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class SimulatedControlPlane:
         seed: int = 0,
         latency: float = 0.0,
         observe: Observe = unobserved,
+        restless: bool = False,
     ) -> None:
         self.reports: list[RuntimeStatus] = []
         self.unreachable = False
@@ -47,6 +48,8 @@ class SimulatedControlPlane:
         self._rng = random.Random(f"{seed}/api")
         self._latency = latency
         self._observe = observe
+        self._restless = random.Random(f"{seed}/restless") if restless else None
+        self._counted = 0
         self._changed = asyncio.Event()
         self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
         self._trainer = 1
@@ -95,6 +98,13 @@ class SimulatedControlPlane:
     def _choose_layouts(self, said: RuntimeStatus) -> None:
         rollout, told = self._job.spec.rollout, self._target
         if len(rollout.tensor_parallel_sizes) == 1:
+            return
+        if self._restless is not None:
+            last = said.last_round
+            if last is not None and last.round != self._counted:
+                self._counted = last.round
+                short, long = self._restless.choices(rollout.tensor_parallel_sizes, k=2)
+                self.set_tensor_parallel(short, long)
             return
         choice = parallelism.choose(rollout, told, self._parallelism, said.last_round, len(told.machines), said.applied)
         changed, self._parallelism = choice.history != self._parallelism, choice.history

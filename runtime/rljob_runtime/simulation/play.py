@@ -125,7 +125,12 @@ class _Run:
             scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
         )
         self._control = SimulatedControlPlane(
-            self._job, scenario.machines, scenario.seed, scenario.site.latency, self._observe
+            self._job,
+            scenario.machines,
+            scenario.seed,
+            scenario.site.latency,
+            self._observe,
+            scenario.restless,
         )
         self._rewards = self._make_rewards()
         self._seat = Seat()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_api import RLJob, load
 from rljob_api.learning import AUTO
@@ -54,6 +54,8 @@ class Scenario:
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
+    restless: bool = False
+    """The operator changes layouts at random after rounds, as often as no planner would."""
     poll_seconds: float = 0.5
     """How long the coordinator lets a replica wait for news."""
     store_seconds: float = 0.001
@@ -104,8 +106,10 @@ class Scenario:
         size, wider = self.site.tensor_parallel, [size for size, _ in self.site.wider]
         if size == 1 and not wider:
             return {}
+        # With accelerators nothing is lent yet. Slots of a machine without any stand for them where machines are lent.
+        machine = "slotsPerMachine" if self.site.lendable else "acceleratorsPerMachine"
         return {
-            "acceleratorsPerMachine": self.site.replicas * size,
+            machine: self.site.replicas * size,
             "tensorParallelSize": size,
             "allowedTensorParallelSizes": [size, *wider],
         }
@@ -129,7 +133,7 @@ def draw_scenario(seed: int) -> Scenario:
     rounds = random_.randint(1, 4)
     prompts = random_.randint(1, max(1, MOST_TRAJECTORIES // (responses * rounds)))
     step_seconds = random_.choice([0.005, 0.01])
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         machines=random_.choice([1, 2, 2, 3, 3, 4, 6, MOST_MACHINES]),
         rounds=rounds,
@@ -166,6 +170,34 @@ def draw_scenario(seed: int) -> Scenario:
         auto=random_.random() < 0.25,
         first_responses=4,
     )
+    # What came to the generator later draws by itself, so that a seed's job stays what it was.
+    return _with_loans(_with_layouts(scenario, random.Random(f"{seed}/layouts")), random.Random(f"{seed}/loans"))
+
+
+def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Where machines have several replicas, half of the jobs may lay them out with all sizes that fit."""
+    site = scenario.site
+    engine, sizes = site.engine, [size for size in (2, 4) if site.replicas % size == 0]
+    if not sizes or random_.random() < 0.5:
+        return scenario
+    wider = tuple((size, replace(engine, kv_tokens=3 * size * engine.kv_tokens)) for size in sizes)
+    site = replace(site, wider=wider, layout_seconds=random_.choice([0.1, 1.0]))
+    return replace(scenario, site=site, restless=random_.random() < 0.75)
+
+
+def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Half of the jobs that stream lend machines. Training is dear enough in them for a loan to pay."""
+    if not scenario.stream_training or scenario.auto or scenario.machines < 2 or random_.random() < 0.5:
+        return scenario
+    token = random_.choice([10.0, 40.0]) / (scenario.prompts * scenario.responses * scenario.max_response_tokens)
+    costs = replace(
+        scenario.costs,
+        token=token,
+        lent_token=token * random_.choice([0.05, 0.05, 1.0]),
+        lend=random_.choice([0.0, 0.5]),
+        bring=random_.choice([0.0, 0.5]),
+    )
+    return replace(scenario, site=replace(scenario.site, lendable=True), costs=costs)
 
 
 def plan_of(scenario: Scenario) -> FaultPlan:

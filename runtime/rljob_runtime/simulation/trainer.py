@@ -55,6 +55,8 @@ class TrainerCosts:
     step: float = 2.0
     token: float = 0.0
     publish: float = 0.0
+    lend: float = 0.0
+    """Until a lent machine computes: its engines give up their memory, and it takes the weights."""
     lent_token: float = 0.0
     """Of a lent machine, for each token that it sums."""
     bring: float = 0.0

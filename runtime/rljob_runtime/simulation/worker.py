@@ -45,18 +45,21 @@ class SimulatedWorker:
     async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
         self._office.check(term)
         async with self._busy:
+            since, start = loop_time(), 0.0
             if self._task != (term, step, version):
                 if self._weights.whole != version:
                     raise WrongVersion(f"the relay holds version {self._weights.whole}, not {version}")
                 self._task, self._content, self._groups = (term, step, version), self._weights.content, {}
+                start = self._costs.lend
             fresh = [group for group in groups if group.prompt not in self._groups]
-            since, tokens = loop_time(), tokens_of(fresh)
-            await self._pace.sleep(tokens * self._costs.lent_token)
+            tokens = tokens_of(fresh)
+            seconds = start + tokens * self._costs.lent_token
+            await self._pace.sleep(seconds)
             self._groups.update((group.prompt, group) for group in fresh)
             if fresh:
                 prompts = tuple(group.prompt for group in fresh)
                 self._observe(Summed(self.name, step, prompts, self._content, since))
-            return ComputeReport(step, len(self._groups), tokens, tokens * self._costs.lent_token)
+            return ComputeReport(step, len(self._groups), tokens, seconds)
 
     async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
         self._office.check(term)

@@ -11,7 +11,7 @@ leaves out: docs/design/benchmarks.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,32 +19,35 @@ from typing import Any
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulation.assumptions import SETTINGS, Setting
 from rljob_runtime.simulation.benchmarks.result import figure, settings_of
-from rljob_runtime.simulation.benchmarks.traces import trace_settings
-from rljob_runtime.simulation.benchmarks.trial import PLAIN, TAIL, Technique, Trial, ideal_seconds, run, speedup
+from rljob_runtime.simulation.benchmarks.traces import small, trace_settings
+from rljob_runtime.simulation.benchmarks.trial import AUTO, PLAIN, TAIL, Technique, Trial, ideal_seconds, run, speedup
 
-STREAM = replace(TAIL, name="tail batching + stream", stream=True)
+PLANNER = replace(TAIL, name="tail batching + planner", planner=True)
+STREAM = replace(PLANNER, name="tail batching + planner + stream", stream=True)
+WHOLE = replace(STREAM, name="tail batching + planner + stream + lent machines", lend=True)
 REWARD_SECONDS = 20.0
 """Of the plain job's reward stage in the figures; the rows have others."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What RollPacker prints (Table 2, Fig. 11), and the goal for the whole."""
+    """What RollPacker prints (Table 2, each with what comes before it; Fig. 11), and the goal for the whole."""
 
     tail: float
     reward: float
-    whole: float
+    planner: float
+    stream: float
     rollout: float
     goal: float
 
 
 PRINTED = {
-    "7b-8k": Printed(1.30, 2.01, 2.03, 1.74, 2.3),
-    "14b-16k": Printed(1.48, 1.99, 2.22, 3.15, 2.6),
-    "32b-32k": Printed(2.21, 2.48, 2.56, 3.96, 3.2),
+    "7b-8k": Printed(1.30, 2.01, 2.01, 2.03, 1.74, 2.3),
+    "14b-16k": Printed(1.48, 1.99, 2.02, 2.22, 3.15, 2.6),
+    "32b-32k": Printed(2.21, 2.48, 2.52, 2.56, 3.96, 3.2),
 }
-TRACE_GOALS = {"dapo-32b": 2.1}
-"""Of `whole`; 1 for other traces."""
+AUTO_GOALS = {"dapo-32b": 2.1}
+"""1 for everything else."""
 FACTORS = ((1.0, 1.25, 1.19), (1.25, 1.0, 1.64), (1.25, 1.25, 3.15), (1.25, 1.5, 2.41), (1.5, 1.25, 1.94))
 """ηP, ηR and what Fig. 11 prints for them: rollout of 14B/16k, plain over tail batching."""
 
@@ -55,26 +58,27 @@ class Plan:
 
     settings: tuple[Setting, ...] = SETTINGS
     rounds: int = 5
+    auto_rounds: int = 20
+    """Of jobs that choose by themselves: their first rounds are plain, because nothing is known yet."""
     reward_seconds: tuple[float, ...] = (10.0, REWARD_SECONDS, 40.0)
-    """Of generated lengths. Traces are measured with `REWARD_SECONDS` alone."""
     factors_of: str = "14b-16k"
     """The setting whose factors are varied."""
 
 
-QUICK = Plan(settings=(replace(SETTINGS[0], prompts=16, responses=4),), rounds=5, reward_seconds=(REWARD_SECONDS,))
+QUICK = Plan(settings=(small(SETTINGS[0]),), auto_rounds=10, reward_seconds=(REWARD_SECONDS,))
 
 
 def rollpacker(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
-    """Measure all settings, and with `traces` (the folder of a trace, or one that holds such folders) those. Raises
-    `TraceError`."""
+    """Measure all settings, or with `traces` (the folder of a trace, or one that holds such folders) those instead.
+    Raises `TraceError`."""
     plan = QUICK if quick else Plan()
-    recorded = trace_settings(traces) if traces else ()
-    settings = (*plan.settings, *recorded)
+    if traces is not None:
+        recorded = trace_settings(traces)
+        plan = replace(plan, settings=tuple(map(small, recorded)) if quick else recorded)
     figures: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    for setting in settings:
-        stages = (REWARD_SECONDS,) if setting in recorded else plan.reward_seconds
-        measured = measure(setting, plan.rounds, stages, seed)
+    for setting in plan.settings:
+        measured = measure(setting, plan, seed)
         figures += measured.figures()
         rows += measured.rows()
         if setting.name == plan.factors_of:
@@ -82,66 +86,72 @@ def rollpacker(*, quick: bool, seed: int, traces: Path | None = None) -> dict[st
     return {
         "bench": "rollpacker",
         "seed": seed,
-        "settings": {"quick": quick, "rounds": plan.rounds, **settings_of(settings)},
+        "settings": {
+            "quick": quick,
+            "rounds": plan.rounds,
+            "auto_rounds": plan.auto_rounds,
+            **settings_of(plan.settings),
+        },
         "figures": figures,
         "rows": rows,
     }
 
 
 @dataclass(frozen=True)
-class Rewarded:
-    """The jobs of one length of the reward stage, which is also the fixed timeout."""
-
-    seconds: float
-    fixed: Trial
-    adaptive: Trial
-    whole: Trial
-    """Adaptive, and the trainer streams."""
-
-
-@dataclass(frozen=True)
 class Measured:
-    """All jobs of a setting. Those without a reward's name in it have rewards that take no time."""
+    """All jobs of a setting. `plain…` have as many rounds as `auto`, and are looked at up to the end of the job that
+    they are compared with. `rewarded`: jobs by the seconds of the plain job's reward stage, which are the bound of
+    theirs; those under 0 have rewards that take no time."""
 
     setting: Setting
     plain_colocated: Trial
     plain: Trial
     tail_colocated: Trial
     tail: Trial
-    stream: Trial
-    rewarded: tuple[Rewarded, ...]
+    rewarded: Mapping[float, Sequence[Trial]]
+
+    def over(self, plain: Trial, trial: Trial, stage: float, trial_stage: float = 0.0) -> float:
+        """Prompts of a job for one of the plain job in the same time, both of as many rounds. The stages are of
+        rewards, after generation."""
+        return speedup(plain.first(len(trial.reports)), trial, stage, trial_stage)
 
     def figures(self) -> list[dict[str, Any]]:
-        """Steps against the colocated plain job whose rewards are a stage of `REWARD_SECONDS`; the whole also against
-        the other ones."""
+        """Steps against the colocated plain job whose rewards are a stage of `REWARD_SECONDS`; the whole and Auto also
+        against the disaggregated one, and both without any time for rewards."""
+        return list(self._figures())
+
+    def _figures(self) -> Iterator[dict[str, Any]]:
         name, base, stage = self.setting.name, self.plain_colocated, REWARD_SECONDS
-        reward = next(each for each in self.rewarded if each.seconds == stage)
         printed = PRINTED.get(name)
-        limit = base.seconds(stage) / ideal_seconds(self.setting, base)
-        goal = printed.goal if printed else TRACE_GOALS.get(name, 1.0)
-        paper = (
-            {what: f"RollPacker: {getattr(printed, what)}x" for what in ("tail", "reward", "whole", "rollout")}
-            if printed
-            else {}
-        )
-        no_reward = base.seconds() / ideal_seconds(self.setting, base)
-        steps = (
-            ("rollout", base.generation / self.tail_colocated.generation, None, None),
-            ("tail", speedup(base, self.tail, stage, stage), None, limit),
-            ("reward", speedup(base, reward.adaptive, stage), None, limit),
-            ("whole", speedup(base, reward.whole, stage), goal, limit),
-            ("whole_over_disaggregated", speedup(self.plain, reward.whole, stage), None, None),
-            ("whole_without_reward_time", speedup(base, self.stream), None, no_reward),
-        )
-        return [figure(f"{name}.{step}", value, goal, paper.get(step), limit) for step, value, goal, limit in steps]
+        limits = {each: base.seconds(each) / ideal_seconds(self.setting, base) for each in (0.0, stage)}
+
+        def told(step: str, value: float, limit: float | None, goal: float | None = None) -> dict[str, Any]:
+            paper = getattr(printed, "stream" if step == "whole" else step, None)
+            return figure(f"{name}.{step}", value, goal, paper and f"RollPacker: {paper}x", limit)
+
+        rounds = len(self.tail_colocated.reports)
+        yield told("rollout", base.first(rounds).generation / self.tail_colocated.generation, None)
+        yield told("disaggregated", speedup(base, self.plain, stage, stage), limits[stage])
+        yield told("tail", self.over(base, self.tail, stage, stage), limits[stage])
+        # The fixed timeout comes first, so that tail batching stands for the adaptive one.
+        steps = {trial.technique.name: trial for trial in self.rewarded[stage]}
+        for step, technique in (("reward", TAIL), ("planner", PLANNER), ("stream", STREAM)):
+            yield told(step, self.over(base, steps[technique.name], stage), limits[stage])
+        for step, technique, goal in (
+            ("whole", WHOLE, printed and printed.goal),
+            ("auto", AUTO, AUTO_GOALS.get(name, 1.0)),
+        ):
+            yield told(step, self.over(base, steps[technique.name], stage), limits[stage], goal)
+            yield told(f"{step}_over_disaggregated", self.over(self.plain, steps[technique.name], stage), None)
+            (free,) = (trial for trial in self.rewarded[0.0] if trial.technique.name == technique.name)
+            yield told(f"{step}_without_reward_time", self.over(base, free, 0.0), limits[0.0])
 
     def rows(self) -> list[dict[str, Any]]:
         """A line for each job and length of the reward stage."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        stages = (0.0, *(each.seconds for each in self.rewarded))
-        for stage in stages:
+        for stage, trials in self.rewarded.items():
             for layout, trial in (
                 ("colocated", self.plain_colocated),
                 ("disaggregated", self.plain),
@@ -149,10 +159,8 @@ class Measured:
                 ("disaggregated", self.tail),
             ):
                 yield self._row(trial, layout, "a stage" if stage else "none", stage, stage)
-        yield self._row(self.stream, "disaggregated", "none", 0.0, 0.0)
-        for each in self.rewarded:
-            for trial, reward in ((each.fixed, "fixed"), (each.adaptive, "adaptive"), (each.whole, "adaptive")):
-                yield self._row(trial, "disaggregated", f"{reward} timeout", each.seconds, 0.0)
+            for trial in trials:
+                yield self._row(trial, "disaggregated", _reward(trial.technique.timeout), stage, 0.0)
 
     def _row(self, trial: Trial, layout: str, reward: str, seconds: float, stage: float) -> dict[str, Any]:
         return {
@@ -161,26 +169,32 @@ class Measured:
             **trial.row(stage),
             "reward": reward,
             "reward_seconds": seconds,
-            "over_plain_colocated": round(speedup(self.plain_colocated, trial, seconds, stage), 3),
-            "over_plain_disaggregated": round(speedup(self.plain, trial, seconds, stage), 3),
+            "over_plain_colocated": round(self.over(self.plain_colocated, trial, seconds, stage), 3),
+            "over_plain_disaggregated": round(self.over(self.plain, trial, seconds, stage), 3),
         }
 
 
-def measure(setting: Setting, rounds: int, reward_seconds: Sequence[float], seed: int) -> Measured:
+def _reward(timeout: TimeoutRule | None) -> str:
+    if timeout is None:
+        return "none"
+    return "fixed timeout" if timeout.minimum == timeout.maximum else "adaptive timeout"
+
+
+def measure(setting: Setting, plan: Plan, seed: int) -> Measured:
     """Play the jobs of a setting."""
 
     def play(technique: Technique, *, colocated: bool = False) -> Trial:
+        rounds = plan.auto_rounds if technique.auto or technique is PLAIN else plan.rounds
         return run(setting, technique, rounds, seed, colocated=colocated)
 
-    def rewarded(seconds: float) -> Rewarded:
+    def rewarded(seconds: float) -> Iterator[Trial]:
         fixed = TimeoutRule(minimum=seconds, maximum=seconds, shadow_share=0.0)
         adaptive = TimeoutRule(maximum=seconds)
-        return Rewarded(
-            seconds,
-            fixed=play(replace(TAIL, timeout=fixed)),
-            adaptive=play(replace(TAIL, timeout=adaptive)),
-            whole=play(replace(STREAM, timeout=adaptive)),
-        )
+        told = seconds == REWARD_SECONDS
+        if told:
+            yield play(replace(TAIL, timeout=fixed))
+        for technique in (TAIL, PLANNER, STREAM, WHOLE, AUTO) if told else (TAIL, WHOLE):
+            yield play(replace(technique, timeout=adaptive))
 
     return Measured(
         setting,
@@ -188,8 +202,10 @@ def measure(setting: Setting, rounds: int, reward_seconds: Sequence[float], seed
         plain=play(PLAIN),
         tail_colocated=play(TAIL, colocated=True),
         tail=play(TAIL),
-        stream=play(STREAM),
-        rewarded=tuple(map(rewarded, reward_seconds)),
+        rewarded={
+            0.0: tuple(map(play, (STREAM, WHOLE, AUTO))),
+            **{seconds: tuple(rewarded(seconds)) for seconds in plan.reward_seconds},
+        },
     )
 
 
@@ -200,7 +216,7 @@ def factor_figures(setting: Setting, rounds: int, seed: int, plain: Trial, tail:
         name = f"tail batching {prompts} x {responses}"
         known = (tail.technique.prompt_factor, tail.technique.response_factor) == (prompts, responses)
         trial = tail if known else run(setting, Technique(name, prompts, responses), rounds, seed, colocated=True)
-        value = plain.generation / trial.generation
+        value = plain.first(rounds).generation / trial.generation
         label = f"{setting.name}.rollout_{prompts:g}_prompts_{responses:g}_responses"
         figures.append(figure(label, value, None, f"RollPacker Fig. 11: {printed}x", None))
     return figures

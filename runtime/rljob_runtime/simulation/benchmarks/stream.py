@@ -1,19 +1,22 @@
-"""`rljob bench stream`: training beside generation against training after it (RollPacker §4.4, Table 3), nothing else
-changed: the same machines, prompts, weight versions, and so the same lengths of every response.
+"""`rljob bench stream`: training beside generation against training after it, and with rollout machines lent to it
+(RollPacker §4.4, Table 3), nothing else changed: the same machines, prompts, weight versions, and so the same lengths
+of every response.
 
-The limit is perfect overlap: an update adds to its round only its fixed seconds, or what its tokens take longer than
-all of the generation.
+The limits are perfect overlap. With the trainer alone an update adds to its round only its fixed seconds, or what its
+tokens take longer than all of the generation; with machines on loan, which make the trainer quicker, only its fixed
+seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rljob_runtime.simulation.assumptions import SETTINGS, Setting
 from rljob_runtime.simulation.benchmarks.result import figure, settings_of
-from rljob_runtime.simulation.benchmarks.traces import trace_settings
+from rljob_runtime.simulation.benchmarks.traces import small, trace_settings
 from rljob_runtime.simulation.benchmarks.trial import PLAIN, TAIL, Technique, Trial, cluster_of, run, speedup
 
 PAPER = "RollPacker Table 3: 1.08x"
@@ -29,39 +32,61 @@ class Plan:
     tail_rounds: int = 5
 
 
-QUICK = Plan(settings=(replace(SETTINGS[0], prompts=16, responses=4),), plain_rounds=2)
+QUICK = Plan(settings=(small(SETTINGS[0]),), plain_rounds=2)
 
 
 def stream(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
-    """Measure plain rounds and rounds that race. Raises `TraceError`."""
+    """Measure plain rounds and rounds that race, on generated lengths or, with `traces`, on those instead. Raises
+    `TraceError`."""
     plan = QUICK if quick else Plan()
-    settings = (*plan.settings, *trace_settings(traces)) if traces else plan.settings
+    if traces is not None:
+        recorded = trace_settings(traces)
+        plan = replace(plan, settings=tuple(map(small, recorded)) if quick else recorded)
     figures, rows = [], []
-    for setting in settings:
+    for setting in plan.settings:
         for technique, rounds in ((PLAIN, plan.plain_rounds), (TAIL, plan.tail_rounds)):
-            after, beside = pair(setting, technique, rounds, seed)
-            name = f"{setting.name}.{technique.name.replace(' ', '_')}"
-            goal, anchor = (GOAL, PAPER) if technique is PLAIN else (None, None)
-            limit = after.seconds() / overlapped(setting, after)
-            figures.append(figure(name, speedup(after, beside), goal, anchor, limit))
-            rows += [{"setting": setting.name, **trial.row()} for trial in (after, beside)]
+            compared = Compared.of(setting, technique, rounds, seed)
+            figures += compared.figures(setting)
+            rows += [{"setting": setting.name, **trial.row()} for trial in compared.trials]
     return {
         "bench": "stream",
         "seed": seed,
-        "settings": {"quick": quick, **settings_of(settings)},
+        "settings": {"quick": quick, **settings_of(plan.settings)},
         "figures": figures,
         "rows": rows,
     }
 
 
-def pair(setting: Setting, technique: Technique, rounds: int, seed: int) -> tuple[Trial, Trial]:
-    """The job that trains after generation, and the one that trains beside it."""
-    beside = replace(technique, name=f"{technique.name} + stream", stream=True)
-    after, streamed = (run(setting, each, rounds, seed, colocated=False) for each in (technique, beside))
-    return after, streamed
+@dataclass(frozen=True)
+class Compared:
+    """The job that trains after generation, the one that trains beside it, and the one that lends machines too."""
+
+    after: Trial
+    beside: Trial
+    lent: Trial
+
+    @classmethod
+    def of(cls, setting: Setting, technique: Technique, rounds: int, seed: int) -> Compared:
+        """Play them."""
+        beside = replace(technique, name=f"{technique.name} + stream", stream=True)
+        lent = replace(beside, name=f"{beside.name} + lent machines", lend=True)
+        return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, lent)))
+
+    @property
+    def trials(self) -> tuple[Trial, Trial, Trial]:
+        """All of them."""
+        return self.after, self.beside, self.lent
+
+    def figures(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """How many times as fast as training after generation."""
+        name = f"{setting.name}.{self.after.technique.name.replace(' ', '_')}"
+        goal, anchor = (GOAL, PAPER) if self.after.technique is PLAIN else (None, None)
+        for label, trial, lent in ((name, self.beside, False), (f"{name}.lent", self.lent, True)):
+            limit = self.after.seconds() / overlapped(setting, self.after, lent=lent)
+            yield figure(label, speedup(self.after, trial), goal, anchor, limit)
 
 
-def overlapped(setting: Setting, after: Trial) -> float:
+def overlapped(setting: Setting, after: Trial, *, lent: bool) -> float:
     """Seconds of the job under perfect overlap."""
     fixed = cluster_of(setting, colocated=False).costs().step
     total = 0.0
@@ -70,5 +95,5 @@ def overlapped(setting: Setting, after: Trial) -> float:
         assert seconds is not None
         assert generation is not None
         assert training is not None
-        total += seconds - min(generation, training - fixed)
+        total += seconds - (training - fixed if lent else min(generation, training - fixed))
     return total

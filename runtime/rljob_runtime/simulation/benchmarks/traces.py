@@ -17,6 +17,11 @@ def trace_settings(folder: Path) -> tuple[Setting, ...]:
     return tuple(setting_of(path) for path in inside or [folder])
 
 
+def small(setting: Setting) -> Setting:
+    """For a quick look."""
+    return replace(setting, prompts=16, responses=4)
+
+
 def setting_of(folder: Path) -> Setting:
     """The setting whose model has the size in the folder's name (`-7b`, `-14b`, `-32b`); for another name the one whose
     responses are about as long."""

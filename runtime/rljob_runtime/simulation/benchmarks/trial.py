@@ -7,6 +7,7 @@ on the very same prompts.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from rljob_api.status import RoundKind, RoundReport
@@ -26,7 +27,7 @@ LONGEST_PROMPT = 4096
 @dataclass(frozen=True)
 class Technique:
     """What a job of the benchmark has switched on. `timeout`: of the reward's programs; None for rewards that take no
-    time."""
+    time. With `auto` the job finds factors and streaming by itself."""
 
     name: str
     prompt_factor: float | None = None
@@ -34,10 +35,16 @@ class Technique:
     response_factor: float | None = None
     stream: bool = False
     timeout: TimeoutRule | None = None
+    planner: bool = False
+    """Machines may be laid out with every larger tensor parallel size too; the operator's policy chooses."""
+    lend: bool = False
+    """Rollout machines may be lent to training."""
+    auto: bool = False
 
 
 PLAIN = Technique("plain")
 TAIL = Technique("tail batching", 1.25, 1.25)
+AUTO = Technique("Auto", auto=True)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ class Trial:
         """Seconds of generation in the whole job."""
         return sum(report.generation_seconds or 0.0 for report in self.reports)
 
+    def first(self, rounds: int) -> Trial:
+        """The job of so many rounds. Of a plain one only: what another put off is paid for later."""
+        assert all(report.kind is not RoundKind.SHORT for report in self.reports)
+        return replace(self, reports=self.reports[:rounds], prompts=self.prompts * rounds // len(self.reports))
+
     def mean(self, kind: RoundKind, field: str) -> float | None:
         """Of a figure over the rounds of a kind; None where there is none."""
         values = [getattr(report, field) for report in self.reports if report.kind is kind]
@@ -82,20 +94,26 @@ class Trial:
             "short_round_seconds": self.mean(RoundKind.SHORT, "seconds"),
             "long_round_seconds": self.mean(RoundKind.LONG, "seconds"),
             "preemptions": sum(report.preemptions or 0 for report in self.reports),
+            "largest_tensor_parallel_size": max(report.tensor_parallel_size or 0 for report in self.reports),
+            "machines_lent": sum(report.lent_machines or 0 for report in self.reports),
+            "plans": dict(Counter(report.plan or "as asked" for report in self.reports)),
             "discarded_token_share": round(discarded / tokens, 4),
         }
 
 
-def cluster_of(setting: Setting, *, colocated: bool) -> Cluster:
+def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: bool) -> Cluster:
     """The machines. Colocated, all of them generate, and all of them train."""
+    size, machine = setting.tensor_parallel, setting.accelerators_per_machine
     generating = setting.accelerators if colocated else setting.accelerators - setting.trainer_accelerators
     return Cluster(
         setting.model,
         setting.accelerator,
-        machines=generating // setting.accelerators_per_machine,
+        machines=generating // machine,
         trainer_accelerators=setting.accelerators if colocated else setting.trainer_accelerators,
-        accelerators_per_machine=setting.accelerators_per_machine,
-        tensor_parallel=setting.tensor_parallel,
+        accelerators_per_machine=machine,
+        tensor_parallel=size,
+        wider=tuple(2**n * size for n in range(1, 4) if 2**n * size <= machine) if technique.planner else (),
+        lendable=technique.lend,
     )
 
 
@@ -107,7 +125,7 @@ def programs_of(timeout: TimeoutRule) -> Programs:
 
 def scenario_of(setting: Setting, technique: Technique, rounds: int, seed: int, *, colocated: bool) -> Scenario:
     """The job. Colocated, nothing is charged for the change between generation and training."""
-    cluster = cluster_of(setting, colocated=colocated)
+    cluster = cluster_of(setting, technique, colocated=colocated)
     base = cluster.scenario(setting.workload, rounds, setting.prompts, setting.responses, setting.longest, seed)
     return replace(
         base,
@@ -116,6 +134,7 @@ def scenario_of(setting: Setting, technique: Technique, rounds: int, seed: int, 
         tail_factor=technique.prompt_factor,
         response_factor=technique.response_factor,
         stream_training=technique.stream,
+        auto=technique.auto,
         programs=None if technique.timeout is None else programs_of(technique.timeout),
         reward_seconds=0.0,
         max_prompt_tokens=LONGEST_PROMPT,
