@@ -20,7 +20,7 @@ BEAT_SECONDS = 5.0
 SUM_BYTES = 4
 """Of a gradient's raw sum, for each parameter: fp32."""
 POLL_SECONDS = 60.0
-STREAM_SECONDS = 5.0
+STREAM_SECONDS = 2.0
 """Real engines tell after every step; what a loan loses by this is generated again."""
 ROUND_SECONDS = 6 * 3600.0
 """A round that takes longer has come to a stop."""
