@@ -215,6 +215,8 @@ GAINS = [
     ),
     # A worker is believed to take as long as its share of the trainer until it was measured.
     ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
+    # One hundredth of the time is no gain that can be counted on.
+    ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, lent=10.0), lambda gain: gain == 0),
     # What can be kept is in already: what still runs is aborted soon, and is no work.
     (
         "the race is won",

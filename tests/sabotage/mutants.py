@@ -1124,6 +1124,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{BENCHMARKS}::test_what_a_lent_machine_generated_goes_on_elsewhere",),
     ),
     Mutant(
+        "machines are lent for a hair's breadth",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "return 0.0 if 0 < gain < CLEAR * alone else gain",
+        "return gain",
+        ("tests/coordinator/test_coordinator_loan_gain.py::test_the_gain",),
+    ),
+    Mutant(
         "a full disk's own roll-back hides it",
         f"{RUNTIME}/coordinator/store_file.py",
         "if db.in_transaction:",

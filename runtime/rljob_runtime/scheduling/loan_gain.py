@@ -117,9 +117,14 @@ class Outlook:
     speed: EngineSpeed | None
 
 
+CLEAR = 0.05
+"""Of the time that is left: a smaller gain is within what predictions are off, and a loan that does not pay costs as
+much (simulated on recorded lengths)."""
+
+
 def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) -> float:
-    """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, and NaN
-    where too little was measured to say."""
+    """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
+    is not clear which, and NaN where too little was measured to say."""
     trainer, lent, speed = measured.training.seconds, measured.lent_token, outlook.speed
     if trainer is None or lent is None or speed is None:
         return float("nan")
@@ -133,7 +138,9 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
     together = 1 / (1 / max(trainer, 1e-12) + len(loan) / max(lent, 1e-12))
     bring = measured.handover.seconds if measured.handover.seconds is not None else measured.broadcast.seconds or 0.0
     with_loan = end(stay, [*outlook.waiting, *moved], together) + len(loan) * bring
-    return end(outlook.machines, outlook.waiting, trainer) - with_loan
+    alone = end(outlook.machines, outlook.waiting, trainer)
+    gain = alone - with_loan
+    return 0.0 if 0 < gain < CLEAR * alone else gain
 
 
 Load = tuple[list[Unfinished], list[Unfinished]]
