@@ -16,12 +16,16 @@ def test_a_full_disk_is_told_also_where_it_has_rolled_back_by_itself(tmp_path, c
     db.execute(f"PRAGMA cache_size = {cache_pages}")
     pages = db.execute("PRAGMA page_count").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {pages + 3}")
-    with pytest.raises(sqlite3.OperationalError, match="full"), transaction(db):
-        for _ in range(100):
-            db.execute("INSERT INTO chunks VALUES (zeroblob(3000))")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        insert(db, 100)
     assert not db.in_transaction
     assert db.execute("SELECT count(*) FROM chunks").fetchone() == (0,)
     db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    with transaction(db):
-        db.execute("INSERT INTO chunks VALUES (zeroblob(3000))")
+    insert(db, 1)
     assert db.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
+
+
+def insert(db, rows):
+    with transaction(db):
+        for _ in range(rows):
+            db.execute("INSERT INTO chunks VALUES (zeroblob(3000))")

@@ -125,7 +125,9 @@ def test_seeds_are_small_and_differ():
 
 
 def test_seeds_change_layouts_and_lend_machines_under_their_faults():
-    scenarios = [scenario for seed in range(120) if (scenario := draw_scenario(seed)).restless or scenario.site.lendable]
+    scenarios = [
+        scenario for seed in range(120) if (scenario := draw_scenario(seed)).restless or scenario.site.lendable
+    ]
     counts = Counter()
 
     def watch(event):

@@ -28,7 +28,10 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: a look, not a figure to quote.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     traces: Annotated[
-        Path | None, typer.Option(help="Measure these instead of generated lengths: a trace's folder, or one that holds such folders.")
+        Path | None,
+        typer.Option(
+            help="Measure these instead of generated lengths: a trace's folder, or one that holds such folders."
+        ),
     ] = None,
     real: Annotated[bool, typer.Option("--real", help="On engines of this machine, not simulated: NAME-real.")] = False,
 ) -> None:

@@ -138,7 +138,7 @@ class Measured:
         for step, technique in (("reward", TAIL), ("planner", PLANNER), ("stream", STREAM)):
             yield told(step, self.over(base, steps[technique.name], stage), limits[stage])
         for step, technique, goal in (
-            ("whole", WHOLE, printed and printed.goal),
+            ("whole", WHOLE, printed.goal if printed else None),
             ("auto", AUTO, AUTO_GOALS.get(name, 1.0)),
         ):
             yield told(step, self.over(base, steps[technique.name], stage), limits[stage], goal)

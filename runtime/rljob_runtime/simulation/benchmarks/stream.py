@@ -42,7 +42,8 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     if traces is not None:
         recorded = trace_settings(traces)
         plan = replace(plan, settings=tuple(map(small, recorded)) if quick else recorded)
-    figures, rows = [], []
+    figures: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for setting in plan.settings:
         for technique, rounds in ((PLAIN, plan.plain_rounds), (TAIL, plan.tail_rounds)):
             compared = Compared.of(setting, technique, rounds, seed)
