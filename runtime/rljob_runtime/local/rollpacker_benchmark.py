@@ -71,11 +71,15 @@ class Plan:
     prompts: int = 32
     responses: int = 4
     longest: int = 384
-    concurrent: int = 96
+    concurrent: int = 160
+    """Requests at a time on an engine: a race of 1.5 x 1.5 fits."""
 
 
 QUICK = Plan("package://rljob/toy", "Reference", "float32", rounds=5, longest=96)
 """Auto chooses after the first two rounds of 128 responses."""
+
+SHORT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2, "operators": ["+"]}
+"""Responses are scaled down, so prompts must be short, or their prefill is most of a round."""
 
 TECHNIQUES: dict[str, dict[str, Any]] = {
     "plain": {"enabled": False},
@@ -195,7 +199,8 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
                 "rounds": plan.rounds,
                 "model": {"source": plan.model, "dtype": plan.dtype},
                 "data": {
-                    "prompts": {"reasoningGym": {"task": "basic_arithmetic", "size": 2000}},
+                    "prompts": {"reasoningGym": {"task": "basic_arithmetic", "size": 2000, "config": SHORT_SUMS}},
+                    "systemPrompt": "Add.",
                     "maxPromptTokens": 128,
                     "maxResponseTokens": plan.longest,
                     "seed": seed,
@@ -213,7 +218,7 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
                 "rollout": {
                     "machines": plan.machines,
                     "engine": plan.engine,
-                    "engineOptions": {"maxConcurrentRequests": plan.concurrent, "kvCacheBytes": "256Mi"},
+                    "engineOptions": {"maxConcurrentRequests": plan.concurrent, "kvCacheBytes": "512Mi"},
                 },
                 # A machine that is busy is no machine that is lost.
                 "relay": {"heartbeatSeconds": 2, "rebuildTimeoutSeconds": 60},
