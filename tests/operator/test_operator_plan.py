@@ -532,6 +532,30 @@ def test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume
     assert '"learningRate":2e-05' in cluster.status.accepted.spec
 
 
+def test_a_resumption_cut_short_before_its_status_keeps_its_pods() -> None:
+    cluster = running()
+    for suspend in (True, False):
+        spec = cluster.job.spec.model_copy(update={"suspend": suspend})
+        cluster.job = cluster.job.model_copy(update={"spec": spec})
+        if suspend:
+            cluster.settle()
+            cluster.report(applied=cluster.status.target.revision, stage="Suspended", event=1)
+            cluster.settle()
+            cluster.pods.clear()
+            cluster.settle()
+            assert cluster.status.is_true("Suspended")
+    resumed = cluster.decide()
+    cluster.carry_out(resumed, steps=len(resumed.creations) - 1)  # one pod cannot be created yet: no status is written
+    made = set(cluster.pods)
+    assert made
+    again = cluster.decide()
+    assert not again.removals, "what is there already is not thrown away"
+    assert len(again.creations) == len(resumed.creations) - len(made)
+    cluster.settle()
+    assert cluster.status.target.phase is TargetPhase.RUN
+    assert made <= set(cluster.pods)
+
+
 def test_scaling_and_layouts_change_in_one_target() -> None:
     cluster = running(rollout=CHOICE)
     cluster.report(**round_report(1, 41, 2))

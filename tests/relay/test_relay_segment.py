@@ -261,6 +261,26 @@ def test_writers_that_start_while_others_sweep_all_start(memory):
             writer.close()
 
 
+def test_a_folder_that_is_swept_between_the_halves_of_its_making_is_made_again(memory, monkeypatch):
+    make, tries = Path.mkdir, []
+
+    def mkdir(path, *args, **kwargs):
+        tries.append(path)
+        if len(tries) == 1:  # there when it was to be made, gone when it was looked at
+            raise FileExistsError(path)
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    SegmentWriter.open(memory / "s").close()
+    assert len(tries) > 1
+
+
+def test_a_file_in_the_folders_place_is_told(memory):
+    (memory / "s").write_text("")
+    with pytest.raises(FileExistsError):
+        SegmentWriter.open(memory / "s")
+
+
 class Store(RuleBasedStateMachine):
     """Any order of drafting, writing, spoiling, committing, reading, letting go, and dying."""
 

@@ -1077,6 +1077,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a resumption cut short throws its pods away",
+        f"{OPERATOR}/policies/plan.py",
+        "not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in seen.pods",
+        "not pod.deleting for pod in seen.pods",
+        ("tests/operator/test_operator_plan.py::test_a_resumption_cut_short_before_its_status_keeps_its_pods",),
+    ),
+    Mutant(
         "a size that engines refuse stays the target",
         f"{OPERATOR}/policies/parallelism.py",
         "    elif heard is not None and last.round > heard:",

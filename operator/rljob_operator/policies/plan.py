@@ -246,9 +246,12 @@ def _children(job: RLJob, seen: Observed, created: Sequence[NewPod], config: Con
 
 def _stopping(job: RLJob, seen: Observed) -> bool:
     """Whether a suspension has begun and its pods are still there. It is finished though the spec says to go on by now:
-    what was edited under it reaches the job by new pods only."""
-    told = job.status.target
-    return told is not None and told.phase is TargetPhase.SUSPEND and any(not pod.deleting for pod in seen.pods)
+    what was edited under it reaches the job by new pods only. Pods that no status counts yet are of the resumption
+    itself, cut short before its status was written."""
+    told, known = job.status.target, job.status.incarnations
+    if told is None or told.phase is not TargetPhase.SUSPEND:
+        return False
+    return any(not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in seen.pods)
 
 
 def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | None) -> Plan:

@@ -239,12 +239,13 @@ def _take_lock(folder: Path, patience: float = _LOCK_SECONDS) -> int:
     """Hold the folder's writer lock; the descriptor is the lock. Waits `patience` seconds for another holder."""
     deadline = time.monotonic() + patience
     while True:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / _LOCK
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            continue  # A sweep removed the folder after our mkdir.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (FileNotFoundError, FileExistsError):
+            if folder.exists() and not folder.is_dir():
+                raise
+            continue  # A sweep removed the folder after our mkdir, or between the halves of it.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
