@@ -228,6 +228,41 @@ async def test_a_shadow_run_ends_with_its_scorer() -> None:
     assert not scorer._shadows
 
 
+class Taking(Recorded):
+    """Its runs take a moment, in which others come."""
+
+    async def run(self, program: Program) -> Run:
+        await asyncio.sleep(0.01)
+        return await super().run(program)
+
+
+async def test_a_shadow_run_begins_when_no_call_waits() -> None:
+    tests, rule = [{"stdin": "", "stdout": "right"}], CodeRule("code", settings=CodeReward(parallelism=1))
+    async with asyncio.timeout(10), CodeScorer(rule, sandbox := Taking()) as scorer:
+        scorer.timeout.rule = TimeoutRule(shadow_share=1.0)
+        scorer.timeout.restore({"0/0": 1000})
+        calls = [scorer.score(prompt(tests), fenced(f"#{seconds}# right")) for seconds in (5, 1.1, 1.2, 1.3)]
+        first, *others = (asyncio.create_task(call) for call in calls[:2])
+        await first
+        assert len(scorer._shadows) == 1, "it waits, and others come after it"
+        await asyncio.gather(*others, *calls[2:], *scorer._shadows)
+    assert [program.cpu_seconds for program in sandbox.programs] == [2, 2, 2, 2, 30]
+
+
+async def test_a_shadow_run_of_a_rewound_round_teaches_nothing() -> None:
+    pool = RewardPool([CodeRule("code")])
+    async with asyncio.timeout(10), CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
+        pool._codes["code"] = scorer
+        await shadowed(scorer, sandbox)
+        shadows = list(scorer._shadows)
+        pool.restore_anchors({"code": {"0/0": 1000}})
+        sandbox.released.set()
+        await asyncio.gather(*shadows, return_exceptions=True)
+        assert scorer.timeout.anchor("0/0") == 1.0
+        assert scorer.timeout.figures.shadow_overruns == 0
+        assert await scorer.score(prompt([{"stdin": "", "stdout": "right"}]), fenced("#1# right")) == 1.0
+
+
 async def test_anchors_that_rose_are_handed_out_once_and_taken_back() -> None:
     pool = RewardPool([CodeRule("code"), CodeRule("other")])
     pool.restore_anchors({"code": {"7/0": 5900}, "gone": {"1/0": 5}})

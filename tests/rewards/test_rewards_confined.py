@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, functions, scorers
 from rljob_runtime.rewards.rules import confined
@@ -18,6 +19,8 @@ ATTEMPTS = {
     "the environment of the coordinator": "open(f'/proc/{__import__(\"os\").getppid()}/environ').read() is not None",
     "a file": "open('FOLDER/token').read() is not None",
     "a file to write": "open('FOLDER/new', 'w') is not None",
+    "a file to empty": "__import__('os').open('/dev/null', 512) is not None",
+    "a file, asking for no right": "__import__('os').open('/dev/null', 3) is not None",
     "a socket": "__import__('socket').socket() is not None",
     "a process": "__import__('os').system('true') == 0",
     "a signal to the coordinator": "__import__('os').kill(__import__('os').getppid(), 0) is None",
@@ -46,23 +49,55 @@ async def test_a_text_that_is_evaluated_can_do_nothing(monkeypatch: pytest.Monke
     assert sorted(os.listdir(tmp_path)) == ["token"]
 
 
-def test_only_rules_of_ours_can_be_confined() -> None:
+GYM = Prompt(0, "", (1,), "yes", {"source_dataset": "string_insertion"})
+
+
+async def test_a_lack_of_memory_is_no_zero() -> None:
+    """Libraries catch the error, and call the answer wrong."""
+    async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
+        with pytest.raises(RewardFailed, match=r"reward gym \(Raised\): the worker had no memory left"):
+            await pool.score(GYM, evaluated("[bytes(1 << 20) for _ in range(1 << 20)]"))
+        assert await pool.score(GYM, evaluated("True")) > 0, "another worker"
+        assert pool.figures().processes == 2
+
+
+async def test_a_worker_that_keeps_much_makes_room_for_another() -> None:
+    keeps = "setattr(__import__('builtins'), 'kept', bytes(MANY << 20)) is None"
+    async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
+        for many, processes in ((1, 1), (1100, 1), (1, 2)):
+            assert await pool.score(GYM, evaluated(keeps.replace("MANY", str(many)))) > 0, "it counts"
+            assert pool.figures().processes == processes
+
+
+def test_rules_of_ours_that_evaluate_a_text_are_confined() -> None:
     ours, foreign = Rule("a", "rljob_runtime.rewards.scorers:math"), Rule("b", "theirs:length")
+    harmless = [Rule(name, f"rljob_runtime.rewards.scorers:{name}") for name in ("has_number", "last_number")]
     assert [confined(rules) for rules in ([ours], [foreign], [ours, foreign])] == [True, False, False]
-    pool = RewardPool([ours, foreign])
-    assert [scorer._rules for scorer in pool._functions] == [(ours,), (foreign,)]
+    assert [rule.confined for rule in harmless] == [False, False]
+    pool = RewardPool([ours, foreign, *harmless])
+    assert [scorer._rules for scorer in pool._functions] == [(ours,), (foreign, *harmless)]
+
+
+async def test_what_evaluates_nothing_needs_no_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    before = LACKING["Landlock"][0]
+    monkeypatch.setattr(functions, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
+    async with RewardPool([Rule("number", "rljob_runtime.rewards.scorers:has_number")]) as pool:
+        assert await pool.score(GYM, "4") == 1.0
 
 
 WORKER = "{}; from rljob_runtime.rewards.worker import main; main()"
 LACKING = {
     "Landlock": (
         "import os; from rljob_runtime.sandbox import landlock; landlock._CREATE_RULESET = 9999",
-        r"reward number needs a worker that can do nothing but compute: nothing keeps a worker from this machine's "
-        r"files \(.*not implemented\); Landlock \(Linux 5.13 or later\) would be right",
+        r"reward math needs a worker that can do nothing but compute: nothing keeps a worker from this machine's "
+        r"files \(.*not implemented\); Landlock \(Linux 5.13 or later\) would be right, or a reward of kind Python "
+        "with a function of your own, which is not confined",
     ),
     "a filter that filters": (
-        "from rljob_runtime.sandbox import seccomp; seccomp.install = lambda: None",
-        "a confined worker leaks; it can: open a socket, start a process",
+        "from rljob_runtime.sandbox import seccomp; seccomp.install = lambda opening: None",
+        "a confined worker leaks; it can: empty a file, open a file without asking for a right, open a socket, start a "
+        "process",
     ),
     "a single thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
@@ -78,7 +113,7 @@ async def test_where_it_cannot_be_confined_it_scores_nothing(lacking: str, monke
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setattr(functions, "_environment", lambda rules: dict(os.environ))
     with pytest.raises(CannotSandbox, match=message) as caught:
-        async with RewardPool([Rule("number", "rljob_runtime.rewards.scorers:has_number")]):
+        async with RewardPool([Rule("math", "rljob_runtime.rewards.scorers:math")]):
             pass
     assert caught.value.reason == "SandboxUnavailable"
 

@@ -30,6 +30,7 @@ from rljob_runtime.rewards import (
 )
 from rljob_runtime.rewards import elsewhere as client
 from rljob_runtime.rewards import host as server
+from rljob_runtime.rewards.functions import cannot_confine
 from rljob_runtime.sandbox.frames import encode
 from rljob_runtime.sandbox.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from rljob_runtime.sandbox.program import Program, SandboxUnavailable
@@ -187,6 +188,29 @@ async def test_a_machine_without_a_sandbox_is_told_and_can_be_asked_again(folder
                 pass
     async with RewardPool([code()], elsewhere=elsewhere) as pool, watching(elsewhere):
         assert await pool.score(sample(), RIGHT) == 1.0
+    await here
+
+
+async def test_a_worker_that_cannot_be_confined_there_is_told_once(folder: str, monkeypatch) -> None:
+    class Lacking:
+        def __init__(self, rules: Sequence[Rule], workers: int) -> None:
+            self._rules = rules
+
+        async def __aenter__(self) -> None:
+            error = SandboxUnavailable("Landlock would be right")
+            raise cannot_confine(self._rules, error) from error
+
+        async def __aexit__(self, *error: object) -> None:
+            return
+
+    monkeypatch.setattr(server, "FunctionScorer", Lacking)
+    elsewhere = Elsewhere(Path(folder) / "s")
+    here = asyncio.create_task(server.serve(Path(folder) / "s"))
+    async with asyncio.timeout(20), watching(elsewhere):
+        with pytest.raises(CannotSandbox) as caught:
+            async with RewardPool([Rule("math", "rljob_runtime.rewards.scorers:math")], elsewhere=elsewhere):
+                pass
+    assert str(caught.value) == ("reward math needs a worker that can do nothing but compute: Landlock would be right")
     await here
 
 

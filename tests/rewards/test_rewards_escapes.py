@@ -142,6 +142,8 @@ REFUSED = {
         "import json\nopen(os.path.dirname(json.__file__) + '/evil.py', 'w')",
         {"EACCES", "EROFS"},
     ),
+    "a file for neither reading nor writing": ("return os.open('/etc/passwd', os.O_ACCMODE)", {"EPERM"}),
+    "what may only be read, emptied": ("return os.open('/dev/zero', os.O_RDONLY | os.O_TRUNC)", {"EPERM"}),
     "mode of a library": ("import json\nos.chmod(json.__file__, 0o777)", {"EPERM"}),
     "passwords": ("return open('/etc/passwd').read()", {"EACCES", "ENOENT"}),
     "a device": ("os.mknod('sda', 0o60660, os.makedev(8, 0))", {"EACCES", "EPERM"}),
@@ -180,10 +182,13 @@ async def test_a_file_of_the_same_user_outside_cannot_be_read(sandbox: Sandbox, 
             token.write_text("eyJhbGciOi")
             token.chmod(0o644)
             code = f"os.symlink({str(token)!r}, 'link')\nreturn open('link').read()"
-            for attempt in (f"return open({str(token)!r}).read()", f"os.link({str(token)!r}, 'link')", code):
+            ways = (f"return open({str(token)!r}).read()", f"os.link({str(token)!r}, 'link')", code)
+            emptied = (f"os.open({str(token)!r}, {mode} | os.O_TRUNC)" for mode in ("os.O_RDONLY", "os.O_ACCMODE"))
+            for attempt in (*ways, *emptied):
                 run = await sandbox.run(Program(report(attempt)))
-                assert run.stdout.strip() in ("EACCES", "ENOENT", "EXDEV"), run
+                assert run.stdout.strip() in ("EACCES", "ENOENT", "EXDEV", "EPERM"), run
                 assert "eyJ" not in run.stdout + run.stderr
+            assert token.read_text() == "eyJhbGciOi"
 
 
 async def test_a_server_on_this_machine_is_not_reached(sandbox: Sandbox) -> None:

@@ -57,7 +57,9 @@ def test_a_run_past_its_timeout_does_not_pass_however_it_ends() -> None:
     assert timeout.note(timeout.allow("test", "first"), 0.5, 0.6, True)
     late = timeout.allow("test", "late")
     assert (late.deciding, late.cpu_seconds, late.shadow) == (2.0, 30.0, True)
-    assert not timeout.note(late, 7.0, 7.1, True)
+    assert not timeout.note(late.decisive, 2.1, 2.1, False)
+    assert timeout.anchor("test") == 0.5
+    timeout.note_shadow(late, 7.0, True)
     assert timeout.anchor("test") == 7.0, "a right run shows how long the test takes, also when it came late"
     assert timeout.allow("test", "next").deciding == pytest.approx(10.5)
 
@@ -79,8 +81,10 @@ def test_the_shadow_sample_measures_unjust_timeouts() -> None:
     for allowance, cpu, right in zip(
         allowances, (1.0, 3.0, 4.0, 30.1, 30.1), (True, True, True, False, False), strict=True
     ):
-        timeout.note(allowance, cpu, cpu, right)
+        if not timeout.note(allowance.decisive, min(cpu, 2.1), min(cpu, 2.1), right and cpu <= 2.0):
+            timeout.note_shadow(allowance, cpu, right)
     figures = timeout.figures
+    assert timeout.anchor("test") == 4.0, "of the right ones the slowest"
     assert (figures.runs, figures.overruns, figures.shadow_overruns, figures.late) == (5, 4, 4, 2)
     assert figures.unjust == 0.5
 
@@ -129,7 +133,9 @@ def test_whatever_runs_come(rule: TimeoutRule, history: list[tuple[str, float, f
         assert allowance.cpu_seconds in (allowance.deciding, rule.maximum)
         # The sandbox ends what is past its bound; nothing beyond it can be right.
         right = would_be_right and cpu <= allowance.cpu_seconds and cpu * slowdown <= allowance.wall_seconds
-        passed = timeout.note(allowance, cpu, cpu * slowdown, right)
+        passed = timeout.note(allowance.decisive, cpu, cpu * slowdown, right)
+        if allowance.shadow and not allowance.in_time(cpu, cpu * slowdown):
+            timeout.note_shadow(allowance, cpu, right)
         assert passed == (right and cpu <= allowance.deciding and cpu * slowdown <= 2 * allowance.deciding)
         if right:
             slowest[test] = max(cpu, slowest.get(test, 0.0))

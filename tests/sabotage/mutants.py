@@ -894,8 +894,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wrong run shows how long a test takes",
         f"{RUNTIME}/scheduling/reward_timeout.py",
-        "        if right:",
-        "        if True:",
+        "if right and kept >",
+        "if kept >",
         ("tests/rewards/test_rewards_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
     ),
     Mutant(
@@ -1030,6 +1030,34 @@ MUTANTS: tuple[Mutant, ...] = (
         '"clone": [_argument(0), (_JUMP_SET, 1, 0, _CLONE_THREAD), _REFUSE],',
         '"clone": [],',
         (f"{ESCAPES}::test_a_fork_bomb_makes_no_process",),
+    ),
+    Mutant(
+        "a worker may empty what it may read",
+        f"{RUNTIME}/sandbox/seccomp.py",
+        "READ_ONLY = Opening(os.O_ACCMODE | os.O_TRUNC | os.O_CREAT, (os.O_RDONLY,))",
+        "READ_ONLY = Opening(0, (os.O_RDONLY,))",
+        ("tests/rewards/test_rewards_filter.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-worker]",),
+    ),
+    Mutant(
+        "programs may empty what they may read",
+        f"{RUNTIME}/sandbox/seccomp.py",
+        "OWN_FILES = Opening(os.O_ACCMODE | os.O_TRUNC,",
+        "OWN_FILES = Opening(0,",
+        ("tests/rewards/test_rewards_filter.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-program]",),
+    ),
+    Mutant(
+        "a worker without memory is worth zero",
+        f"{RUNTIME}/rewards/functions.py",
+        "if self._taken()[1] > FULL:",
+        "if self._taken()[1] > 2.0:",
+        ("tests/rewards/test_rewards_confined.py::test_a_lack_of_memory_is_no_zero",),
+    ),
+    Mutant(
+        "a shadow run goes before calls that wait",
+        f"{RUNTIME}/rewards/code.py",
+        "while self._waiting:",
+        "while self._waiting < 0:",
+        ("tests/rewards/test_rewards_code.py::test_a_shadow_run_begins_when_no_call_waits",),
     ),
     Mutant(
         "programs may read every file",

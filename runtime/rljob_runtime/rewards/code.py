@@ -7,10 +7,12 @@ its fault (a sandbox that cannot be started or is killed, tests that cannot be r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import re
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -47,6 +49,8 @@ class CodeScorer:
         self._rule = rule
         self._sandbox = sandbox
         self._turns = asyncio.Semaphore(rule.settings.parallelism)
+        self._waiting = 0
+        """Calls that wait for their turn, shadow runs not counted."""
         bounds = rule.timeout
         self.ended: Counter[str] = Counter()
         """Runs by how they ended."""
@@ -67,10 +71,19 @@ class CodeScorer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all programs; shadow runs that are not done tell nothing."""
-        for task in self._shadows:
-            task.cancel()
+        self._end_shadows()
         await asyncio.gather(*self._shadows, return_exceptions=True)
         await self._sandbox.__aexit__(kind, error, trace)
+
+    def restore(self, anchors: Mapping[str, int]) -> None:
+        """Go back to these anchors (milliseconds by test). What shadow runs of a taken back round would teach is taken
+        back too. Raises ValueError for what `AdaptiveTimeout.take_risen` cannot have made."""
+        self._end_shadows()
+        self.timeout.restore(anchors)
+
+    def _end_shadows(self) -> None:
+        for task in self._shadows:
+            task.cancel()
 
     @property
     def processes_started(self) -> int:
@@ -91,13 +104,37 @@ class CodeScorer:
         passed = 0
         for number, test in enumerate(tests):
             # What a run may take is decided when its turn comes: those before it may have shown how long it should be.
-            async with self._turns:
+            async with self._turn():
                 right = await self._passes(f"{prompt.index}/{number}", sample, test, source)
             if right:
                 passed += 1
             elif settings.score is CodeScore.ALL_TESTS:
                 return 0.0
         return self._rule.weight * passed / len(tests)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    @contextlib.asynccontextmanager
+    async def _idle_turn(self) -> AsyncIterator[None]:
+        """A turn that no call waits for. Turns come in order: whoever gives one back has others go before it."""
+        await self._turns.acquire()
+        while self._waiting:
+            self._turns.release()
+            await self._turns.acquire()
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _program(self, prompt: Prompt, response: str) -> str | None:
         template = self._rule.settings.program
@@ -119,10 +156,10 @@ class CodeScorer:
         return self.timeout.note(allowance.decisive, run.cpu_seconds, run.run_seconds, right)
 
     async def _shadow(self, allowance: Allowance, test: TestCase, source: str) -> None:
-        """Once more, to Tmax, behind the answer that was given at T. One at a time, so that it takes no more than one
-        seat from those that are waited for."""
+        """Once more, to Tmax, behind the answer that was given at T: when no call waits, and one at a time, so that it
+        takes no more than one seat from those that come meanwhile."""
         try:
-            async with self._shadow_turn, self._turns:
+            async with self._shadow_turn, self._idle_turn():
                 run, right = await self._run(allowance, test, source)
         except SandboxFailed as error:
             log.info("a shadow run failed: %s", error)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -20,12 +21,15 @@ from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, conf
 from rljob_runtime.rewards.worker import code_folders, frame
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.seats import ChildProcess, Seats
-from rljob_runtime.sandbox.usage import STARVED_FACTOR, STARVED_SECONDS, starved, waited_seconds
+from rljob_runtime.sandbox.usage import STARVED_FACTOR, STARVED_SECONDS, address_space, starved, waited_seconds
 
 START_SECONDS = 120.0
 """Bound of a worker's start: importing a large library on a busy machine."""
 SHORTEST_WAIT_SECONDS = 0.05
 """Between looks at what a worker that should be done has waited."""
+FULL, LARGE = 0.95, 0.5
+"""Shares of the address space that a worker may take: past the first it had no memory left for what it was asked, past
+the second it makes room for another."""
 
 
 class _Worker(ChildProcess):
@@ -52,6 +56,9 @@ class _Worker(ChildProcess):
         if answer is None:
             code = await self.exit_code()
             raise ScoreFailed(Failure.CRASHED, rule.name, f"the worker ended with code {code}")
+        if self._taken()[1] > FULL:
+            await self.kill()
+            raise ScoreFailed(Failure.RAISED, rule.name, "the worker had no memory left; its answer counts for nothing")
         if "raised" in answer:
             raise ScoreFailed(Failure.RAISED, rule.name, answer["raised"])
         value = float(answer["value"])
@@ -86,6 +93,21 @@ class _Worker(ChildProcess):
             await self.kill()
             return None
         return answer
+
+    @property
+    def large(self) -> bool:
+        """Whether what it keeps from earlier calls could leave too little memory for the next one."""
+        return self._taken()[0] > LARGE
+
+    def _taken(self) -> tuple[float, float]:
+        """The share of its address space that it has, and the most that it ever had; 0 without a limit. Looked at from
+        here: libraries catch a `MemoryError` and go on with a value."""
+        try:
+            limit = resource.prlimit(self.pid, resource.RLIMIT_AS)[0]
+            now, most = (0, 0) if limit == resource.RLIM_INFINITY else address_space(self.pid)
+        except OSError:  # it has just ended, which its seat notices
+            return 0.0, 0.0
+        return now / limit, most / limit
 
     def _waited(self) -> float:
         try:
@@ -143,6 +165,8 @@ class FunctionScorer:
                 await worker.kill()
                 detail = f"no value within {rule.timeout_seconds:g} s"
                 raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
+        if worker.large:
+            await worker.kill()
         return total
 
     async def _start(self) -> _Worker:

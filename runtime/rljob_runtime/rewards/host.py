@@ -113,8 +113,8 @@ class Host:
                         return {"failure": failed.failure.value, "rule": failed.rule, "detail": str(failed)}
 
                 await _answer(reader, writer, call)
-        except CannotSandbox as error:
-            await send(writer, {"unavailable": str(error)})
+        except CannotSandbox as error:  # the cause alone: the coordinator adds which reward it stops
+            await send(writer, {"unavailable": str(error.__cause__)})
         except InvalidReward as error:
             await send(writer, {"invalid": str(error)})
         except RewardsNotReady as error:

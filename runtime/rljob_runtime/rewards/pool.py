@@ -57,9 +57,9 @@ class RewardPool:
     """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
 
     Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
-    or a worker in; and `RewardsNotReady` when a later try may succeed. `workers` functions of others run at a time, and
-    as many of ours, in confined workers; programs and judges have bounds of their own. Functions and programs run in
-    processes of ours, or `elsewhere`.
+    or a worker in; and `RewardsNotReady` when a later try may succeed. `workers` functions run at a time, and as many
+    of ours that evaluate a text, in confined workers; programs and judges have bounds of their own. Functions and
+    programs run in processes of ours, or `elsewhere`.
     """
 
     def __init__(self, rules: Sequence[AnyRule], *, workers: int = 2, elsewhere: Elsewhere | None = None):
@@ -69,7 +69,7 @@ class RewardPool:
         self._scored, self._seconds = 0, 0.0
         self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
-        sorts = [[rule for rule in functions if rule.ours is ours] for ours in (True, False)]
+        sorts = [[rule for rule in functions if rule.confined is confined] for confined in (True, False)]
         self._functions = [_functions(sort, workers, elsewhere) for sort in sorts if sort]
         self._codes = {rule.name: _code(rule, elsewhere) for rule in rules if isinstance(rule, CodeRule)}
         judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
@@ -149,4 +149,4 @@ class RewardPool:
         """A rule that is not there any more is passed over. Raises ValueError for what `take_anchors` cannot have
         given."""
         for name, scorer in self._codes.items():
-            scorer.timeout.restore(anchors.get(name, {}))
+            scorer.restore(anchors.get(name, {}))

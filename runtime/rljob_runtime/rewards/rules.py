@@ -15,6 +15,11 @@ BUILT_IN = {
 }
 """Kinds with a scorer of ours; Python names its own."""
 
+_EVALUATES_NOTHING = frozenset(
+    {"rljob_runtime.rewards.scorers:has_number", "rljob_runtime.rewards.scorers:last_number"}
+)
+"""Of the functions of ours: they search a text, and hand it to no parser."""
+
 
 class InvalidReward(ValueError):
     """A rule that cannot be used; the message says which and why."""
@@ -41,8 +46,14 @@ class Rule:
 
     @property
     def ours(self) -> bool:
-        """Whether the function is the runtime's own: it needs nothing but its arguments, so its worker is confined."""
+        """Whether the function is the runtime's own."""
         return self.function.startswith(OUR_PACKAGE)
+
+    @property
+    def confined(self) -> bool:
+        """Whether its worker gives up all rights: a text of a model gets evaluated there, and a function of ours needs
+        nothing but its arguments."""
+        return self.ours and self.function not in _EVALUATES_NOTHING
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class JudgeRule:
 
 def confined(rules: Sequence[Rule]) -> bool:
     """Whether a worker with these rules gives up all rights once it has loaded them."""
-    return all(rule.ours for rule in rules)
+    return all(rule.confined for rule in rules)
 
 
 AnyRule = Rule | CodeRule | JudgeRule

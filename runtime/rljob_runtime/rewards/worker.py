@@ -2,8 +2,8 @@
 
 `python -m rljob_runtime.rewards.worker` is started by the pool and speaks over its pipes: requests come as pickled
 frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What rules
-print goes to stderr. When the pool goes away, so does the worker. One whose rules are all ours confines itself when it
-has loaded them: what it scores was written by a model.
+print goes to stderr. When the pool goes away, so does the worker. One whose rules are ours and evaluate a text confines
+itself when it has loaded them: the text was written by a model.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def frame(message: object) -> bytes:
 
 
 def prepare(rules: Sequence[Rule]) -> dict[str, Callable[..., Any]]:
-    """The functions of the rules by name, in a process that has given up its rights if all are ours. Raises
+    """The functions of the rules by name, in a process that has given up its rights if all are to be confined. Raises
     `InvalidReward` and `SandboxUnavailable`."""
     functions = {rule.name: load(rule) for rule in rules}
     if confined(rules):

@@ -25,7 +25,6 @@ LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_MEMLOCK: 0,
 }
-READ_AND_WRITE = landlock.READ | landlock.Access.WRITE_FILE
 
 
 def confine_this_process(readable: Iterable[str]) -> None:
@@ -40,11 +39,12 @@ def confine_this_process(readable: Iterable[str]) -> None:
     try:
         drop_capabilities()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        landlock.restrict({**dict.fromkeys(readable, landlock.READ), "/dev/null": READ_AND_WRITE})
-        seccomp.install()
+        landlock.restrict(dict.fromkeys(readable, landlock.READ))
+        seccomp.install(seccomp.READ_ONLY)
     except (OSError, KeyError) as error:
         raise SandboxUnavailable(
-            f"nothing keeps a worker from this machine's files ({error}); Landlock (Linux 5.13 or later) would be right"
+            f"nothing keeps a worker from this machine's files ({error}); Landlock (Linux 5.13 or later) would be "
+            "right, or a reward of kind Python with a function of your own, which is not confined"
         ) from error
     if found := ways_out():
         raise SandboxUnavailable(f"a confined worker leaks; it can: {', '.join(found)}")
@@ -55,6 +55,9 @@ def ways_out() -> list[str]:
     attempts: dict[str, Callable[[], object]] = {
         "read a file that it was not given": lambda: os.open("/proc/self/environ", os.O_RDONLY),
         "write a file": lambda: tempfile.mkstemp(dir="/tmp"),
+        # /dev/null: it is there to be read, and nothing is lost if these work.
+        "empty a file": lambda: os.open(os.devnull, os.O_RDONLY | os.O_TRUNC),
+        "open a file without asking for a right": lambda: os.open(os.devnull, os.O_ACCMODE),
         "open a socket": socket.socket,
         "start a process": _fork,
         "signal another process": lambda: os.kill(os.getppid(), 0),

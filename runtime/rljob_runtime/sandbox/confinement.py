@@ -94,7 +94,7 @@ def confine_and_run(program: Program, place: Place, interpreter: Interpreter, us
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if use_landlock:
         landlock.restrict(_allowed(place.folder, interpreter))
-    seccomp.install()
+    seccomp.install(seccomp.OWN_FILES)
     os.execve(interpreter.executable, interpreter.command(), _environment(place.folder))
 
 

@@ -1,7 +1,8 @@
 """Landlock: a process gives up, for itself and what it starts, every file that it does not name.
 
 No privilege is needed, so this works in a pod without capabilities. Kernel 5.13 and later, where the administrator has
-not switched it off. Checked when a file is opened: what is open stays open.
+not switched it off. Checked when a file is opened: what is open stays open. Emptying a file is not refused before Linux
+6.2: that is left to the filter (`seccomp.Opening`).
 """
 
 from __future__ import annotations

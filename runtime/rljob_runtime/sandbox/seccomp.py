@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rljob_runtime.sandbox.kernel import prctl
 
@@ -67,7 +68,7 @@ ABSENT: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "opena
 JUDGED: dict[str, tuple[int | None, int | None]] = {
     "clone": (56, 220), "kill": (62, 129), "tgkill": (234, 131), "prctl": (157, 167), "prlimit64": (302, 261),
     "setrlimit": (160, 164), "sched_setaffinity": (203, 122), "socketpair": (53, 199), "mmap": (9, 222),
-    "fcntl": (72, 25), "ioctl": (16, 29),
+    "fcntl": (72, 25), "ioctl": (16, 29), "open": (2, None), "openat": (257, 56), "creat": (85, None),
 }  # fmt: skip
 """Allowed with some arguments."""
 
@@ -78,6 +79,25 @@ _MAP_ANONYMOUS, _MAP_TYPE_MASK, _MAP_PRIVATE = 0x20, 0xF, 2
 _PRCTL_ALLOWED = (15, 16, 23, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_CAPBSET_READ, PR_SET_VMA
 _FCNTL_REFUSED = (8, 10, 15, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY: signals to others
 _IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How files may be opened: the flags of open(2), under the mask, are one of `allowed`."""
+
+    mask: int
+    allowed: tuple[int, ...]
+
+    def allows(self, flags: int) -> bool:
+        """Whether a file may be opened with these flags."""
+        return flags & self.mask in self.allowed
+
+
+_WRITING = (os.O_WRONLY, os.O_RDWR)
+OWN_FILES = Opening(os.O_ACCMODE | os.O_TRUNC, (os.O_RDONLY, *_WRITING, *(mode | os.O_TRUNC for mode in _WRITING)))
+"""Whatever Landlock judges on every kernel that has it. Until Linux 6.2 a file that may be read could be emptied with
+O_TRUNC; and access mode 3, neither reading nor writing, asks for no right at all."""
+READ_ONLY = Opening(os.O_ACCMODE | os.O_TRUNC | os.O_CREAT, (os.O_RDONLY,))
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP_EQUAL, _JUMP_GREATER, _JUMP_AT_LEAST, _JUMP_SET = 0x15, 0x25, 0x35, 0x45
@@ -123,7 +143,7 @@ def _none_of(index: int, values: Iterable[int]) -> list[Step]:
     return [_argument(index), *(step for value in values for step in ((_JUMP_EQUAL, 0, 1, value), _REFUSE))]
 
 
-def _bodies(pid: int) -> dict[str, list[Step]]:
+def _bodies(pid: int, opening: Opening) -> dict[str, list[Step]]:
     """What decides about each call of `JUDGED`, for the process `pid`."""
     # Not SIGKILL: who is killed by anyone but us counts as our failure, and would be tried again.
     no_kill = (signal.SIGKILL,)
@@ -140,10 +160,13 @@ def _bodies(pid: int) -> dict[str, list[Step]]:
         "mmap": [_argument(3), (_JUMP_SET, 0, 1, _MAP_ANONYMOUS), _PASS, *_only(3, (_MAP_PRIVATE,), _MAP_TYPE_MASK)],
         "fcntl": _none_of(1, _FCNTL_REFUSED),
         "ioctl": _only(1, _IOCTL_ALLOWED),
+        "open": _only(1, opening.allowed, opening.mask),
+        "openat": _only(2, opening.allowed, opening.mask),
+        "creat": [] if opening.allows(os.O_CREAT | os.O_WRONLY | os.O_TRUNC) else [_REFUSE],
     }
 
 
-def program(machine: str, pid: int) -> list[Step]:
+def program(machine: str, pid: int, opening: Opening) -> list[Step]:
     """The filter as BPF for a machine (`os.uname().machine`) and the process that will run under it. Raises `KeyError`
     for a machine that is not known."""
     column = list(_ARCHITECTURES).index(machine) if machine in _ARCHITECTURES else None
@@ -159,7 +182,7 @@ def program(machine: str, pid: int) -> list[Step]:
         (_JUMP_GREATER, 0, 1, NEWEST),
         _fail(errno.ENOSYS),
     ]
-    blocks = [(JUDGED[name], [*body, _PASS]) for name, body in _bodies(pid).items()]
+    blocks = [(JUDGED[name], [*body, _PASS]) for name, body in _bodies(pid, opening).items()]
     blocks += [(numbers, [_fail(errno.ENOSYS)]) for numbers in ABSENT.values()]
     blocks += [(numbers, [_REFUSE]) for numbers in REFUSED.values()]
     for numbers, body in blocks:
@@ -169,8 +192,8 @@ def program(machine: str, pid: int) -> list[Step]:
     return [*steps, _PASS]
 
 
-def install() -> None:
+def install(opening: Opening) -> None:
     """Filter this process from now on; needs no_new_privs. Raises `OSError`, or `KeyError` on an unknown machine."""
-    steps = program(os.uname().machine, os.getpid())
+    steps = program(os.uname().machine, os.getpid(), opening)
     instructions = (_Instruction * len(steps))(*(_Instruction(*step) for step in steps))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(steps), instructions)))

@@ -36,11 +36,21 @@ def threads(pid: int) -> int:
 
 def bytes_written(pid: int) -> int:
     """By write calls, to whatever."""
-    for line in _read(pid, "io").splitlines():
-        name, _, value = line.partition(": ")
-        if name == "wchar":
-            return int(value)
-    raise OSError(f"/proc/{pid}/io has no wchar")
+    return int(_field(pid, "io", "wchar"))
+
+
+def address_space(pid: int) -> tuple[int, int]:
+    """(bytes now, the most there ever were)."""
+    now, most = (_field(pid, "status", name).removesuffix(" kB") for name in ("VmSize", "VmPeak"))
+    return int(now) << 10, int(most) << 10
+
+
+def _field(pid: int, file: str, name: str) -> str:
+    for line in _read(pid, file).splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return value.strip()
+    raise OSError(f"/proc/{pid}/{file} has no {name}")
 
 
 def _read(pid: int, name: str) -> str:

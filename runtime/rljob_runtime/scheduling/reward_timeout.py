@@ -120,27 +120,25 @@ class AdaptiveTimeout:
         return Allowance(test, deciding, self.rule.maximum if shadow else deciding)
 
     def note(self, allowance: Allowance, cpu_seconds: float, wall_seconds: float, right: bool) -> bool:
-        """Learn from a run that ended; whether it counts as passed: right, and in time. `right` must be False for a run
-        that was ended at its bound. What was no run (a failure of ours) is not noted."""
+        """Learn from a run that an answer waited for; whether it counts as passed: right, and in time. `right` must be
+        False for a run that was ended at its bound. What was no run (a failure of ours) is not noted. What came of one
+        of the shadow sample after T is for `note_shadow`."""
         in_time = allowance.in_time(cpu_seconds, wall_seconds)
         self.figures.runs += 1
         self.figures.overruns += not in_time
-        if allowance.shadow and not in_time:
-            self.note_shadow(allowance, cpu_seconds, right)
-        elif right:
-            self._learn(allowance.test, cpu_seconds)
+        self._learn(allowance.test, cpu_seconds, right)
         return right and in_time
 
     def note_shadow(self, allowance: Allowance, cpu_seconds: float, right: bool) -> None:
-        """Of a sample that was too late and is judged already: what came of it when it could go on."""
+        """Of a run past T, which is noted already: what came of it when it could go on, to the bound of `allowance`.
+        Nothing of it changes how it was judged; a right one raises the anchor."""
         self.figures.shadow_overruns += 1
         self.figures.late += right
-        if right:
-            self._learn(allowance.test, cpu_seconds)
+        self._learn(allowance.test, cpu_seconds, right)
 
-    def _learn(self, test: str, cpu_seconds: float) -> None:
+    def _learn(self, test: str, cpu_seconds: float, right: bool) -> None:
         kept = math.ceil(cpu_seconds * _QUANTUM)
-        if kept > self._anchors.get(test, -1):
+        if right and kept > self._anchors.get(test, -1):
             self._anchors[test] = kept
             self._risen.add(test)
 

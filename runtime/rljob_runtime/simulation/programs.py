@@ -51,8 +51,10 @@ class ProgramRewards(SimulatedRewards):
         taken = min(math.inf if endless else drawn, allowance.cpu_seconds)
         reward: float | None = None
         if await self._runs(taken):
-            in_time = self.timeout.note(allowance, taken, taken, right and drawn <= allowance.cpu_seconds)
-            reward = float(in_time)
+            right = right and drawn <= allowance.cpu_seconds
+            reward = float(self.timeout.note(allowance.decisive, taken, taken, right))
+            if allowance.shadow and not allowance.in_time(taken, taken):
+                self.timeout.note_shadow(allowance, taken, right)
         self._observe(Scored(name, reward, since))
         if reward is None:
             raise RewardFailed(f"the reward of {name} failed")
