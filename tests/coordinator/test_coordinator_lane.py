@@ -289,23 +289,55 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
         async def hand_over(self, term, step, number, desk):
             raise Refused("the sums cannot be sent: no memory")
 
-    class Dead(Worker):
-        async def hand_over(self, term, step, number, desk):
-            raise PeerGone("dead")
-
-    async def program(kind):
-        stream, _, _, measured = stream_over([kind(seconds=0.01)], Office(0.01))
+    async def program():
+        stream, _, _, measured = stream_over([Full(seconds=0.01)], Office(0.01))
         stream.offer(some(1, 2))
         await asyncio.sleep(1.0)
         await stream.finish()
         await stream.close()
         return measured.handover.seconds, 2 * measured.training.seconds
 
-    each, alone = clock.run(program(Full))
+    each, alone = clock.run(program())
     assert each > alone
-    # A worker that dies tells nothing of the way.
-    each, _ = clock.run(program(Dead))
-    assert each == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("others", "each"), [(0, None), (1, pytest.approx(2.1, abs=0.05))])
+def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
+    class Dead(Worker):
+        async def hand_over(self, term, step, number, desk):
+            raise PeerGone("dead")
+
+    async def program():
+        workers = [Dead("rollout-0", 0.01), *(Worker(f"rollout-{n + 1}", 0.01, bring=2.0) for n in range(others))]
+        stream, _, _, measured = stream_over(workers, Office(0.01))
+        stream.offer(some(1, 2, 3))
+        await asyncio.sleep(1.0)
+        await stream.finish()
+        await stream.close()
+        return measured.handover.seconds
+
+    assert clock.run(program()) == each
+
+
+def test_nothing_is_begun_once_a_stream_is_closed():
+    """The lent machine leaves just as the trainer's call is given up: its groups are nobody's."""
+
+    async def program():
+        class Leaving(Office):
+            async def contribute(self, term, step, groups):
+                try:
+                    return await super().contribute(term, step, groups)
+                finally:
+                    machines[0].gone.set()
+
+        stream, machines, _, _ = stream_over([Worker(seconds=100.0)], seat := Leaving(100.0, 100.0))
+        stream.offer(some(1, 2))
+        await asyncio.sleep(0.5)
+        await stream.close()
+        await asyncio.sleep(0.5)
+        return len(seat.calls), seat.running
+
+    assert clock.run(program()) == (1, 0)
 
 
 def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():

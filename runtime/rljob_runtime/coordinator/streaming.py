@@ -59,7 +59,8 @@ class Streaming:
         self._accepting = asyncio.Lock()
         self._busy: list[tuple[float, float]] = []
         self._worker_groups = 0
-        self._not_brought = 0
+        self._brought = self._not_brought = 0
+        """Lanes whose sums the trainer took; and whose it could not have, for a reason that holds next time too."""
         self.computed_tokens = 0
         """Loss tokens whose gradients were computed, by the trainer or a worker that is still there."""
 
@@ -130,6 +131,8 @@ class Streaming:
 
     async def close(self) -> None:
         """Wait for nothing any more. What others were asked for, they may still do."""
+        # A lane that is lost from now on must not set anybody going.
+        self._broken, self._waiting = True, []
         if self._call is not None:
             self._call.cancel()
             await asyncio.gather(self._call, return_exceptions=True)
@@ -236,9 +239,10 @@ class Streaming:
             lane.task = asyncio.create_task(bringing, name=f"bring-{self._step}-{lane.name}")
         await asyncio.wait([lane.task for lane in lanes if lane.task is not None])
         if not self._broken:
-            # What could not be brought, however soon that was clear, was not worth its loan.
+            # What could not be brought, however soon that was clear, was not worth its loan. A machine that was lost
+            # tells nothing.
             lost = self._not_brought * (bearable or 0.0)
-            self._measured.handover.note(len(lanes), max(loop.time() - began, lost))
+            self._measured.handover.note(self._brought + self._not_brought, max(loop.time() - began, lost))
 
     async def _bring(self, lane: Lane, number: int, desk: RelayMember, until: float | None) -> None:
         """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""
@@ -255,4 +259,5 @@ class Streaming:
             reason = str(error) or "they did not come in the time that the trainer takes for them"
             log.warning("round %d: what %s has summed is computed again: %s", self._step, lane.name, reason)
         else:
+            self._brought += 1
             self._worker_groups += len(groups)
