@@ -33,16 +33,30 @@ def journal_for(path: Path, mounts: str | None = None) -> str:
 def open_file(path: Path, job: str) -> sqlite3.Connection:
     """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        _prepare(db, path, job)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(db, path, job)
+        except (sqlite3.DatabaseError, StoreUnusable):
+            db.close()
+            raise
     except sqlite3.DatabaseError as error:
-        db.close()
-        raise StoreUnusable(f"{path}: {error}; restore the volume or give the job an empty one") from error
-    except StoreUnusable:
-        db.close()
-        raise
+        raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
     return db
+
+
+def _remedy(error: sqlite3.DatabaseError) -> str:
+    """What to do about it. The history is given up only where the file itself is the trouble."""
+    untouched = "; nothing in the file was changed"
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return "its volume has no space left: make room there" + untouched
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another process holds it: end that one first" + untouched
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PROTOCOL:
+            return "see that its volume is there and can be written to" + untouched
+        case _:
+            return "restore the volume or give the job an empty one"
 
 
 def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
