@@ -62,8 +62,7 @@ class Verdict(StrEnum):
 
     LENT = "Lent"
     NOT_NOW = "NotNow"
-    """Too few or too many responses are done, or hardly more than at the last look."""
-    ONCE = "OncePerRound"
+    """Too few or too many responses are done, or hardly more than at the last look; or machines were lent before."""
     TOO_FEW_MACHINES = "TooFewMachines"
     KV_CACHE_FULL = "KVCacheFull"
     """The unfinished responses would not fit the machines that stay."""
@@ -99,8 +98,6 @@ class Lending:
     ) -> Decision:
         """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `gain(machines)`:
         the predicted seconds by which lending these ends the round's update earlier; asked only if all else holds."""
-        if self._lent:
-            return Decision(Verdict.ONCE)
         if not self.due(done, total):
             return Decision(Verdict.NOT_NOW)
         self._looked = done
