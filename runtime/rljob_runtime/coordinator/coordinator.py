@@ -33,6 +33,7 @@ from rljob_runtime.coordinator.protocols import (
     Rewards,
     RewardsNotUsable,
     RewardsUnavailable,
+    StaleTerm,
     TrainReport,
 )
 from rljob_runtime.coordinator.publication import Publication
@@ -351,7 +352,11 @@ class Coordinator:
             await self._store.do(lambda store: store.assign(step, keys))
         try:
             return await self._trainer.call(lambda trainer: trainer.train(self._term, step, groups))
+        except StaleTerm:
+            raise
         except Refused as error:
+            # Asked again, it would refuse again: another one begins at the checkpoint.
+            await self._trainer.lose(error)
             raise TrainerLost(f"step {step} was refused: {error}") from error
 
     async def _close(

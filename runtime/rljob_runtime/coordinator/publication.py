@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.generation import Interrupted
-from rljob_runtime.coordinator.protocols import Refused
+from rljob_runtime.coordinator.protocols import Refused, StaleTerm
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
@@ -48,7 +48,10 @@ class Publication:
             # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
             anew = self._trainer.published != version
             await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
+        except StaleTerm:
+            raise
         except Refused as error:
+            await self._trainer.lose(error)
             raise TrainerLost(f"version {version} was not published: {error}") from error
         self._reporter.update(weight_version=version)
 

@@ -59,6 +59,8 @@ class TrainerSeat:
         """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` when it refuses."""
         failures = 0
         while True:
+            if self._changed.is_set():
+                await self.lose("its pods changed")
             if self._trainer is None:
                 self._changed.clear()
             if len(self._members) < self._settings.trainer_replicas:
@@ -67,13 +69,14 @@ class TrainerSeat:
             try:
                 self._trainer = self._trainer or await self._binding.trainer(self._term, self._members)
                 return await self.call(lambda trainer: trainer.start(self._term))
-            except TrainerLost:
-                log.info("the trainer's pods changed while it started")
             except StaleTerm:
                 raise
             except Refused as error:
                 raise ModelNotUsable(str(error)) from error
-            except PeerError as error:
+            except (TrainerLost, PeerError) as error:
+                if self._changed.is_set():
+                    log.info("the trainer's pods changed while it started")
+                    continue
                 failures += 1
                 log.warning("trainer not there (try %d): %s", failures, error)
                 await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
@@ -108,6 +111,11 @@ class TrainerSeat:
         await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
         if trainer is self._trainer:
             self.published = version
+
+    async def lose(self, reason: object) -> None:
+        """Let go of the trainer that is here, whatever it does: the next `start` makes another one."""
+        if self._trainer is not None:
+            await self._lose(self._trainer, reason)
 
     async def _lose(self, trainer: Trainer, reason: object) -> None:
         """Let go of it, once: a call that fails late must not end the one that was started since."""

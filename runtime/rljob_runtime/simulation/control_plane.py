@@ -53,6 +53,7 @@ class SimulatedControlPlane:
         self._changed = asyncio.Event()
         self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
         self._trainer = 1
+        self._unplaced: set[str] = set()
         size = job.spec.rollout.tensor_parallel_size
         parallel = TargetTensorParallel(short=size, long=size)
         self._target = Target(revision=1, machines=tuple(self._incarnations), tensor_parallel=parallel)
@@ -75,13 +76,27 @@ class SimulatedControlPlane:
     # --- what the operator does ---
 
     def replace(self, machine: str) -> None:
-        """A new pod for a machine."""
+        """A new pod for a machine, at once."""
+        self._renew(machine)
+        self.place(machine)
+
+    def withdraw(self, machine: str) -> None:
+        """A machine's pod is gone. The next one is listed, and has no address until `place`."""
+        self._renew(machine)
+        self._unplaced.add(machine)
+        self._refresh()
+
+    def place(self, machine: str) -> None:
+        """The pod of a machine runs: it has an address."""
+        self._unplaced.discard(machine)
+        self._refresh()
+
+    def _renew(self, machine: str) -> None:
         if machine.startswith("trainer"):
             self._trainer += 1
         else:
             self._incarnations[machine] = self._incarnations.get(machine, 0) + 1
         self._epoch += 1
-        self._refresh()
 
     def scale(self, machines: int) -> None:
         """Another number of machines."""
@@ -128,9 +143,9 @@ class SimulatedControlPlane:
         self._refresh()
 
     def _refresh(self) -> None:
-        trainer = Member(machine="trainer-0", incarnation=self._trainer, ip="10.0.0.1", role=Role.TRAINER)
+        trainer = self._member("trainer-0", self._trainer, "10.0.0.1", Role.TRAINER)
         rollouts = [
-            Member(machine=name, incarnation=incarnation, ip="10.0.0.2", role=Role.ROLLOUT)
+            self._member(name, incarnation, "10.0.0.2", Role.ROLLOUT)
             for name, incarnation in self._incarnations.items()
         ]
         relay = RelayTopology(epoch=self._epoch, chain=self._target.machines)
@@ -143,6 +158,10 @@ class SimulatedControlPlane:
             }
         )
         self._set(self._job.model_copy(update={"status": status}))
+
+    def _member(self, machine: str, incarnation: int, ip: str, role: Role) -> Member:
+        placed = machine not in self._unplaced
+        return Member(machine=machine, incarnation=incarnation, ip=ip if placed else None, role=role)
 
     def _set(self, job: RLJob) -> None:
         self._before, self._job = self._job, job

@@ -1,0 +1,159 @@
+"""The trainer's seat: pods that are replaced, a trainer that refuses what it is asked, one that dies as it starts."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from coordinator_kit import Stage, job, until
+
+from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
+from rljob_runtime.coordinator.protocols import PeerGone, Refused, StaleTerm
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.trainer_seat import TrainerSeat
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
+from rljob_runtime.simulation.events import ProcessStarted
+
+SETTINGS = Settings.of(job())
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path / "state.db", job=job(rounds=4))
+
+
+def check_trained_once(stage: Stage) -> None:
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == 4 * 3 * 2
+
+
+class Trainer:
+    """Takes so long to start, or dies of it."""
+
+    def __init__(self, seconds: float, dies: bool) -> None:
+        self._seconds = seconds
+        self._dies = dies
+
+    async def start(self, term):
+        await asyncio.sleep(self._seconds)
+        if self._dies:
+            raise PeerGone("dead")
+        return "state"
+
+
+class Binding:
+    """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start."""
+
+    def __init__(self, deaths: int = 0, seconds: float = 0.0) -> None:
+        self.made: list[tuple[float, int]] = []
+        self._deaths = deaths
+        self._seconds = seconds
+
+    async def trainer(self, term, members):
+        self.made.append((asyncio.get_running_loop().time(), members[0].incarnation))
+        return Trainer(self._seconds, len(self.made) <= self._deaths)
+
+    async def release(self, member):
+        pass
+
+
+def seat_on(binding: Binding) -> TrainerSeat:
+    reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), SETTINGS.back_off)
+    return TrainerSeat(binding, 1, SETTINGS, reporter)
+
+
+def pods(incarnation: int) -> list[Member]:
+    return [Member(machine="trainer-0", incarnation=incarnation, ip="10.0.0.1", role=Role.TRAINER)]
+
+
+# --- pods that are replaced ---
+
+
+# What goes wrong here is that nobody else has his turn any more.
+@pytest.mark.timeout(20)
+def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
+    async def program():
+        seat = seat_on(binding := Binding())
+        seat.follow(pods(1))
+        await seat.start()
+        seat.follow(())
+        starting = asyncio.create_task(seat.start())
+        await asyncio.sleep(60.0)
+        assert not starting.done()
+        seat.follow(pods(2))
+        assert await starting == "state"
+        return binding.made
+
+    assert clock.run(program()) == [(0.0, 1), (60.0, 2)]
+
+
+@pytest.mark.timeout(60)
+def test_a_job_whose_trainers_next_pod_has_no_address_yet_waits_and_goes_on(stage):
+    async def fault(stage):
+        await until(lambda: stage.rounds == [1], tick=0.01)
+        stage.world.kill("trainer")
+        stage.control.withdraw("trainer-0")
+        await asyncio.sleep(60.0)
+        assert stage.control.last.stage == "Starting"
+        stage.control.place("trainer-0")
+
+    assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+
+
+def test_other_pods_are_tried_at_once():
+    async def program():
+        seat = seat_on(binding := Binding(seconds=10.0))
+        seat.follow(pods(1))
+        starting = asyncio.create_task(seat.start())
+        await asyncio.sleep(5.0)
+        seat.follow(pods(2))
+        assert await starting == "state"
+        return binding.made
+
+    assert clock.run(program()) == [(0.0, 1), (5.0, 2)]
+
+
+def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
+    async def program():
+        seat = seat_on(binding := Binding(deaths=4))
+        seat.follow(pods(1))
+        assert await seat.start() == "state"
+        return [later - sooner for (sooner, _), (later, _) in pairwise(binding.made)]
+
+    assert clock.run(program()) == pytest.approx([SETTINGS.back_off.delay(failures) for failures in range(1, 5)])
+
+
+# --- a trainer that refuses ---
+
+
+def refusing(method: str, error: Refused):
+    """From the second round on, this process answers so."""
+
+    async def fault(stage: Stage) -> None:
+        await until(lambda: stage.rounds == [1], tick=0.01)
+
+        async def refuse(*arguments):
+            raise error
+
+        setattr(stage.world.process("trainer").peer, method, refuse)
+
+    return fault
+
+
+@pytest.mark.parametrize("method", ["train", "publish"])
+def test_a_trainer_that_refuses_is_not_asked_again(stage, method):
+    """Another process is, and begins at the checkpoint."""
+    events = []
+    stage.watchers.append(events.append)
+    assert stage.play(refusing(method, Refused("not with what I hold"))).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+    assert [event.process for event in events if isinstance(event, ProcessStarted)].count("trainer") == 2
+
+
+@pytest.mark.parametrize("method", ["train", "publish"])
+def test_whoever_is_out_of_office_leaves_the_trainer_to_the_next(stage, method):
+    with pytest.raises(StaleTerm, match="term 1 is over"):
+        stage.play(refusing(method, StaleTerm("term 1 is over")))
+    assert stage.world.process("trainer") is not None
