@@ -74,6 +74,24 @@ def test_a_machine_lost_in_mid_broadcast_comes_back(stage, victim, moment):
     assert suspicions(stage) == {(victim, "ProcessExited")}
 
 
+def test_a_version_that_is_forgotten_while_it_is_on_its_way_is_loaded_by_nobody(stage):
+    """A newcomer is being fed when the update begins, and who feeds it dies. The newcomer is not lost over it."""
+    newcomer, _ = (stage.world.hold_back(name) for name in NAMES[1:])
+    stage.world.network.hop_seconds = 8.0
+    stage.world.costs.step = 30.0
+
+    async def fault(stage):
+        await until(lambda: stage.coordinator is not None and stage.coordinator._generation is not None)
+        newcomer.set()
+        await until(lambda: stage.coordinator._generation is None)
+        assert broadcasting(stage, 1)
+        stage.world.kill("rollout-0")
+
+    assert stage.play(fault, join_patience=0.0).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+    assert suspicions(stage) == {("rollout-0", "ProcessExited")}
+
+
 @pytest.mark.parametrize("victim", NAMES)
 def test_a_machine_back_before_the_trainer_is_done_is_not_waited_for_in_the_old_chain(stage, victim):
     stage.world.costs.publish = 8.0

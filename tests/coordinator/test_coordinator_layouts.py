@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.layouts import PROBLEM, LayoutNotUsable, check_la
 from rljob_runtime.coordinator.protocols import PeerGone, Refused
 from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.events import LaidOut, Loaded, ProcessStarted, Submitted
 from rljob_runtime.simulation.replica import SimulatedReplica
 
@@ -195,6 +196,7 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
     (problem,) = stage.control.last.problems
     assert problem.reason == PROBLEM
     assert problem.message == "rollout-1 goes on with tensor parallel size 1, not 2: out of memory"
+    assert stage.closed[-1].tensor_parallel_size == 2, "one of two machines speaks for no round"
     assert asked == [2], "a layout that was refused is not tried again at every boundary"
     assert watch.generating[-1] == {"replica-0", "replica-1"}
     assert len(watch.started) == 4
@@ -247,11 +249,52 @@ def test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_word
     finished = stage.play(lose_all)
     assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "LayoutNotUsable")
     assert finished.message == (
-        "no rollout machine can start its engines, 3 tries each: "
+        "no rollout machine can start its engines, at least 3 tries each: "
         "rollout-0 has no engine of tensor parallel size 1: out of memory; "
         "rollout-1 has no engine of tensor parallel size 1: out of memory"
     )
     assert stage.rounds == list(range(1, after + 1))
+
+
+def test_one_bad_machine_does_not_end_a_job_whose_other_ones_are_still_to_come(stage, broken):
+    broken.add("rollout-0")
+    stage.control = SimulatedControlPlane(stage.job, stage.machines, observe=stage.observe)
+    stage.control.withdraw("rollout-1")
+
+    async def place(stage):
+        await asyncio.sleep(100.0)
+        assert stage.rounds == []
+        stage.control.place("rollout-1")
+
+    assert stage.play(place).outcome is FinishedOutcome.COMPLETE
+
+
+def test_what_a_machine_refused_is_no_word_of_its_next_pod(stage, broken):
+    """The first machine was unable, and has another pod, which takes its time. Meanwhile the second one is unable."""
+    broken.add("rollout-0")
+
+    async def swap(stage):
+        await until(lambda: len(stage.closed) >= 5, tick=0.01)
+        gate = stage.world.hold_back("rollout-0")
+        broken.symmetric_difference_update({"rollout-0", "rollout-1"})
+        stage.control.replace("rollout-0")
+        stage.world.kill("rollout-1")
+        await asyncio.sleep(100.0)
+        gate.set()
+
+    stage.job = job(rounds=8)
+    assert stage.play(swap).outcome is FinishedOutcome.COMPLETE
+
+
+def test_engines_that_start_after_a_while_end_no_job(stage, broken):
+    """As where the memory of a former process is not free yet."""
+    broken.update({"rollout-0", "rollout-1"})
+
+    async def mend(stage):
+        await asyncio.sleep(20.0)
+        broken.clear()
+
+    assert stage.play(mend, join_patience=30.0).outcome is FinishedOutcome.COMPLETE
 
 
 def test_the_problem_ends_with_the_wish(stage):

@@ -16,6 +16,7 @@ from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import Aborted, Brought, Generated, Published, Submitted, Summed, Trained
 from rljob_runtime.simulation.trainer import TrainerCosts
 from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.simulation.worker import SimulatedWorker
 from rljob_runtime.simulation.world import Site, World
 
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
@@ -244,6 +245,21 @@ def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path
     assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
     assert any_of(events, moment)
     complete(stage)
+
+
+def test_a_machine_that_is_found_forgets_the_loans_of_a_coordinator_that_is_no_more(tmp_path, monkeypatch):
+    """One that was killed has told nobody that they are over."""
+    forgets: list[tuple[str, int]] = []
+    release = SimulatedWorker.release
+
+    async def note(worker, term):
+        await release(worker, term)
+        forgets.append((worker.name, term))
+
+    monkeypatch.setattr(SimulatedWorker, "release", note)
+    stage, _ = loan_stage(tmp_path / "state.db", rounds=1)
+    play(stage, lending=None)
+    assert sorted(forgets) == [("rollout-0", stage.term), ("rollout-1", stage.term)]
 
 
 def test_a_suspension_ends_the_loan_and_the_round_goes_on_afterwards(tmp_path):

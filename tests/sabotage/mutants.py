@@ -38,6 +38,7 @@ WORKLOADS = "tests/workloads/test_workloads_generators.py"
 LAYOUTS = "tests/coordinator/test_coordinator_layouts.py"
 SEAT = "tests/rollout/test_rollout_layouts.py"
 ESCAPES = "tests/rewards/test_rewards_escapes.py"
+TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
@@ -241,7 +242,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nobody tells a machine that its loan is over",
         f"{RUNTIME}/coordinator/lane.py",
-        "self._owner.aside(self._release())",
+        "self._owner.aside(self._machine.end_loan(self._term))",
         "pass",
         (f"{LANE}::test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it",),
     ),
@@ -583,16 +584,37 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine without any layout is not told",
         f"{RUNTIME}/coordinator/layouts.py",
-        "        refusals += [text for _, text in self._unable.values()]",
+        "        refusals += [one.text for one in self._unable.values()]",
         "        refusals += []",
         (f"{LAYOUTS}::test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start",),
     ),
     Mutant(
         "machines that cannot start their engines are waited for for ever",
         f"{RUNTIME}/coordinator/layouts.py",
-        '        return bool(machines) and all(self._unable.get(name, (0, ""))[0] >= REFUSALS for name in machines)',
-        "        return False",
+        "        return bool(told) and all(",
+        "        return False and all(",
         (f"{LAYOUTS}::test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words",),
+    ),
+    Mutant(
+        "machines that are still to come are thought to be unable",
+        f"{RUNTIME}/coordinator/layouts.py",
+        "for name in {*machines, *self._expected}]",
+        "for name in machines]",
+        (f"{LAYOUTS}::test_one_bad_machine_does_not_end_a_job_whose_other_ones_are_still_to_come",),
+    ),
+    Mutant(
+        "a machine's next pod is thought to be unable",
+        f"{RUNTIME}/coordinator/layouts.py",
+        "        self._unable.pop(machine, None)\n        self.forget(machine)",
+        "        self.forget(machine)",
+        (f"{LAYOUTS}::test_what_a_machine_refused_is_no_word_of_its_next_pod",),
+    ),
+    Mutant(
+        "engines that do not start at once never do",
+        f"{RUNTIME}/coordinator/layouts.py",
+        "self.tries >= REFUSALS and self.last - self.first >= patience",
+        "self.tries >= REFUSALS",
+        (f"{LAYOUTS}::test_engines_that_start_after_a_while_end_no_job",),
     ),
     Mutant(
         "ranks may disagree",
@@ -792,6 +814,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if trainer is not self._trainer:",
         "if trainer is None:",
         (f"{COMINGS}::test_a_call_that_fails_late_does_not_end_the_next_trainer",),
+    ),
+    Mutant(
+        "a trainer whose next pod has no address yet is waited for without letting go of the processor",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        'await self.lose("its pods changed")',
+        "pass",
+        (f"{TRAINER_SEAT}::test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for",),
+    ),
+    Mutant(
+        "a trainer that refuses an update is asked again",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "await self._trainer.lose(error)",
+        "pass",
+        (f"{TRAINER_SEAT}::test_a_trainer_that_refuses_is_not_asked_again[train]",),
+    ),
+    Mutant(
+        "a trainer that refuses to publish is asked again",
+        f"{RUNTIME}/coordinator/publication.py",
+        "await self._trainer.lose(error)",
+        "pass",
+        (f"{TRAINER_SEAT}::test_a_trainer_that_refuses_is_not_asked_again[publish]",),
     ),
     Mutant(
         "a restart begins a response again from nothing",

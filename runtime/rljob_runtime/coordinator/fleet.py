@@ -55,7 +55,7 @@ class Fleet:
         self._suspects: dict[str, Suspect] = {}
         self._asides = Aside()
         self.aside = self._asides.start
-        self.layouts = Layouts(term, settings.tensor_parallel, reporter)
+        self.layouts = Layouts(term, settings.tensor_parallel, reporter, settings.join_patience)
         self.on_change: Callable[[], None] = lambda: None
         self._model_files: asyncio.Future[dict[str, bytes]] = asyncio.get_running_loop().create_future()
         self.version: int | None = None
@@ -81,13 +81,13 @@ class Fleet:
 
     @property
     def tensor_parallel(self) -> int:
-        """The layout of most machines, the smaller of two."""
-        counts = Counter(machine.tensor_parallel for machine in self._machines.values())
-        return min(counts, key=lambda size: (-counts[size], size), default=self.layouts.wanted)
+        """The layout of most machines; on a tie the wanted one, so that the failure of a few looks like no refusal."""
+        counts, wanted = Counter(machine.tensor_parallel for machine in self._machines.values()), self.layouts.wanted
+        return min(counts, key=lambda size: (-counts[size], size != wanted, size), default=wanted)
 
     @property
     def unable(self) -> bool:
-        """Whether none of the machines that are to be here can start an engine: see `Layouts.check_able`."""
+        """Whether no machine of the job can start an engine: see `Layouts.unable`."""
         return self.layouts.unable(self.kept)
 
     def replicas(self) -> dict[str, Replica]:
@@ -124,14 +124,10 @@ class Fleet:
         _, task = self._keepers.pop(name)
         task.cancel()
         machine = self._machines.pop(name, None)
-        if reason == "Replaced":
-            self.layouts.forget(name)
-        else:
-            self.layouts.leave(name)
+        self.layouts.leave(name)
         if machine is not None:
             machine.gone.set()
-        if self._suspects.pop(name, None) is not None:
-            self._reporter.event(suspects=tuple(self._suspects.values()))
+        self._absolve(name)
         log.info("machine %s: %s", name, reason)
         self.on_change()
 
@@ -203,6 +199,7 @@ class Fleet:
                 self._newest_chain = max(self._newest_chain, (status.epoch, status.revision))
                 machine = Machine(found, *layout, status.host, status.port, status.whole)
                 self._machines[member.machine] = machine
+                self.aside(machine.end_loan(self._term))
                 self._arrival.set()
                 await machine.gone.wait()
                 failures = 1
@@ -303,6 +300,8 @@ class Fleet:
                     anew = False
                 if await self._all_whole(chained, version):
                     break
+            if self.version != version:
+                return
             await asyncio.gather(*(self._load(machine, version) for machine in chained if self._seated(machine)))
             self._report_chain()
         self.on_change()

@@ -91,6 +91,7 @@ class Following:
         # Members come and change at once; who leaves by the target stays until the boundary.
         kept = set(self._fleet.kept)
         wanted = kept if self.suspended else kept | set(self.target.machines)
+        self._fleet.layouts.expect(self.target.machines)
         relay = job.status.relay or RelayTopology()
         self._fleet.follow(
             [member for member in self._rollouts(job) if member.machine in wanted], relay.epoch, relay.chain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +13,6 @@ from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.trajectory import Group
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
@@ -144,14 +142,8 @@ class Lane:
     def _part(self) -> None:
         """Have it forget what it was lent for, once."""
         if self._begun and self.usable:
-            self._owner.aside(self._release())
+            self._owner.aside(self._machine.end_loan(self._term))
         self._given_up = True
-
-    async def _release(self) -> None:
-        try:
-            await self._worker.release(self._term)
-        except PeerError as error:
-            log.info("%s was not told that it is lent no more: %s", self.name, error)
 
     async def _call(self, method: Coroutine[Any, Any, T]) -> T:
         call, gone = asyncio.ensure_future(method), asyncio.ensure_future(self._machine.gone.wait())

@@ -11,6 +11,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from rljob_api.status import Problem
 from rljob_runtime.coordinator.protocols import Refused, Replica, RolloutMachine, StaleTerm
@@ -22,6 +23,20 @@ log = logging.getLogger(__name__)
 PROBLEM = "LayoutRefused"
 REFUSALS = 3
 """How often in a row a machine refuses its usual layout, each time with new processes, before it counts as unable."""
+
+
+@dataclass(frozen=True)
+class _Unable:
+    """A machine that has no layout at all: how often in a row it refused, when first and last, and what it said."""
+
+    tries: int
+    first: float
+    last: float
+    text: str
+
+    def beyond(self, patience: float) -> bool:
+        """It has been asked often enough, and over so many seconds."""
+        return self.tries >= REFUSALS and self.last - self.first >= patience
 
 
 class LayoutNotUsable(Exception):
@@ -49,16 +64,17 @@ def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> Non
 
 class Layouts:
     """`wanted` is the tensor parallel size now; `usual` the spec's, for a machine whose engines cannot start in the
-    wanted one."""
+    wanted one. `patience`: seconds over which a machine must have refused before it counts as unable."""
 
-    def __init__(self, term: int, usual: int, reporter: Reporter) -> None:
+    def __init__(self, term: int, usual: int, reporter: Reporter, patience: float) -> None:
         self.wanted = self._usual = usual
         self._asked: Collection[int] = (usual,)
         self._term = term
         self._reporter = reporter
+        self._patience = patience
+        self._expected: frozenset[str] = frozenset()
         self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        self._unable: dict[str, tuple[int, str]] = {}
-        """By machine that has no layout at all: how often in a row, and what it said last."""
+        self._unable: dict[str, _Unable] = {}
         self._seconds = 0.0
 
     def want(self, tensor_parallel: int, asked: Collection[int]) -> None:
@@ -66,6 +82,10 @@ class Layouts:
         whatever kind of round."""
         self.wanted, self._asked = tensor_parallel, asked
         self._tell()
+
+    def expect(self, machines: Collection[str]) -> None:
+        """The job is to have these machines, wherever they are now: one that is not here yet may be able."""
+        self._expected = frozenset(machines)
 
     def due(self, machine: str, tensor_parallel: int) -> bool:
         """Whether a machine in this layout is to be laid out anew. One that refused the wanted layout is not asked
@@ -83,20 +103,21 @@ class Layouts:
             self._tell()
 
     def leave(self, machine: str) -> None:
-        """It is none of the job's any more."""
+        """Its pod is gone: another one of its name may be able."""
         self._unable.pop(machine, None)
         self.forget(machine)
         self._tell()
 
     def unable(self, machines: Collection[str]) -> bool:
-        """Whether none of these machines, which are all of the job's, can start an engine."""
-        return bool(machines) and all(self._unable.get(name, (0, ""))[0] >= REFUSALS for name in machines)
+        """Whether no machine of the job, these and all that are expected, can start an engine."""
+        told = [self._unable.get(name) for name in {*machines, *self._expected}]
+        return bool(told) and all(one is not None and one.beyond(self._patience) for one in told)
 
     def check_able(self, machines: Collection[str]) -> None:
         """Raises `LayoutNotUsable` where `unable`."""
         if self.unable(machines):
-            told = "; ".join(sorted({text for _, text in self._unable.values()}))
-            raise LayoutNotUsable(f"no rollout machine can start its engines, {REFUSALS} tries each: {told}")
+            told = "; ".join(sorted({one.text for one in self._unable.values()}))
+            raise LayoutNotUsable(f"no rollout machine can start its engines, at least {REFUSALS} tries each: {told}")
 
     async def settle(self, machine: RolloutMachine, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
         """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
@@ -113,8 +134,10 @@ class Layouts:
         except Refused as error:
             if before is None:
                 name = machine.member.machine
-                tries, _ = self._unable.get(name, (0, ""))
-                self._unable[name] = tries + 1, f"{name} has no engine of tensor parallel size {self._usual}: {error}"
+                told, now = self._unable.get(name), clock()
+                text = f"{name} has no engine of tensor parallel size {self._usual}: {error}"
+                tries, first = (told.tries, told.first) if told is not None else (0, now)
+                self._unable[name] = _Unable(tries + 1, first, now, text)
             raise
         finally:
             if before is not None:
@@ -143,6 +166,6 @@ class Layouts:
 
     def _tell(self) -> None:
         refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
-        refusals += [text for _, text in self._unable.values()]
+        refusals += [one.text for one in self._unable.values()]
         problem = Problem(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)

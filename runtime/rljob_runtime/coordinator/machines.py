@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from rljob_api.status import Member
@@ -16,6 +17,8 @@ from rljob_runtime.coordinator.protocols import (
     Replica,
     RolloutMachine,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -56,6 +59,15 @@ class Machine:
         self.whole = status.whole
         self.received = status.chunks_received
         self.host, self.port = status.host, status.port
+
+    async def end_loan(self, term: int) -> None:
+        """Have its worker forget what it was lent for, in this term or by a coordinator that is no more."""
+        if self.worker is None:
+            return
+        try:
+            await self.worker.release(term)
+        except PeerError as error:
+            log.info("%s was not told that it is lent no more: %s", self.name, error)
 
 
 def loss_reason(error: PeerError) -> str:
