@@ -41,6 +41,7 @@ def test_minimal_completes_and_describe_tells_it(kubectl: Kubectl) -> None:
     assert (report["round"], report["weightVersion"]) == (8, 9), "the first weights are version 1, then one a round"
     assert report["totals"]["trainedTrajectories"] == 8 * 8 * 8
     assert report["rewardLast"] > report["rewardFirst"]
+    kubectl.wait("the end is told", lambda: "Completed" in kubectl("describe", "rljob", "minimal"))  # after the status
     story = kubectl("describe", "rljob", "minimal")
     assert f"8 rounds are done; the model is at {report['modelPath']}" in story
     events = story.partition("Events:")[2].splitlines()

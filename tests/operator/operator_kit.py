@@ -143,6 +143,17 @@ class Server:
         await until(holds, seconds, lambda: f"job: {job.get('status')}")
         return job
 
+    async def until_events(self, reasons: set[str], name: str = "demo", seconds: float = 90.0) -> None:
+        """Wait until the job has events of these reasons; they follow the status that they tell of."""
+        seen: dict[str, int] = {}
+
+        async def holds() -> bool:
+            nonlocal seen
+            seen = await self.events(name)
+            return reasons <= set(seen)
+
+        await until(holds, seconds, lambda: f"events: {seen}, wanted: {sorted(reasons)}")
+
     async def until_pods(self, names: set[str], name: str = "demo", seconds: float = 90.0) -> None:
         """Wait until exactly these pods are there."""
         seen: set[str] = set()

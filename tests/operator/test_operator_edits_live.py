@@ -66,7 +66,7 @@ async def test_a_forbidden_edit_is_told_and_taken_back(
     await server.apply_job()
     await server.until(lambda j: condition(j, "Ready") == RUNNING and condition(j, "Stalled") is None)
     assert await uids(server) == pods
-    assert {"InvalidSpec", "SpecAccepted"} <= set(await server.events())
+    await server.until_events({"InvalidSpec", "SpecAccepted"})
 
 
 async def test_the_job_goes_on_as_accepted_whoever_looks(connection: kopf.ConnectionInfo, server: Server) -> None:

@@ -131,6 +131,10 @@ class Life:
         lines = self.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.involvedObject.kind} {.reason}\n{end}")
         return {line.split()[1] for line in lines.splitlines() if line.startswith("RLJob ")}
 
+    def until_events(self, *reasons: str) -> None:
+        """They follow the status that they tell of."""
+        self.until(f"events {sorted(reasons)}", lambda: set(reasons) <= self.events())
+
 
 @pytest.fixture(scope="module")
 def with_crd(process_cluster: Any) -> Any:
@@ -163,7 +167,7 @@ def test_apply_describe_scale_and_delete(life: Life) -> None:
     life.kubectl("scale", "rljob", JOB, "--replicas=1")
     life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1")
     life.until_ready(1)
-    assert {"RolloutScaledUp", "RolloutScaledDown", "RelayRebuilt"} <= life.events()
+    life.until_events("RolloutScaledUp", "RolloutScaledDown", "RelayRebuilt")
     assert life.job()["status"]["replacements"]["total"] == 0
     life.kubectl("delete", "rljob", JOB, "--timeout=60s")
     life.until("everything of the job is gone", lambda: JOB not in life.kubectl("get", KINDS, "-o", "name"))
@@ -192,7 +196,7 @@ def test_pods_die_with_and_without_an_operator(life: Life) -> None:
     assert status["replacements"]["total"] == 4
     assert status["replacements"]["byMachine"] == {"rollout-1": 1, "trainer-0": 1}  # deletions cost no budget
     assert len(status["relay"]["chain"]) == 2
-    assert {"MachineLost", "MachineReplaced"} <= life.events()
+    life.until_events("MachineLost", "MachineReplaced")
 
 
 def test_suspend_resume_and_edits(life: Life) -> None:
@@ -224,7 +228,7 @@ def test_suspend_resume_and_edits(life: Life) -> None:
     life.until_ready(2)
     life.until("it goes on where it was", lambda: life.job()["status"]["runtime"]["round"] > reached)
     assert '"learningRate":2e-05' in life.job()["status"]["accepted"]["spec"]
-    assert {"InvalidSpec", "SpecAccepted", "Suspended", "Resumed"} <= life.events()
+    life.until_events("InvalidSpec", "SpecAccepted", "Suspended", "Resumed")
 
 
 def test_a_namespace_goes_while_no_operator_runs(life: Life) -> None:
