@@ -124,7 +124,7 @@ def _judge(
     if not preemptions:
         return _quiet(size, learned, last, choices)
     learned = learned.model_copy(update={"quiet": 0, "quiet_tokens": None})
-    larger = next((one for one in choices if one > size), None)
+    larger = _larger(size, choices)
     if before is None or preemptions <= SURGE * before or larger is None:
         return size, learned, ""
     if history.ceiling is not None and larger >= history.ceiling:
@@ -145,7 +145,7 @@ def _quiet(
     if quiet < QUIET_ROUNDS:
         return size, history.model_copy(update={"quiet": quiet, "quiet_tokens": tokens}), ""
     learned = history.model_copy(update={"quiet": 0, "quiet_tokens": None})
-    smaller = next((one for one in reversed(choices) if one < size), None)
+    smaller = _smaller(size, choices)
     if smaller is None:
         return size, learned, ""
     if history.floor is not None and smaller < history.floor:
@@ -161,10 +161,8 @@ def _refused(
 ) -> tuple[int, PreemptionHistory, str]:
     """After a round that was to run at `size` and did not: one size towards the one that it ran at."""
     ran = last.tensor_parallel_size or size
-    larger = next((one for one in choices if one > size), size)
-    smaller = next((one for one in reversed(choices) if one < size), size)
-    back = smaller if ran < size else larger
-    if back == size:
+    back = _smaller(size, choices) if ran < size else _larger(size, choices)
+    if back is None:
         return size, history, ""
     learned = history.model_copy(
         update={"preemptions": last.preemptions, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
@@ -172,5 +170,13 @@ def _refused(
     if ran < size:
         learned = learned.model_copy(update={"ceiling": size, "ceiling_round": last.round})
     else:
-        learned = learned.model_copy(update={"floor": larger, "floor_tokens": last.tokens or 0})
+        learned = learned.model_copy(update={"floor": back, "floor_tokens": last.tokens or 0})
     return back, learned, f"TP {size} was not to be had in round {last.round}, which ran at TP {ran}"
+
+
+def _larger(size: int, choices: tuple[int, ...]) -> int | None:
+    return next((one for one in choices if one > size), None)
+
+
+def _smaller(size: int, choices: tuple[int, ...]) -> int | None:
+    return next((one for one in reversed(choices) if one < size), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,13 +161,12 @@ def _target(
     sizes = _sizes(tensor_parallel) if tensor_parallel is not None else None
 
     from rljob_runtime.models.errors import ModelError
-    from rljob_runtime.models.source import resolve
+    from rljob_runtime.models.source import cache_folder, resolve
     from rljob_runtime.rollout.profile_target import Target
     from rljob_runtime.rollout.profiling import Limits
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models"
     try:
-        folder = resolve(source, cache)
+        folder = resolve(source, cache_folder())
         if job is not None:
             target = Target.of(job, folder, kind, sizes or job.spec.rollout.tensor_parallel_sizes, seconds)
         else:

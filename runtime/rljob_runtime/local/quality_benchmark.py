@@ -23,6 +23,7 @@ from typing import Any
 from rljob_api import RLJob, load
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.status import FinishedOutcome
+from rljob_runtime.figures import figure
 from rljob_runtime.local.run import run
 
 Json = dict[str, Any]
@@ -37,6 +38,7 @@ TECHNIQUES: Mapping[str, Json] = {
 """What is added to the spec of the plain job."""
 
 GOAL = 0.95
+ANCHOR = "plain jobs: standard deviation over the seeds / mean"
 EVALUATION_SEED = 1000
 """Of prompts that no job trains on: the task draws them by its seed."""
 
@@ -169,18 +171,12 @@ def figures(curves: Sequence[Curve]) -> list[Json]:
         for technique in TECHNIQUES:
             values = [getattr(curve, what) for curve in curves if curve.technique == technique]
             name = {"mean": "reward over all prompts", "evaluated": "reward of the final model"}[what]
-            ratio = technique != "plain"
-            found.append(
-                {
-                    "name": f"{name}: {technique}" + (" over plain" if ratio else ""),
-                    "value": statistics.fmean(values) / (statistics.fmean(base) if ratio else 1.0),
-                    "unit": "ratio" if ratio else "reward",
-                    "better": "higher",
-                    "goal": GOAL if ratio else None,
-                    "anchor": "plain jobs: standard deviation over the seeds / mean",
-                    "limit": spread,
-                }
-            )
+            value = statistics.fmean(values)
+            if technique == "plain":
+                found.append(figure(f"{name}: plain", value, None, ANCHOR, spread, unit="reward"))
+            else:
+                over = value / statistics.fmean(base)
+                found.append(figure(f"{name}: {technique} over plain", over, GOAL, ANCHOR, spread))
     return found
 
 
@@ -252,8 +248,8 @@ def main() -> None:
     result = measure({"toy": TOY, "smollm2": SMOLLM2}[arguments.setting], arguments.folder)
     (arguments.folder / "quality.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     draw(result, arguments.folder / "quality.svg")
-    for figure in result["figures"]:
-        print(f"{figure['name']}: {figure['value']:.3f}")
+    for found in result["figures"]:
+        print(f"{found['name']}: {found['value']:.3f}")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ included. By then its long-prompt queue is empty.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,12 +33,14 @@ from rljob_runtime.coordinator.assembly import Folders, play
 from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.figures import figure
 from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.local.replay import ReplayBinding, ReplayedLengths, StillTrainer
-from rljob_runtime.local.run import local_ray, relay_key
+from rljob_runtime.local.run import local_places, local_ray
 from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import read_key
+from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
 from rljob_runtime.scheduling.tail_batching import times
@@ -129,7 +129,7 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
     workload = workload_of(plan, seed, traces)
     with (
         tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
-        _places(Path(folder)) as places,
+        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as places,
         local_ray(job_of(plan, "plain", seed)),
     ):
         trials = asyncio.run(_in_turn(plan, workload, places, seed))
@@ -155,23 +155,13 @@ def figures(trials: Sequence[Trial], plan: Plan) -> list[dict[str, Any]]:
     plain, tail, auto = trials
     prompts = plan.rounds * plan.prompts
 
-    def figure(name: str, value: float, unit: str, better: str, goal: float | None) -> dict[str, Any]:
-        return {
-            "name": name,
-            "value": value,
-            "unit": unit,
-            "better": better,
-            "goal": goal,
-            "anchor": None,
-            "limit": None,
-        }
-
-    found = [figure(f"{t.technique}.prompt_seconds", t.seconds / prompts, "s", "lower", None) for t in trials]
-    found.append(figure("tail_batching_over_plain", plain.seconds / tail.seconds, "ratio", "higher", GOAL))
-    found.append(figure("auto_over_plain", plain.seconds / auto.seconds, "ratio", "higher", GOAL))
+    found = [figure(f"{t.technique}.prompt_seconds", t.seconds / prompts, unit="s", better="lower") for t in trials]
+    found.append(figure("tail_batching_over_plain", plain.seconds / tail.seconds, GOAL))
+    found.append(figure("auto_over_plain", plain.seconds / auto.seconds, GOAL))
     if auto.errors:
-        found.append(figure("what_if_error", median(map(abs, auto.errors)), "share", "lower", ERROR_GOAL))
-        found.append(figure("what_if_bias", abs(fmean(auto.errors)), "share", "lower", ERROR_GOAL))
+        error, bias = median(map(abs, auto.errors)), abs(fmean(auto.errors))
+        found.append(figure("what_if_error", error, ERROR_GOAL, unit="share", better="lower"))
+        found.append(figure("what_if_bias", bias, ERROR_GOAL, unit="share", better="lower"))
     return found
 
 
@@ -262,22 +252,6 @@ async def _play(job: RLJob, binding: ReplayBinding, places: Places, term: int, t
     if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
         raise RuntimeError(f"{trial.technique}: {finished.message if finished else 'interrupted'}")
     return control.status.runtime or RuntimeStatus()
-
-
-@contextlib.contextmanager
-def _places(folder: Path) -> Iterator[Places]:
-    shared = Path("/dev/shm") / folder.name
-    shared.mkdir(mode=0o700)
-    try:
-        yield Places(
-            shared_memory=shared,
-            scratch=folder / "scratch",
-            models=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models",
-            volume=folder,
-            relay_key=relay_key(folder / "auth" / "relay-key"),
-        )
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
 
 
 def _lengths(plan: Plan, workload: Workload) -> dict[str, float]:

@@ -22,6 +22,8 @@ from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.local.control_plane import LocalControlPlane
+from rljob_runtime.models.source import cache_folder
+from rljob_runtime.relay.segment import SHARED_MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +35,27 @@ def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] 
     """
     workdir = workdir.resolve()
     job = _with_uid(job, workdir)
-    shared = Path("/dev/shm") / f"rljob-{job.metadata.uid}"
+    with (
+        local_places(workdir, SHARED_MEMORY / f"rljob-{job.metadata.uid}") as places,
+        _log_to(workdir / "coordinator.log"),
+        local_ray(job),
+    ):
+        return asyncio.run(_run(job, places, workdir, on_progress))
+
+
+@contextlib.contextmanager
+def local_places(folder: Path, shared: Path) -> Iterator[Places]:
+    """All state is below `folder`, weights are in `shared`, which goes at the end."""
     places = Places(
         shared_memory=shared,
-        scratch=workdir / "scratch",
-        models=Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models",
-        volume=workdir,
-        relay_key=relay_key(workdir / "auth" / "relay-key"),
+        scratch=folder / "scratch",
+        models=cache_folder(),
+        volume=folder,
+        relay_key=_relay_key(folder / "auth" / "relay-key"),
     )
     shared.mkdir(mode=0o700, exist_ok=True)
     try:
-        with _log_to(workdir / "coordinator.log"), local_ray(job):
-            return asyncio.run(_run(job, places, workdir, on_progress))
+        yield places
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 
@@ -79,7 +90,7 @@ def _with_uid(job: RLJob, workdir: Path) -> RLJob:
     return job.model_copy(update={"metadata": metadata})
 
 
-def relay_key(path: Path) -> Path:
+def _relay_key(path: Path) -> Path:
     """The file of a key that only this run knows, made if it is not there."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

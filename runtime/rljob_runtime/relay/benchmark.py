@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from rljob_runtime.coordinator.protocols import Chain
+from rljob_runtime.figures import figure
 from rljob_runtime.relay import netns
 from rljob_runtime.relay import tensors as flat
 from rljob_runtime.relay.manifest import Manifest, layout
@@ -74,9 +75,13 @@ def relay(*, quick: bool, seed: int) -> dict[str, Any]:
     worst = max(chains, key=lambda row: row["over_formula"])
     hop = statistics.median(row["over_raw_tcp"] for row in hops)
     figures = [
-        _figure("chain_over_formula", worst["over_formula"], "lower", 1.1, "Laminar, appendix C, equation 1", 1.0),
-        _figure("hop_over_raw_tcp", hop, "higher", 0.9, "sendfile and recv of the same bytes on the same link", 1.0),
-        _figure("stall_over_copy", stall["ratio"], "lower", 1.1, "the same cast and gather into plain memory", 1.0),
+        figure(
+            "chain_over_formula", worst["over_formula"], 1.1, "Laminar, appendix C, equation 1", 1.0, better="lower"
+        ),
+        figure("hop_over_raw_tcp", hop, 0.9, "sendfile and recv of the same bytes on the same link", 1.0),
+        figure(
+            "stall_over_copy", stall["ratio"], 1.1, "the same cast and gather into plain memory", 1.0, better="lower"
+        ),
     ]
     settings = {"rate_bits_per_second": plan.rate, "bytes": plan.nbytes, "repeats": plan.repeats, "quick": quick}
     return {
@@ -85,18 +90,6 @@ def relay(*, quick: bool, seed: int) -> dict[str, Any]:
         "settings": settings,
         "figures": figures,
         "rows": [*hops, *chains, stall],
-    }
-
-
-def _figure(name: str, value: float, better: str, goal: float, anchor: str, limit: float) -> Row:
-    return {
-        "name": name,
-        "value": value,
-        "unit": "ratio",
-        "better": better,
-        "goal": goal,
-        "anchor": anchor,
-        "limit": limit,
     }
 
 

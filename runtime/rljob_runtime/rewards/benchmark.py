@@ -22,6 +22,7 @@ from typing import Any
 
 from rljob_api.learning import CodeReward, RewardTimeout
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.figures import figure
 from rljob_runtime.rewards.code import CodeScorer
 from rljob_runtime.rewards.rules import CodeRule
 from rljob_runtime.sandbox.program import Program, Run
@@ -84,11 +85,9 @@ def reward_timeout(*, quick: bool, seed: int) -> dict[str, Any]:
         "seed": seed,
         "settings": {**asdict(plan), "quick": quick},
         "figures": [
-            _figure(
-                "cpu_saved", fixed.cpu / adaptive.cpu, "ratio", "higher", 1.6, anchor, fixed.cpu / (useful + least)
-            ),
-            _figure("reward_time", fixed.wall / adaptive.wall, "ratio", "higher", 1.6, anchor, None),
-            _figure("right_lost", lost, "responses", "lower", 0, "the fixed timeout in the same run", 0),
+            figure("cpu_saved", fixed.cpu / adaptive.cpu, 1.6, anchor, fixed.cpu / (useful + least)),
+            figure("reward_time", fixed.wall / adaptive.wall, 1.6, anchor),
+            figure("right_lost", lost, 0, "the fixed timeout in the same run", 0, unit="responses", better="lower"),
         ],
         "rows": [row for outcome in (fixed, adaptive) for row in outcome.rows(responses)],
     }
@@ -175,17 +174,3 @@ class _Metered(Sandbox):
         run = await super().run(program)
         self.cpu[program.stdin] += run.cpu_seconds  # a shadow run is a second one
         return run
-
-
-def _figure(
-    name: str, value: float, unit: str, better: str, goal: float, anchor: str, limit: float | None
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "better": better,
-        "goal": goal,
-        "anchor": anchor,
-        "limit": limit,
-    }

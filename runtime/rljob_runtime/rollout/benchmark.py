@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rljob_runtime.figures import figure
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import resolve
 from rljob_runtime.rollout import vllm_compat
@@ -78,9 +79,9 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
         "seed": seed,
         "settings": {**vars(plan), "threads": torch.get_num_threads(), "quick": quick},
         "figures": [
-            _figure("tokens_per_second_over_bare_vllm", statistics.median(ratios), GOAL, "median of the pairs"),
-            _figure("bare_vllm_cpu_seconds_over_ours", statistics.median(cpu), GOAL, "the same, blind to other load"),
-            _figure("equal_responses", _equal_share(pairs), 1.0, "share of responses with bare vLLM's tokens"),
+            _share("tokens_per_second_over_bare_vllm", statistics.median(ratios), GOAL, "median of the pairs"),
+            _share("bare_vllm_cpu_seconds_over_ours", statistics.median(cpu), GOAL, "the same, blind to other load"),
+            _share("equal_responses", _equal_share(pairs), 1.0, "share of responses with bare vLLM's tokens"),
         ],
         "rows": [
             {
@@ -96,8 +97,8 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
     }
 
 
-def _figure(name: str, value: float, goal: float, anchor: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": "1", "better": "higher", "goal": goal, "anchor": anchor, "limit": 1.0}
+def _share(name: str, value: float, goal: float, anchor: str) -> dict[str, Any]:
+    return figure(name, value, goal, anchor, 1.0, unit="1")
 
 
 def _equal_share(pairs: list[tuple[Turn, Turn]]) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.enginemodel.hardware import H800, Accelerator
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_14B
+from rljob_runtime.figures import figure
 from rljob_runtime.simulation.cluster import Cluster
 from rljob_runtime.simulation.events import Event, Reported
 from rljob_runtime.simulation.faults import FaultPlan
@@ -131,11 +132,9 @@ def _figures(runs: Runs) -> list[dict[str, Any]]:
         min(report.generation_seconds or 0.0 for report in rounds) for rounds in zip(*fixed.values(), strict=True)
     )
     figures = [
-        _figure(
+        figure(
             f"generation time, {name} over planner",
             _seconds(reports) / planned,
-            "ratio",
-            "higher",
             goal=PAPER_SPEEDUP if name == _worst(fixed) else None,
             anchor="RollPacker: up to 1.9 x against a fixed size",
             limit=_seconds(reports) / best,
@@ -144,16 +143,15 @@ def _figures(runs: Runs) -> list[dict[str, Any]]:
     ]
     saved = 1 - _preemptions(runs[PLANNER]) / max(1, _preemptions(fixed[f"TP {SIZES[0]}"]))
     figures += [
-        _figure(
+        figure(
             f"preemptions saved against TP {SIZES[0]}, where the planner starts",
             saved,
-            "share",
-            "higher",
             goal=PAPER_PREEMPTIONS,
             anchor="RollPacker: 13.8 % on average in short rounds",
             limit=1.0,
+            unit="share",
         ),
-        _figure("changes of the size", _changes(runs[PLANNER]), "count", "lower"),
+        figure("changes of the size", _changes(runs[PLANNER]), anchor="", unit="count", better="lower"),
     ]
     return figures
 
@@ -186,24 +184,4 @@ def _row(run: str, report: RoundReport) -> dict[str, Any]:
         "generation_seconds": report.generation_seconds,
         "layout_seconds": report.layout_seconds,
         "preemptions": report.preemptions,
-    }
-
-
-def _figure(
-    name: str,
-    value: float,
-    unit: str,
-    better: str,
-    goal: float | None = None,
-    anchor: str = "",
-    limit: float | None = None,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "better": better,
-        "goal": goal,
-        "anchor": anchor,
-        "limit": limit,
     }

@@ -9,19 +9,6 @@ from typing import Any
 from rljob_runtime.simulation.assumptions import STANDARD, Setting
 
 
-def figure(name: str, value: float, goal: float | None, anchor: str | None, limit: float | None) -> dict[str, Any]:
-    """A ratio, the higher the better."""
-    return {
-        "name": name,
-        "value": value,
-        "unit": "ratio",
-        "better": "higher",
-        "goal": goal,
-        "anchor": anchor,
-        "limit": limit,
-    }
-
-
 def settings_of(settings: Sequence[Setting]) -> dict[str, Any]:
     """What the figures rest on: each assumption with its source, and how jobs are laid out."""
     return {

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_runtime.figures import figure
 from rljob_runtime.simulation.assumptions import SETTINGS, Setting
-from rljob_runtime.simulation.benchmarks.result import figure, settings_of
+from rljob_runtime.simulation.benchmarks.result import settings_of
 from rljob_runtime.simulation.benchmarks.traces import small, trace_settings
 from rljob_runtime.simulation.benchmarks.trial import PLAIN, TAIL, Technique, Trial, cluster_of, run, speedup
 

@@ -1,0 +1,27 @@
+"""The figures of a benchmark, in the shape that `rljob bench` prints and writes (`cli.bench`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def figure(
+    name: str,
+    value: float,
+    goal: float | None = None,
+    anchor: str | None = None,
+    limit: float | None = None,
+    *,
+    unit: str = "ratio",
+    better: str = "higher",
+) -> dict[str, Any]:
+    """`anchor`: what the goal or the limit was taken from. `limit`: what nothing could do better than."""
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "better": better,
+        "goal": goal,
+        "anchor": anchor,
+        "limit": limit,
+    }
