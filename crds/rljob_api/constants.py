@@ -41,10 +41,11 @@ REWARDS_CONTAINER: Final = "rewards"
 REWARDS_DIR: Final = "/run/rljob"
 REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
 
-# Problems of the coordinator's with which no round begins: in `runtime.problems`, and the reason of Stalled.
+# Problems of the coordinator's with which the job does not go on: in `runtime.problems`, and the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
 REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
-HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE)
+EXPORT_FAILED: Final = "ExportFailed"
+HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED)
 
 ENV_PREFIX: Final = "RLJOB_"
 ENV_NAME: Final = "RLJOB_NAME"

@@ -344,6 +344,13 @@ def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
         with pytest.raises(Refused, match=r"stumble failed: KeyError.*a bug of ours"):
             await wire.call(20, "stumble")
         await replica.abort(1, {})
+        from rljob_runtime.coordinator.ray_binding import RayRank
+
+        rank = RayRank(wire, "127.0.0.1", BOUNDS)  # the other ranks would wait for it in a collective
+        with pytest.raises(PeerGone, match=r"stumble failed: KeyError.*a bug of ours"):
+            await rank.call("stumble")
+        with pytest.raises(Refused, match="start failed"):
+            await rank.call("start", 1)
 
     binding.run(test)
 

@@ -211,10 +211,34 @@ def test_suspend_and_resume_with_all_pods_gone_in_between(stage, seconds):
 
 
 def test_a_full_disk_at_a_checkpoint_is_a_problem_and_not_the_end(stage):
-    stage.world.disk.full = True
-    assert stage.play().outcome is FinishedOutcome.COMPLETE
-    assert stage.control.last.problems[0].reason == "CheckpointFailed"
-    assert "no space left" in stage.control.last.problems[0].message
+    async def disk(stage):
+        stage.world.disk.full = True
+        await until(lambda: stage.rounds == [1, 2, 3, 4])
+        assert [problem.reason for problem in stage.control.last.problems] == ["CheckpointFailed"]
+        assert "no space left" in stage.control.last.problems[0].message
+        stage.world.disk.full = False
+
+    stage.job = job(rounds=6)
+    assert stage.play(disk).outcome is FinishedOutcome.COMPLETE
+    assert not stage.control.last.problems
+
+
+def test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost(stage):
+    told = {}
+
+    async def disk(stage):
+        await until(lambda: stage.rounds == [1, 2])
+        stage.world.disk.full = True
+        await until(lambda: "ExportFailed" in [problem.reason for problem in stage.control.last.problems])
+        await asyncio.sleep(1000)
+        assert stage.control.last.stage != "Finished"
+        told.update({problem.reason: problem.message for problem in stage.control.last.problems})
+        stage.world.disk.full = False
+
+    assert stage.play(disk).outcome is FinishedOutcome.COMPLETE
+    assert told["ExportFailed"].startswith("the final model cannot be written: no space left")
+    assert "ExportFailed" not in [problem.reason for problem in stage.control.last.problems]
+    check_trained_once(stage)
 
 
 def test_training_goes_on_without_the_api_server(stage):

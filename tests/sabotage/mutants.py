@@ -823,6 +823,22 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{TRAINER_SEAT}::test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for",),
     ),
     Mutant(
+        "a command overtakes one whose caller gave up",
+        f"{RUNTIME}/training/group.py",
+        "return await asyncio.shield(self._command)",
+        "return await self._command",
+        ("tests/training/test_training_group.py::test_the_next_command_waits_for_one_whose_caller_gave_up",),
+    ),
+    Mutant(
+        "a final model that cannot be written ends the coordinator",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "path = await self._checkpoints.export()",
+        "path = await self._trainer.call(lambda trainer: trainer.export(self._term))",
+        (
+            "tests/coordinator/test_coordinator_rounds.py::test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost",
+        ),
+    ),
+    Mutant(
         "a trainer that refuses an update is asked again",
         f"{RUNTIME}/coordinator/coordinator.py",
         "await self._trainer.lose(error)",

@@ -1,11 +1,12 @@
-"""When the trainer writes a checkpoint, and what is said of it."""
+"""When the trainer writes a checkpoint or the final model, and what is said of it."""
 
 from __future__ import annotations
 
 import logging
 
+from rljob_api.constants import EXPORT_FAILED
 from rljob_api.status import CheckpointStatus, Problem
-from rljob_runtime.coordinator.protocols import Refused
+from rljob_runtime.coordinator.protocols import Refused, StaleTerm
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.trainer_seat import TrainerSeat
@@ -15,8 +16,15 @@ log = logging.getLogger(__name__)
 PROBLEM = "CheckpointFailed"
 
 
+class ExportRefused(Exception):
+    """The final model cannot be written now, e.g. because the volume is full. It is in the checkpoint, so the job
+    waits."""
+
+    reason = EXPORT_FAILED
+
+
 class Checkpoints:
-    """The job's checkpoints. Both methods raise `TrainerLost`."""
+    """The job's checkpoints. All methods raise `TrainerLost`."""
 
     def __init__(self, trainer: TrainerSeat, term: int, settings: Settings, reporter: Reporter) -> None:
         self._trainer = trainer
@@ -34,6 +42,15 @@ class Checkpoints:
         """One of this step, if there is none yet: before a suspension, and at the end."""
         if self._newest != step:
             await self._write(step)
+
+    async def export(self) -> str:
+        """The final model's folder. Raises `ExportRefused`."""
+        try:
+            return await self._trainer.call(lambda trainer: trainer.export(self._term))
+        except StaleTerm:
+            raise
+        except Refused as error:
+            raise ExportRefused(f"the final model cannot be written: {error}") from error
 
     async def _write(self, step: int) -> None:
         """A checkpoint that is refused (a full disk) is a problem for a human, not the end: the former one is

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from rljob_api.status import Finished, FinishedOutcome, RoundKind, RoundReport, RuntimeStatus
-from rljob_runtime.coordinator.checkpointing import Checkpoints
+from rljob_runtime.coordinator.checkpointing import Checkpoints, ExportRefused
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
+from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, rounds_finished, totals_after
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Generation, Interrupted
@@ -194,16 +194,20 @@ class Coordinator:
             boundary = await self._play_round(boundary)
             await self._checkpoints.after_round(boundary.step)
         await self._checkpoints.ensure(boundary.step)
-        await self._follow_target(None)
-        path = await self._trainer.call(lambda trainer: trainer.export(self._term))
+        path = await self._export()
         self._reporter.update(model_path=path)
-        raise _Ended(
-            Finished(
-                outcome=FinishedOutcome.COMPLETE,
-                reason="RoundsFinished",
-                message=f"{boundary.step} rounds are done; the model is at {path}",
-            )
-        )
+        raise _Ended(rounds_finished(boundary.step, path))
+
+    async def _export(self) -> str:
+        while True:
+            await self._follow_target(None)
+            try:
+                path = await self._checkpoints.export()
+            except ExportRefused as error:
+                await self._halts.wait(error)
+            else:
+                self._halts.over()
+                return path
 
     async def _recover(self, restarts: int) -> Boundary:
         """Bring trainer and store to one step."""

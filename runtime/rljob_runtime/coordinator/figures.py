@@ -136,6 +136,15 @@ def totals_after(totals: RuntimeTotals, plan: RoundPlan, settlement: Settlement,
     return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})
 
 
+def rounds_finished(step: int, path: str) -> Finished:
+    """The end that was asked for."""
+    return Finished(
+        outcome=FinishedOutcome.COMPLETE,
+        reason="RoundsFinished",
+        message=f"{step} rounds are done; the model is at {path}",
+    )
+
+
 def no_group(round_: Round) -> Finished:
     """Why the job ends when a round has nothing to train on."""
     drawn = len(round_.plan.prompts)

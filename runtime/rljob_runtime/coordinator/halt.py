@@ -1,4 +1,4 @@
-"""Halts: what keeps a job from beginning a round and is no reason to end it."""
+"""Halts: what keeps a job from going on and is no reason to end it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 
 from rljob_api.constants import HALTING
 from rljob_api.status import Problem
+from rljob_runtime.coordinator.checkpointing import ExportRefused
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.protocols import RewardsUnavailable
 from rljob_runtime.coordinator.reporter import Reporter
@@ -24,17 +25,18 @@ class Halts:
         self._back_off = back_off
         self._tries = 0
 
-    async def wait(self, error: RewardsUnavailable) -> None:
+    async def wait(self, error: RewardsUnavailable | ExportRefused) -> None:
         """Until it is worth another try: the machine may yet be given what it lacks, or the job be suspended and sent
         elsewhere."""
         self._tries += 1
-        log.warning("the rewards cannot be started (try %d): %s", self._tries, error)
+        log.warning("%s (try %d): %s", error.reason, self._tries, error)
         told = f"{error}. It is tried again from time to time"
         self._tell(Problem(reason=error.reason, message=told[:2048]))
         await self._following.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
 
     def over(self) -> None:
-        """A round can begin."""
+        """It goes on."""
+        self._tries = 0
         self._tell(None)
 
     def _tell(self, problem: Problem | None) -> None:

@@ -39,6 +39,10 @@ class Factories:
     worker: str = "rljob_runtime.coordinator.actors:make_worker"
 
 
+class Unforeseen(Refused):
+    """An error that is none of the protocol's: a bug of ours, and what was asked may be half done."""
+
+
 class RayWire:
     """The way to one actor."""
 
@@ -56,7 +60,7 @@ class RayWire:
             future.cancel()
             raise PeerTimeout(f"{self.name}: no answer to {method} within {bound:g} s") from None
         except exceptions.RayTaskError as error:
-            raise Refused(f"{self.name}: {method} failed: {error.cause!r}") from error
+            raise Unforeseen(f"{self.name}: {method} failed: {error.cause!r}") from error
         except exceptions.ActorUnavailableError as error:
             raise PeerTimeout(f"{self.name}: cannot be reached now: {error}") from error
         except exceptions.RayActorError as error:
@@ -83,8 +87,15 @@ class RayRank:
         self._bounds = bounds
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        bound = self._bounds.start if method in ("rendezvous", "start") else self._bounds.train
-        return await self._wire.call(bound, method, *arguments)
+        """A rank that fails as nobody foresaw has left the others waiting in a collective: then the group is of no
+        more use. As it starts, that is a refusal: it would fail again."""
+        starting = method in ("rendezvous", "start")
+        try:
+            return await self._wire.call(self._bounds.start if starting else self._bounds.train, method, *arguments)
+        except Unforeseen as error:
+            if starting:
+                raise
+            raise PeerGone(str(error)) from error
 
 
 class RayBinding:

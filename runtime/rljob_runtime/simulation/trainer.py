@@ -236,4 +236,6 @@ class SimulatedTrainer:
 
     async def export(self, term: int) -> str:
         self._office.check(term)
+        if self._disk.full:
+            raise Refused("no space left on the checkpoint volume")
         return "/var/lib/rljob/checkpoints/model"

@@ -45,6 +45,7 @@ class TrainerGroup:
         # A command with large arguments may overtake or be overtaken on its way to one rank and not to another, and
         # ranks that meet in different collectives wait for ever.
         self._one_at_a_time = asyncio.Lock()
+        self._command: asyncio.Task[Any] | None = None
 
     async def start(self, term: int) -> TrainerState:
         """Bring the ranks together and load the model or the newest whole checkpoint."""
@@ -90,11 +91,18 @@ class TrainerGroup:
         return path
 
     async def _all(self, method: str, *arguments: Any) -> Any:
-        async with self._one_at_a_time:
-            tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
-            try:
-                answers = await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-            return answers[0]
+        await self._one_at_a_time.acquire()
+        # A caller that gives up leaves the ranks in the command: the next one waits for them all.
+        self._command = asyncio.create_task(self._run(method, arguments))
+        return await asyncio.shield(self._command)
+
+    async def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Holds the lock that its caller took until all ranks have answered, or one has refused or died."""
+        tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._one_at_a_time.release()
+        return answers[0]
