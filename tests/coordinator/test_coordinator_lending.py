@@ -127,6 +127,18 @@ def test_expected_lengths_are_those_of_the_plain_formula(lengths, generated, mos
     assert ExpectedLengths(lengths, most).of(generated) == pytest.approx(plainly(generated, lengths, most))
 
 
+@given(LENGTHS, st.integers(0, 45), st.integers(1, 45), st.integers(1, 60))
+def test_shares_of_the_longer_ones_come_after_each_other(lengths, generated, most, count):
+    """As many shares as there are longer lengths give each of them once; more shares never go back."""
+    expected = ExpectedLengths(lengths, most)
+    longer = sorted(length for length in lengths if length > generated)
+    shares = [(place + 0.5) / len(longer) for place in range(len(longer))]
+    assert [expected.at(generated, share) for share in shares] == [min(length, most) for length in longer]
+    drawn = [expected.at(generated, place / count) for place in range(count)]
+    assert drawn == sorted(drawn)
+    assert set(drawn) <= ({min(length, most) for length in longer} or {most})
+
+
 @given(RESPONSES, LENGTHS, st.floats(0, 45))
 def test_the_peak_is_the_most_that_is_held_at_any_moment(unfinished, lengths, moment):
     left = [max(0.0, plainly(r.generated, lengths, 40) - r.generated) for r in unfinished]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from rljob_runtime.scheduling.loan_gain import (
     OpenGroup,
     Outlook,
     Rate,
+    drawn,
     loads,
     predicted_gain,
     race,
@@ -132,29 +134,31 @@ def test_only_what_can_still_be_kept_is_trained_on():
     groups = [OpenGroup(1, 100), OpenGroup(0, 7), OpenGroup(2, 50)]
     runners = [Unfinished(1, 25, 0), Unfinished(1, 0, 0), Unfinished(1, 15, 2), Unfinished(1, 0, 2)]
     engine = Engine((runners, []), lengths, speed(1.0))
-    # Group 0: the response of 25 tokens ends at 30, five steps from now; the other one does not count.
+    # Group 0: the response of 25 tokens ends at 30, five steps from now; the other one, which ends at 20, is too late.
     assert race([engine], groups, 2) == [(0.0, 7), (pytest.approx(5.0), 130)]
-    # All three: the last group has its two after 20 steps, at (20 + 30) / 2 = 25 and at 20.
+    # All three: the last group has its two after 20 steps, at 30 and at 20.
     engine = Engine((runners, []), lengths, speed(1.0))
-    assert race([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 25 + 20)
+    assert race([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 30 + 20)
 
 
 def test_what_lost_its_race_slows_nobody_down():
     lengths, groups = ExpectedLengths([10, 20], 20), [OpenGroup(1), OpenGroup(1)]
-    # Group 0 has its place after 5 steps of 3 s, one of its runners is stopped, and group 1 makes 15 steps of 1 s.
+    # Group 0 has its place after 5 steps of 3 s, one of its runners is stopped, and group 1 makes 15 more of 1 s.
     runners = [Unfinished(1, 15, 0), Unfinished(1, 12, 0), Unfinished(1, 0, 1)]
     found = race([Engine((runners, []), lengths, speed(0.0 + 1e-9, 1.0))], groups, 2)
-    assert found == [(pytest.approx(15.0), 20), (pytest.approx(15.0 + 10.0), 15)]
+    assert found == [(pytest.approx(15.0), 20), (pytest.approx(15.0 + 15.0), 20)]
 
 
-RUNNERS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 3)), max_size=10)
+RUNNERS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 3), st.floats(0, 0.99)), max_size=10
+)
 
 
 def plainly(engines, groups, wanted, lengths, known):
     """As `race`, every engine and every runner looked at at every event."""
     missing, tokens = [g.missing for g in groups], [g.tokens for g in groups]
     arrivals = [(0.0, g.tokens) for g in groups if not g.missing][:wanted]
-    live = [[[max(0.0, lengths.of(r.generated) - r.generated), r] for r in its] for its in engines]
+    live = [[[max(0.0, lengths.at(r.generated, r.share) - r.generated), r] for r in its] for its in engines]
     now = 0.0
 
     def step(its):
@@ -171,7 +175,7 @@ def plainly(engines, groups, wanted, lengths, known):
                 runner[0] = max(0.0, runner[0] - span / pace)
         _, ended = live[number].pop(place)
         missing[ended.group] -= 1
-        tokens[ended.group] += round(lengths.of(ended.generated))
+        tokens[ended.group] += lengths.at(ended.generated, ended.share)
         if missing[ended.group] == 0:
             arrivals.append((now, tokens[ended.group]))
             for its in live:
@@ -182,9 +186,9 @@ def plainly(engines, groups, wanted, lengths, known):
 @given(RUNNERS, st.lists(st.integers(1, 40), max_size=5), st.floats(0.01, 1), st.floats(0, 0.5), st.integers(1, 4))
 def test_the_race_is_that_of_the_plain_formula(runners, lengths, a, b, wanted):
     expected, known, per_engine = ExpectedLengths(lengths, 40), speed(a, b), [[], [], []]
-    for engine, generated, group in runners:
-        per_engine[engine].append(Unfinished(0, generated, group))
-    counts = [sum(group == number for _, _, group in runners) for number in range(4)]
+    for engine, generated, group, share in runners:
+        per_engine[engine].append(Unfinished(0, generated, group, share))
+    counts = [sum(group == number for _, _, group, _ in runners) for number in range(4)]
     groups = [OpenGroup(max(1, (count + 1) // 2), 5) for count in counts]
     found = race([Engine((its, []), expected, known) for its in per_engine], groups, wanted)
     wanted_ = plainly(per_engine, groups, wanted, expected, known)
@@ -217,6 +221,14 @@ GAINS = [
     ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
     # One hundredth of the time is no gain that can be counted on.
     ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, lent=10.0), lambda gain: gain == 0),
+    # One response in ten ends after 103 s, the 30 s of backlog are done long before, and 2 s are nothing to count on. If
+    # all ended at their mean of 140, after 13 s, half of the backlog would be gained.
+    (
+        "a long tail",
+        outlook(10, 10, backlog=15_000, lengths=ExpectedLengths([40] * 18 + [1040] * 2, 2000)),
+        measured(trainer=0.002, lent=0.002),
+        lambda gain: gain == 0,
+    ),
     # What can be kept is in already: what still runs is aborted soon, and is no work.
     (
         "the race is won",
@@ -231,6 +243,30 @@ GAINS = [
 def test_the_gain(name, round_, run, right):
     gain = predicted_gain(round_, ("m1",), run)
     assert right(gain), gain
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 3))
+def test_a_draw_has_its_share_of_long_responses_and_nothing_else_changes(by_machine, waiting, seed):
+    before = replace(outlook(*by_machine), waiting=(Unfinished(7, 3),) * waiting)
+    after = drawn(before, Random(seed))
+    assert after == drawn(before, Random(seed))
+    shares = [one.share for machine in after.machines for one in machine.unfinished]
+    shares += [one.share for one in after.waiting]
+    count = before.unfinished
+    assert sorted(shares) == pytest.approx([(place + 0.5) / count for place in range(count)])
+    plain = [
+        replace(machine, unfinished=tuple(replace(one, share=0.5) for one in machine.unfinished))
+        for machine in after.machines
+    ]
+    assert plain == before.machines
+    assert tuple(replace(one, share=0.5) for one in after.waiting) == before.waiting
+
+
+def test_both_programs_have_the_same_lengths():
+    """Training is free, and steps take as long whatever runs: a loan changes nothing at all."""
+    lengths = ExpectedLengths(range(11, 400), 400)
+    round_ = outlook(9, 3, 4, lengths=lengths, speed=speed(prompt=1e-12))
+    assert predicted_gain(round_, ("m1", "m2"), measured(0.0, 0.0)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_without_measurements_nothing_is_predicted():

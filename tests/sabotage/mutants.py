@@ -219,6 +219,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LOAN_GAIN}::test_what_lost_its_race_slows_nobody_down",),
     ),
     Mutant(
+        "what still runs is expected to end at the mean",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "total = lengths.at(response.generated, response.share)",
+        "total = round(lengths.of(response.generated))",
+        (f"{LOAN_GAIN}::test_the_gain", f"{LOAN_GAIN}::test_the_race_is_that_of_the_plain_formula"),
+    ),
+    Mutant(
         "a loan is predicted to train on every group",
         f"{RUNTIME}/scheduling/loan_gain.py",
         "while len(arrivals) < wanted and due:",

@@ -35,11 +35,13 @@ class LendingRules:
 @dataclass(frozen=True)
 class Unfinished:
     """A response that is still to be generated, or to be generated on: tokens of its prompt, and of it so far; whose
-    `group` it may have a place in, as whoever asks numbers them."""
+    `group` it may have a place in, as whoever asks numbers them. `share`: of those that became longer than it is, so
+    many end before it in a prediction; 0 to 1, 1 not included."""
 
     prompt_tokens: int
     generated: int = 0
     group: int = 0
+    share: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,14 @@ def half_of(machines: Sequence[Lendable]) -> tuple[str, ...]:
 
 
 class ExpectedLengths:
-    """How long responses become: the mean of the finished ones that were longer than what is there, at most
-    `max_tokens`, and that where none was. Sorted once; a question costs a search.
+    """How long responses become, by the finished ones that were longer than what is there: at most `max_tokens`, and
+    that where none was. Sorted once; a question costs a search.
 
     >>> expected = ExpectedLengths([4, 8, 1], 20)
     >>> expected.of(3), expected.of(8)
     (6.0, 20)
+    >>> expected.at(3, 0.4), expected.at(3, 0.6), expected.at(8, 0.6)
+    (4, 8, 20)
     """
 
     def __init__(self, finished: Iterable[int], max_tokens: int) -> None:
@@ -144,9 +148,15 @@ class ExpectedLengths:
         self._max_tokens = max_tokens
 
     def of(self, generated: int) -> float:
-        """Tokens that a response of `generated` tokens ends with."""
+        """Tokens that a response of `generated` tokens ends with: the mean."""
         longer = len(self._finished) - bisect_right(self._finished, generated)
         return min(self._sums[longer] / longer, self._max_tokens) if longer else self._max_tokens
+
+    def at(self, generated: int, share: float) -> int:
+        """The same: the length that comes after this share of the longer ones, 0 to 1, 1 not included."""
+        shorter = bisect_right(self._finished, generated)
+        longer = len(self._finished) - shorter
+        return min(self._finished[shorter + int(share * longer)], self._max_tokens) if longer else self._max_tokens
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:

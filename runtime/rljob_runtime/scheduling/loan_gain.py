@@ -3,7 +3,8 @@
 Two programs of the same model are compared, with the loan and without. Generation: every engine makes a token of each
 of its responses a step, a step takes what `enginemodel` fitted to this run's engines, and the round's race is played at
 both levels: the first R0 responses of a prompt take its places, the first groups that are whole end the round, and what
-lost is aborted. Training: whole groups come in and are worked off at the measured seconds a token, by the trainer or by
+lost is aborted. Lengths are drawn, the same for both: a round ends with its longest responses, and if each ended at
+what is expected of it, all would end long before. Training: whole groups come in and are worked off at the measured seconds a token, by the trainer or by
 it and the lent machines together. What moves is computed anew first; what the lent machines summed has to be brought to
 the trainer. Where nothing was measured the assumption is the one that speaks against a loan.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from random import Random
+from statistics import fmean
 
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
@@ -116,7 +119,16 @@ class Outlook:
     backlog: int
     speed: EngineSpeed | None
 
+    @property
+    def unfinished(self) -> int:
+        """How many responses are to be generated, or to be generated on."""
+        return len(self.waiting) + sum(len(machine.unfinished) for machine in self.machines)
 
+
+DRAWN_RESPONSES = 4096
+"""Lengths that are drawn for a prediction: several times for each response where there are few of them, …"""
+MOST_DRAWS = 8
+"""… but no more often than this."""
 CLEAR = 0.05
 """Of the time that is left: a smaller gain is within what predictions are off, and a loan that does not pay costs as
 much (simulated on recorded lengths)."""
@@ -128,19 +140,37 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
     trainer, lent, speed = measured.training.seconds, measured.lent_token, outlook.speed
     if trainer is None or lent is None or speed is None:
         return float("nan")
-    stay = [machine for machine in outlook.machines if machine.name not in loan]
-    moved = [response for machine in outlook.machines if machine.name in loan for response in machine.unfinished]
 
     def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
         made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]
         return training_end(outlook.backlog, race(made, outlook.groups, outlook.wanted), token)
 
+    def ends(round_: Outlook) -> tuple[float, float]:
+        stay = [machine for machine in round_.machines if machine.name not in loan]
+        moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
+        return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
+
     together = 1 / (1 / max(trainer, 1e-12) + len(loan) / max(lent, 1e-12))
     bring = measured.handover.seconds if measured.handover.seconds is not None else measured.broadcast.seconds or 0.0
-    with_loan = end(stay, [*outlook.waiting, *moved], together) + len(loan) * bring
-    alone = end(outlook.machines, outlook.waiting, trainer)
-    gain = alone - with_loan
+    draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
+    found = [ends(drawn(outlook, Random(draw))) for draw in range(draws)]
+    alone = fmean(before for before, _ in found)
+    gain = alone - fmean(after for _, after in found) - len(loan) * bring
     return 0.0 if 0 < gain < CLEAR * alone else gain
+
+
+def drawn(outlook: Outlook, random: Random) -> Outlook:
+    """The round with a length for each response that still runs. Their shares are as far apart as they can be, so that
+    every draw has as many long ones as there should be; which ones they are is chance."""
+    count = outlook.unfinished
+    shares = [(place + 0.5) / count for place in range(count)]
+    random.shuffle(shares)
+
+    def these(responses: Sequence[Unfinished]) -> tuple[Unfinished, ...]:
+        return tuple(Unfinished(one.prompt_tokens, one.generated, one.group, shares.pop()) for one in responses)
+
+    machines = [replace(machine, unfinished=these(machine.unfinished)) for machine in outlook.machines]
+    return replace(outlook, machines=machines, waiting=these(outlook.waiting))
 
 
 Load = tuple[list[Unfinished], list[Unfinished]]
@@ -174,7 +204,7 @@ class _Runner:
 
 
 class Engine:
-    """Responses that gain a token a step together, to their expected lengths. Times are seconds from now."""
+    """Responses that gain a token a step together, to the lengths of their shares. Times are seconds from now."""
 
     def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
         held, come = load
@@ -230,9 +260,9 @@ class Engine:
 
 
 def _runner(response: Unfinished, lengths: ExpectedLengths) -> _Runner:
-    total = lengths.of(response.generated)
-    left = max(0.0, total - response.generated)
-    return _Runner(left, response.group, round(total), response.prompt_tokens + response.generated)
+    total = lengths.at(response.generated, response.share)
+    left = max(0, total - response.generated)
+    return _Runner(left, response.group, total, response.prompt_tokens + response.generated)
 
 
 def race(engines: Sequence[Engine], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
