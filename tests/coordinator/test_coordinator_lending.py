@@ -119,12 +119,31 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=6)
 
 def plainly(generated: int, lengths: list[int], most: int) -> float:
     longer = [length for length in lengths if length > generated]
-    return min(fmean(longer), most) if longer else most
+    return fmean(min(length, most) for length in longer) if longer else most
 
 
 @given(LENGTHS, st.integers(0, 45), st.integers(1, 45))
 def test_expected_lengths_are_those_of_the_plain_formula(lengths, generated, most):
     assert ExpectedLengths(lengths, most).of(generated) == pytest.approx(plainly(generated, lengths, most))
+
+
+def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
+    """Of 16 that came to 10 tokens two ended at 20, and 14 were stopped at 15: those may be of any length."""
+    ended = [1, 2, 3, 4, 20, 20]
+    assert ExpectedLengths(ended, 100).of(10) == ExpectedLengths(ended, 100).at(10, 0.9) == 20
+    expected = ExpectedLengths(ended, 100, cut=[15] * 14)
+    assert expected.of(10) == pytest.approx(expected.at(10, 0.9)) == pytest.approx(100)
+    # Of those beyond 15 tokens enough came to their end elsewhere.
+    expected = ExpectedLengths([*ended, 20, 20, 20, 60], 100, cut=[15] * 14)
+    assert expected.of(10) == pytest.approx((5 * 20 + 60) / 6)
+    assert expected.at(10, 0.9) == 60
+
+
+@given(LENGTHS, LENGTHS, st.integers(0, 45), st.integers(1, 45))
+def test_whoever_knows_of_more_that_were_stopped_expects_no_less(ended, cut, generated, most):
+    known, more = ExpectedLengths(ended, most), ExpectedLengths(ended, most, cut)
+    assert more.of(generated) >= known.of(generated) - 1e-9
+    assert more.at(generated, 0.5) >= known.at(generated, 0.5)
 
 
 @given(LENGTHS, st.integers(0, 45), st.integers(1, 45), st.integers(1, 60))

@@ -149,9 +149,7 @@ def test_what_lost_its_race_slows_nobody_down():
     assert found == [(pytest.approx(15.0), 20), (pytest.approx(15.0 + 15.0), 20)]
 
 
-RUNNERS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 3), st.floats(0, 0.99)), max_size=10
-)
+RUNNERS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 3), st.floats(0, 0.99)), max_size=10)
 
 
 def plainly(engines, groups, wanted, lengths, known):
@@ -221,8 +219,8 @@ GAINS = [
     ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
     # One hundredth of the time is no gain that can be counted on.
     ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, lent=10.0), lambda gain: gain == 0),
-    # One response in ten ends after 103 s, the 30 s of backlog are done long before, and 2 s are nothing to count on. If
-    # all ended at their mean of 140, after 13 s, half of the backlog would be gained.
+    # One response in ten ends after 103 s, the 30 s of backlog are done long before, and 2 s are nothing to count on.
+    # If all ended at their mean of 140, after 13 s, half of the backlog would be gained.
     (
         "a long tail",
         outlook(10, 10, backlog=15_000, lengths=ExpectedLengths([40] * 18 + [1040] * 2, 2000)),

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.roundlog import RoundLog
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.scheduling.rounds import Shape
-from rljob_runtime.scheduling.survival import mean_length
+from rljob_runtime.scheduling.survival import Survival, mean_length
 from rljob_runtime.scheduling.tail_batching import Factors, Opening, next_round, queue_after, replacements, times
 from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey, sample_seed
 from rljob_runtime.simulation.data import SimulatedPrompts
@@ -118,6 +118,20 @@ def test_the_survival_estimate_of_a_textbook():
     """Four ends and two cuts: S is 5/6, 5/6·3/4, 5/6·3/4·2/3, 0 after 1, 3, 4 and 6 tokens."""
     expected = 1 + 5 / 6 * 2 + 5 / 8 * 1 + 5 / 12 * 2
     assert mean_length([1, 3, 4, 6], [2, 6]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it():
+    """Of eleven, five ended, the last of them when the six others had a token less."""
+    curve = Survival([2, 3, 4, 5, 10], [9] * 6)
+    assert curve.longer_than(9) == curve.longer_than(10) == pytest.approx(7 / 11)
+    assert curve.seen_beyond(9, 0.0) is None
+    assert curve.beyond(9, 0.0) == 10
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 50), max_size=30), st.integers(0, 60))
+def test_the_mean_up_to_a_length_is_the_area_below_the_curve(ended, cut, most):
+    curve = Survival(ended, cut)
+    assert curve.mean_up_to(most) == pytest.approx(sum(curve.longer_than(length) for length in range(most)))
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 50), max_size=30))

@@ -198,6 +198,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
     ),
     Mutant(
+        "the last winner of a race stands for all that were stopped with it",
+        f"{RUNTIME}/scheduling/survival.py",
+        "if left >= SEEN * share * started:",
+        "if left:",
+        (f"{TAIL}::test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it",),
+    ),
+    Mutant(
+        "a loan knows nothing of responses that were stopped",
+        f"{RUNTIME}/scheduling/lending.py",
+        "self._curve = Survival(ended, cut)",
+        "self._curve = Survival(ended, ())",
+        ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
+    ),
+    Mutant(
         "sums of other weights are taken",
         f"{RUNTIME}/training/handover.py",
         "if published != (handover.version, done):",

@@ -289,7 +289,7 @@ class Coordinator:
         version = await self._publication.publish(report.step)
         clock.published()
         self._measured.broadcast.note(1, clock.part(2))
-        self._measured.lengths.extend(len(response.token_ids) for response in generation.responses.values())
+        self._measured.lengths.extend(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:

@@ -32,6 +32,7 @@ from rljob_runtime.coordinator.store import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.lending import ExpectedLengths
+from rljob_runtime.scheduling.lengths import Seen
 from rljob_runtime.scheduling.loan_gain import Measured, Outlook
 from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.reward_figures import RewardFigures
@@ -170,6 +171,11 @@ class Generation:
         """What the rewards did in this stage."""
         return self._rewards.figures().since(self._rewards_before)
 
+    def lengths(self) -> list[Seen]:
+        """Of all responses that were launched: of those that run, or were stopped, what had come."""
+        ended = [Seen(len(response.token_ids)) for response in self.responses.values()]
+        return ended + [Seen(tokens, ended=False) for tokens in self.cut_lengths()]
+
     def cut_lengths(self) -> list[int]:
         """Tokens that had come of the responses that were stopped before their end."""
         keys = self.round.plan.trajectories()
@@ -258,7 +264,12 @@ class Generation:
             await self._herd.abort(moved)
 
     def _outlook(self, computed_tokens: int) -> Outlook:
-        lengths = (len(response.token_ids) for response in self.responses.values())
+        seen = [*self.lengths(), *self._measured.lengths]
+        lengths = ExpectedLengths(
+            (one.tokens for one in seen if one.ended),
+            self._settings.max_response_tokens,
+            (one.tokens for one in seen if not one.ended),
+        )
         return outlook(
             self.round,
             self.responses,
@@ -266,7 +277,7 @@ class Generation:
             self._partials,
             self._prompts,
             self._herd,
-            ExpectedLengths([*lengths, *self._measured.lengths], self._settings.max_response_tokens),
+            lengths,
             computed_tokens,
         )
 

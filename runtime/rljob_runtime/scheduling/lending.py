@@ -7,11 +7,11 @@ a loan that fits still costs 2 to 10 %. So a loan must also be predicted to pay,
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+
+from rljob_runtime.scheduling.survival import Survival
 
 
 @dataclass(frozen=True)
@@ -130,33 +130,40 @@ def half_of(machines: Sequence[Lendable]) -> tuple[str, ...]:
     return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
 
 
+SURELY = 1e-9
+"""A smaller share of responses is a rounding error."""
+
+
 class ExpectedLengths:
-    """How long responses become, by the finished ones that were longer than what is there: at most `max_tokens`, and
-    that where none was. Sorted once; a question costs a search.
+    """How long responses become, at most `max_tokens`, by what is known of others: `ended` at these lengths, `cut`
+    (stopped, or still running) somewhere beyond theirs. Without the second a round's long responses would be unknown
+    for as long as they run, and for ever where others win their places. Nothing so long has ended: `max_tokens`.
 
     >>> expected = ExpectedLengths([4, 8, 1], 20)
     >>> expected.of(3), expected.of(8)
     (6.0, 20)
     >>> expected.at(3, 0.4), expected.at(3, 0.6), expected.at(8, 0.6)
     (4, 8, 20)
+    >>> ExpectedLengths([4], 20, cut=[4]).of(3)
+    12.0
     """
 
-    def __init__(self, finished: Iterable[int], max_tokens: int) -> None:
-        self._finished = sorted(finished)
-        self._sums = list(accumulate(reversed(self._finished), initial=0))
-        """Of so many of the longest."""
+    def __init__(self, ended: Iterable[int], max_tokens: int, cut: Iterable[int] = ()) -> None:
+        self._curve = Survival(ended, cut)
         self._max_tokens = max_tokens
 
     def of(self, generated: int) -> float:
         """Tokens that a response of `generated` tokens ends with: the mean."""
-        longer = len(self._finished) - bisect_right(self._finished, generated)
-        return min(self._sums[longer] / longer, self._max_tokens) if longer else self._max_tokens
+        share = self._curve.longer_than(generated)
+        if generated >= self._max_tokens or share < SURELY:
+            return self._max_tokens
+        return generated + (self._curve.mean_up_to(self._max_tokens) - self._curve.mean_up_to(generated)) / share
 
     def at(self, generated: int, share: float) -> int:
         """The same: the length that comes after this share of the longer ones, 0 to 1, 1 not included."""
-        shorter = bisect_right(self._finished, generated)
-        longer = len(self._finished) - shorter
-        return min(self._finished[shorter + int(share * longer)], self._max_tokens) if longer else self._max_tokens
+        if self._curve.longer_than(generated) < SURELY:
+            return self._max_tokens
+        return min(self._curve.seen_beyond(generated, share) or self._max_tokens, self._max_tokens)
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:

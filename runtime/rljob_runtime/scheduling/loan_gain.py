@@ -21,6 +21,7 @@ from statistics import fmean
 
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.lengths import Seen
 
 LENGTHS_KEPT = 4096
 """Enough for a distribution, few enough to look through at every decision."""
@@ -83,8 +84,8 @@ class Measured:
         """Contributions brought to the trainer and added, or given up."""
         self.broadcast = Rate()
         """Versions brought to all machines: a contribution takes about as long, as long as none was measured."""
-        self.lengths: deque[int] = deque(maxlen=LENGTHS_KEPT)
-        """Of responses of the rounds before."""
+        self.lengths: deque[Seen] = deque(maxlen=LENGTHS_KEPT)
+        """Of responses of the rounds before, stopped ones among them."""
         self._workers_per_trainer = workers_per_trainer
 
     @property

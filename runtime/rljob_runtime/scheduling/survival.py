@@ -10,6 +10,10 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 
+SEEN = 0.2
+"""Share of the responses that should be left by the estimate. Where fewer were seen, nothing is learned of how many end
+there: a race is over with the last response that counts, and all others that ran were stopped a token or two before."""
+
 
 class Survival:
     """The share of responses that are longer than a length. `ended`: lengths of those that came to their end; `cut`:
@@ -21,34 +25,56 @@ class Survival:
     """
 
     def __init__(self, ended: Iterable[int], cut: Iterable[int]) -> None:
-        ends, cuts = Counter(ended), Counter(cut)
-        left, share = ends.total() + cuts.total(), 1.0
+        ends, cuts = Counter(ended), Counter(length for length in cut if length > 0)
+        left = started = ends.total() + cuts.total()
+        share = 1.0
         self.lengths: list[int] = []
         """At which responses ended, or were stopped; rising."""
         self._ended: list[float] = []
         """Share that is no longer than each of these."""
+        self._areas: list[float] = []
+        """Below the curve, up to each of these."""
+        area, reached = 0.0, 0
         for length in sorted(ends.keys() | cuts.keys()):
-            share *= 1 - ends[length] / left
+            area += share * (length - reached)
+            reached = length
+            if left >= SEEN * share * started:
+                share *= 1 - ends[length] / left
             left -= ends[length] + cuts[length]
             self.lengths.append(length)
             self._ended.append(1 - share)
+            self._areas.append(area)
 
     def longer_than(self, length: int) -> float:
         """Share of the responses, 0 to 1."""
         place = bisect_right(self.lengths, length)
         return 1 - self._ended[place - 1] if place else 1.0
 
+    def mean_up_to(self, most: float) -> float:
+        """Mean length, what is longer than `most` tokens counting as that: the area below the curve.
+
+        >>> Survival([2, 4], [2]).mean_up_to(3)
+        2.666...
+        """
+        place = bisect_right(self.lengths, most)
+        if not place:
+            return most
+        return self._areas[place - 1] + (most - self.lengths[place - 1]) * (1 - self._ended[place - 1])
+
+    def seen_beyond(self, reached: int, share: float) -> int | None:
+        """The length that `share` (0 to 1) of the responses that reach beyond `reached` do not exceed; None where it is
+        longer than any that was seen to end."""
+        place = bisect_right(self._ended, 1 - self.longer_than(reached) * (1 - share))
+        return self.lengths[place] if place < len(self.lengths) else None
+
     def beyond(self, reached: int, share: float) -> int:
-        """The length that `share` (0 to 1) of the responses that reach beyond `reached` do not exceed. What is longer
-        than anything seen counts as just that long: a lower bound.
+        """The same, where what is longer than anything seen counts as just that long: a lower bound.
 
         >>> [Survival([2, 4, 8], [2]).beyond(2, share) for share in (0.4, 0.6)]
         [4, 8]
         """
-        longer = self.longer_than(reached)
-        place = bisect_right(self._ended, 1 - longer * (1 - share))
         longest = self.lengths[-1] if self.lengths else 0
-        return max(reached + 1, self.lengths[place] if place < len(self.lengths) else longest)
+        return max(reached + 1, self.seen_beyond(reached, share) or longest)
 
 
 def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:
@@ -59,8 +85,4 @@ def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:
     (3.0, 3.0, 3.333)
     """
     curve = Survival(ended, cut)
-    mean, reached = 0.0, 0
-    for length in curve.lengths:
-        mean += curve.longer_than(reached) * (length - reached)
-        reached = length
-    return round(mean, 3)
+    return round(curve.mean_up_to(curve.lengths[-1] if curve.lengths else 0), 3)
