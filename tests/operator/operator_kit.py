@@ -165,6 +165,20 @@ class Server:
 
         await until(holds, seconds, lambda: f"pods: {sorted(seen)}, wanted: {sorted(names)}")
 
+    async def until_members(self, names: set[str], name: str = "demo") -> None:
+        """Wait until exactly these pods are there and in the status: one that goes before that was never counted, and
+        comes back under its own name."""
+        await self.until_pods(names, name)
+        await self.until(lambda job: {_pod_of(name, member) for member in _members(job)} == names, name)
+
+
+def _members(job: Json) -> list[Json]:
+    return (job.get("status") or {}).get("members") or []
+
+
+def _pod_of(name: str, member: Json) -> str:
+    return f"{name}-{member['machine']}-{member['incarnation']}"
+
 
 def condition(job: Json, type_: str) -> str | None:
     """`True/Reason` of a condition, or None."""

@@ -317,12 +317,12 @@ async def test_watches_that_are_cut_come_back(connection: kopf.ConnectionInfo, s
         through = replace(connection, server=f"https://127.0.0.1:{cable.port}")
         async with running(through, options(server.namespace)):
             await server.apply_job("j")
-            await server.until_pods(FIRST, "j")
+            await server.until_members(FIRST, "j")
             for incarnation in (2, 3):
                 assert cable.cut() > 0
                 await server.kill_pod(f"j-rollout-0-{incarnation - 1}")
                 wanted = FIRST - {"j-rollout-0-1"} | {f"j-rollout-0-{incarnation}"}
-                await server.until_pods(wanted, "j", seconds=60)
+                await server.until_members(wanted, "j")
 
 
 async def test_two_replicas_one_leader(connection: kopf.ConnectionInfo, server: Server) -> None:
@@ -334,7 +334,7 @@ async def test_two_replicas_one_leader(connection: kopf.ConnectionInfo, server: 
     await asyncio.wait_for(one.ready.wait(), 30)
     async with running(connection, replica("two")) as two:
         await server.apply_job("j")
-        await server.until_pods(FIRST, "j")
+        await server.until_members(FIRST, "j")
         assert two.health.standby
         assert not two.ready.is_set()
         await first.__aexit__(None, None, None)  # gives the Lease back

@@ -187,7 +187,7 @@ async def test_deadlines(server: Server, operator: Any, policy: dict[str, int], 
 
 async def test_a_coordinator_that_fails_too_often_fails_the_job(server: Server, operator: Any) -> None:
     await server.apply_job(runPolicy={"backoffLimit": 0})
-    await server.until_pods(ALL)
+    await server.until_members(ALL)
     await server.fail_pod("demo-coordinator-0-1")
     job = await server.until(lambda j: condition(j, "Failed") == "True/BackoffLimitExceeded")
     assert job["status"]["replacements"]["byMachine"] == {"coordinator-0": 1}

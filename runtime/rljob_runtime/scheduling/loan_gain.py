@@ -4,9 +4,10 @@ Two programs of the same model are compared, with the loan and without. Generati
 of its responses a step, a step takes what `enginemodel` fitted to this run's engines, and the round's race is played at
 both levels: the first R0 responses of a prompt take its places, the first groups that are whole end the round, and what
 lost is aborted. Lengths are drawn, the same for both: a round ends with its longest responses, and if each ended at
-what is expected of it, all would end long before. Training: whole groups come in and are worked off at the measured seconds a token, by the trainer or by
-it and the lent machines together. What moves is computed anew first; what the lent machines summed has to be brought to
-the trainer. Where nothing was measured the assumption is the one that speaks against a loan.
+what is expected of it, all would end long before. Training: whole groups come in and are worked off at the measured
+seconds a token, by the trainer or by it and the lent machines together. What moves is computed anew first; what the
+lent machines summed has to be brought to the trainer. Where nothing was measured the assumption is the one that speaks
+against a loan.
 """
 
 from __future__ import annotations
