@@ -158,7 +158,7 @@ def test_a_folder_of_traces_is_refused_with_their_names(tmp_path: Path) -> None:
     for name in ("dapo", "video"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "packed_lengths_step_0.jsonl").touch()
-    with pytest.raises(TraceError, match="is not the folder of one trace; that of dapo or video in it would be right"):
+    with pytest.raises(TraceError, match="holds no trace: its folders do; one of dapo, video would be right"):
         workload_of(Plan(), 0, tmp_path)
 
 

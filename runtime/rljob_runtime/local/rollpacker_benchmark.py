@@ -44,7 +44,7 @@ from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
 from rljob_runtime.scheduling.tail_batching import times
-from rljob_runtime.workloads import Generator, Replay, TraceError, Workload, batch, parameters, read_trace
+from rljob_runtime.workloads import Generator, Replay, Workload, batch, parameters, read_trace
 from rljob_runtime.workloads.scaled import Scaled
 
 NAME = "rollpacker-real"
@@ -70,7 +70,7 @@ class Plan:
     rounds: int = 10
     prompts: int = 32
     responses: int = 4
-    longest: int = 384
+    longest: int = 1536
     concurrent: int = 160
     """Requests at a time on an engine: a race of 1.5 x 1.5 fits."""
 
@@ -170,10 +170,6 @@ def workload_of(plan: Plan, seed: int, traces: Path | None) -> Workload:
     if traces is None:
         made = Generator(parameters(GENERATOR), seed)
         return Scaled(made, round(made.parameters.output_tokens.values[-1]), plan.longest)
-    if traces.is_dir() and not any(traces.glob("*_step_*.jsonl")):
-        inside = sorted(path.name for path in traces.iterdir() if any(path.glob("*_step_*.jsonl")))
-        found = f"that of {' or '.join(inside)} in it" if inside else "one with *_step_*.jsonl files"
-        raise TraceError(f"{traces} is not the folder of one trace; {found} would be right")
     trace = read_trace(traces).pooled()
     return Scaled(Replay(trace, seed), max(one.output_tokens for one in trace.responses()), plan.longest)
 

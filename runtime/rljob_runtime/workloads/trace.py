@@ -108,10 +108,14 @@ class _Files:
         )
 
 
+def traces_in(folder: Path) -> list[Path]:
+    """The folders in this one that hold steps, by name."""
+    return sorted({path.parent for path in folder.glob("*/*_step_*.jsonl") if _STEP_FILE.fullmatch(path.name)})
+
+
 def _advice(folder: Path) -> str:
-    inside = sorted({path.parent.name for path in folder.glob("*/*_step_*.jsonl") if _STEP_FILE.fullmatch(path.name)})
-    if inside:
-        return f"its folders do; one of {', '.join(inside)} would be right"
+    if inside := traces_in(folder):
+        return f"its folders do; one of {', '.join(path.name for path in inside)} would be right"
     return "packed_lengths_step_N.jsonl or multiturn_workload_step_N.jsonl files would be right"
 
 

@@ -6,15 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_runtime.simulation.assumptions import SETTINGS, Setting
-from rljob_runtime.workloads import Trace, TraceError, read_trace
+from rljob_runtime.workloads import Trace, TraceError, read_trace, traces_in
 
 
 def trace_settings(folder: Path) -> tuple[Setting, ...]:
     """The trace in `folder`, or all that are in folders of it. Raises `TraceError`."""
     if not folder.is_dir():
         raise TraceError(f"{folder} is no folder; one of a trace, or one that holds folders of traces, would be right")
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*_step_*.jsonl")))
-    return tuple(setting_of(path) for path in inside or [folder])
+    return tuple(setting_of(path) for path in traces_in(folder) or [folder])
 
 
 def small(setting: Setting) -> Setting:
