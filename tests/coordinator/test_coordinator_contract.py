@@ -195,8 +195,12 @@ def binding(request):
     return InProcess() if request.param == "in-process" else request.getfixturevalue("ray_cluster")
 
 
-def request(attempt=1, version=1):
-    return GenerateRequest(KEY, attempt, (1, 2), Sampling(max_tokens=20, seed=5), version)
+def request(attempt=1, version=1, tokens=20):
+    return GenerateRequest(KEY, attempt, (1, 2), Sampling(max_tokens=tokens, seed=5), version)
+
+
+LONG = 2000
+"""Tokens that take longer than any test looks at them."""
 
 
 async def collect(replica, after=0):
@@ -267,7 +271,7 @@ def test_refusals_keep_their_kind_and_their_words(binding):
     async def test(wire, replica, kill):
         with pytest.raises(WrongVersion, match="holds version 1, not 9"):
             await replica.submit(1, [request(version=9)])
-        await replica.submit(1, [request()])
+        await replica.submit(1, [request(tokens=LONG)])
         with pytest.raises(Refused, match="still holds 1 request"):
             await replica.load(1, 2)
 
@@ -286,7 +290,7 @@ def test_a_former_coordinator_is_refused(binding):
 
 def test_a_layout_begins_without_weights_and_drops_what_was_held(binding):
     async def test(wire, replica, kill):
-        await replica.submit(1, [request()])
+        await replica.submit(1, [request(tokens=LONG)])
         boot = (await replica.poll(1, 0, 0.0)).boot
         await replica.make_room(1, 2)
         with pytest.raises(WrongVersion, match="holds version None"):
@@ -359,8 +363,8 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
     async def test(wire, replica, kill):
         before = asyncio.get_running_loop().time()
         with pytest.raises(PeerTimeout, match="sleep"):
-            await wire.call(0.3, "sleep", 3.0)
-        assert asyncio.get_running_loop().time() - before < 2.5
+            await wire.call(0.3, "sleep", 60.0)
+        assert asyncio.get_running_loop().time() - before < 50.0
         await replica.abort(1, {})
 
     binding.run(test)
@@ -369,11 +373,13 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
 def test_a_late_reply_disturbs_nobody(binding):
     async def test(wire, replica, kill):
         with pytest.raises(PeerTimeout):
-            await wire.call(0.1, "sleep", 0.5)
+            await wire.call(0.1, "sleep", 5.0)
         assert await wire.call(20, "count") == 0
-        await asyncio.sleep(1.5)
-        # It was done after all: the caller must count with that, and every command is idempotent.
-        assert await wire.call(20, "count") == 1
+        # It is done after all: the caller must count with that, and every command is idempotent.
+        async with asyncio.timeout(60):
+            while (count := await wire.call(20, "count")) == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert count == 1
 
     binding.run(test)
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -243,21 +245,21 @@ def test_the_token_is_named_by_its_file_and_only_the_head_has_tables(tmp_path):
 
 
 async def test_health_tells_ready_from_not_and_a_taken_port():
-    registry, reason = CollectorRegistry(), ["starting"]
+    registry, reason, host = CollectorRegistry(), ["starting"], str(IPv4Address("127.0.0.0") + os.getpid())
     Counter("demo_total", "For the test.", registry=registry)
     async with (
-        serve("127.0.0.1", lambda: reason[0] if reason else None, registry, port=18643),
+        serve(host, lambda: reason[0] if reason else None, registry, port=18643),
         ClientSession() as session,
     ):
         for path, status, text in (("healthz", 200, "ok"), ("readyz", 503, "starting"), ("metrics", 200, "demo_total")):
-            async with session.get(f"http://127.0.0.1:18643/{path}") as response:
+            async with session.get(f"http://{host}:18643/{path}") as response:
                 assert response.status == status
                 assert text in await response.text()
         reason.clear()
-        async with session.get("http://127.0.0.1:18643/readyz") as response:
+        async with session.get(f"http://{host}:18643/readyz") as response:
             assert response.status == 200
         with pytest.raises(PortTaken, match="address already in use"):
-            async with serve("127.0.0.1", lambda: None, registry, port=18643):
+            async with serve(host, lambda: None, registry, port=18643):
                 pass
 
 
@@ -265,8 +267,7 @@ async def test_the_child_is_ended_with_all_it_started(tmp_path):
     marker = tmp_path / "pid"
     node = RayNode(["bash", "-c", f"sleep 1000 & echo $! > {marker}; wait"], {"PATH": "/usr/bin:/bin"})
     running = asyncio.create_task(node.run())
-    await until(lambda: marker.exists() and bool(marker.read_text().strip()), 0.01)
-    assert node.up
+    await until(lambda: node.up and marker.exists() and bool(marker.read_text().strip()), 0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -279,5 +280,5 @@ async def test_the_child_is_ended_with_all_it_started(tmp_path):
         except (FileNotFoundError, ProcessLookupError):
             return True
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await until(ended)

@@ -23,6 +23,9 @@ from rljob_runtime.relay.settings import RelaySettings
 
 Make = Callable[..., RelayProcess]
 
+PATIENT = ("--heartbeat-seconds", "2.0")
+"""With a predecessor played by hand, which does not beat."""
+
 
 @pytest.fixture
 def processes(memory) -> Iterator[Make]:
@@ -73,7 +76,7 @@ async def test_a_chain_of_processes_is_bit_equal_and_ends_cleanly(memory, proces
 
 @pytest.mark.parametrize("sent", [0, 5])
 async def test_a_relay_killed_in_mid_broadcast_is_replaced_and_the_rest_only_gets_what_it_lacks(processes, sent):
-    first, second, third = relays = [processes(f"rollout-{i}") for i in range(3)]
+    first, second, third = relays = [processes(f"rollout-{i}", options=PATIENT) for i in range(3)]
     join_all(relays)
     manifest, data = sealed(1)
     trainer = Predecessor(first)
@@ -82,7 +85,7 @@ async def test_a_relay_killed_in_mid_broadcast_is_replaced_and_the_rest_only_get
         trainer.chunk(manifest, index, data)
     await eventually(lambda: third.status().chunks_received == sent)
     second.kill()
-    heir = processes("rollout-1", incarnation=1)
+    heir = processes("rollout-1", incarnation=1, options=PATIENT)
     join_all([first, heir, third], epoch=2)
     trainer.close()
     trainer = Predecessor(first, standing=Standing(1, 2, 0))
@@ -97,7 +100,7 @@ async def test_a_relay_killed_in_mid_broadcast_is_replaced_and_the_rest_only_get
 
 
 async def test_a_killed_relay_leaves_its_version_to_the_process_after_it(memory, processes):
-    relay = processes("rollout-0")
+    relay = processes("rollout-0", options=PATIENT)
     join_all([relay])
     trainer = Predecessor(relay)
     for version in (1, 2):
@@ -157,7 +160,7 @@ async def test_a_broadcast_over_links_that_lose_packets_is_whole_and_bit_equal(m
 
 @needs_links
 async def test_a_broadcast_goes_on_where_it_was_when_a_link_comes_back(memory, processes):
-    with Line(3, rate=100_000_000) as line:
+    with Line(3, rate=50_000_000) as line:
         relays = chain_on(line, processes)
         last = relays[-1]
         with line.inside(0):

@@ -106,8 +106,8 @@ async def test_a_broken_shipment_goes_on_with_what_is_missing(memory, relays):
     with Publisher(memory / "t", KEY, settings, torch.bfloat16) as publisher:
         publisher.ship(1, await join_all([relay]))
         for version in range(1, 6):
-            publisher.publish(version, {"w": torch.randn(500_000)})
             before = relay.counters.chunks_received
+            publisher.publish(version, {"w": torch.randn(500_000)})
             await eventually(lambda before=before: relay.counters.chunks_received > before + 20)
             relay._inlet.cut()
             await eventually(lambda version=version: whole(relay) == version)

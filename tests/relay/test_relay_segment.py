@@ -201,7 +201,7 @@ def test_a_reader_that_found_a_slot_and_was_late_to_pin_it_does_not_read_what_a_
 
 def _commit_forever(folder: Path, started) -> None:
     writer = SegmentWriter.open(folder)
-    for version in range(1, 10_000):
+    for version in range(1, 100_000):
         commit(writer, version, nbytes=40_000)
         started.set()
 
@@ -214,7 +214,7 @@ def test_readers_never_see_a_torn_version_under_a_writer_in_full_speed(memory):
         assert started.wait(30)
         seen = []
         held = []
-        for _ in range(300):
+        while len(seen) < 300 or len(set(seen)) <= 10:  # The writer, too, has to have its turns.
             manifest, buffer = Segment.open(memory / "s").current()
             held = [*held[-3:], (manifest, buffer)]
             for older, bytes_ in held:
@@ -225,7 +225,6 @@ def test_readers_never_see_a_torn_version_under_a_writer_in_full_speed(memory):
                 )
             seen.append(manifest.version)
         assert seen == sorted(seen)
-        assert len(set(seen)) > 10
     finally:
         child.kill()
         child.join()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,18 +206,23 @@ def alive(pid: int) -> bool:
     """Whether it runs; one that nobody has waited for yet does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
 
 
-def ended(*pids: int) -> bool:
-    """Whether all of them end within seconds."""
-    for _ in range(200):
-        if not any(alive(pid) for pid in pids):
+def soon(condition: Callable[[], bool]) -> bool:
+    """Whether it comes to hold."""
+    for _ in range(600):
+        if condition():
             return True
         time.sleep(0.05)
     return False
+
+
+def ended(*pids: int) -> bool:
+    """Whether all of them end soon."""
+    return soon(lambda: not any(alive(pid) for pid in pids))
 
 
 def shared_memory() -> set[str]:
@@ -323,21 +329,19 @@ def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEng
 
 
 def test_an_engine_that_cannot_be_built_leaves_no_process(zygote: Zygote, settings: EngineSettings) -> None:
-    before = _children()
+    before = _processes_of(zygote)
     with pytest.raises(Exception, match="nowhere"):
         RankEngine(zygote, replace(settings, folder=Path("/nowhere"), tensor_parallel=2))
-    assert ended(*(_children() - before))
+    assert ended(*(_processes_of(zygote) - before))
 
 
-def _children() -> set[int]:
-    """Processes whose session is another one's, begun by us: zygotes and their ranks."""
+def _processes_of(zygote: Zygote) -> set[int]:
+    """Of its session: the zygote and its ranks."""
     found = set()
-    for stat in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"rollout.zygote" in stat.read_bytes():
-                found.add(int(stat.parent.name))
-        except OSError:
-            continue
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(folder.name)) == zygote._process.pid:
+                found.add(int(folder.name))
     return found
 
 
@@ -435,4 +439,4 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
     asyncio.run(program())
     assert len(pids) == 3
     assert ended(*pids, zygote._process.pid)
-    assert shared_memory() == left
+    assert soon(lambda: shared_memory() <= left), "what others make meanwhile goes again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent import futures
 from dataclasses import dataclass, field
 
 import pytest
@@ -116,6 +117,7 @@ async def test_tokens_logprobs_and_version_of_what_was_asked(
             assert len(tokens[key(i)]) == 20
             logprobs = [p for d in reader.deltas if d.key == key(i) for p in d.logprobs]
             assert_trainer_logprobs(trained, prompts(16)[i], Generated(tokens[key(i)], logprobs), 0.0)
+    await replica.ready()  # The figures of a step come after its tokens.
     report = await replica.poll(1, 0, 0)
     assert report.weight_version == publisher.version
     assert report.stats.prefix_resets_total == report.stats.weight_loads_total == 3
@@ -177,6 +179,7 @@ async def test_repeated_and_late_attempts_generate_nothing(small: RolloutReplica
     tokens = await reader.until_finished(2)
     assert len(tokens[key(0)]) == 20
     assert {(d.key, d.attempt) for d in reader.deltas} == {(key(0), 2), (key(1), 1)}
+    await small.ready()  # The figures of a step come after its tokens.
     assert (await reader.poll(0)).stats.generated_tokens_total == 40
 
 
@@ -367,6 +370,7 @@ class ScriptedEngine:
 
     def step(self) -> list[StepOutput]:
         self.turns.acquire()
+        self.stepped.release()
         if self.fail:
             raise self.fail
         return [StepOutput(id, (5,), (-1.0,)) for id in self.requests]
@@ -405,7 +409,8 @@ class Gated:
         """Let the engine make one step, and wait until its deltas are out."""
         self.engine.turns.release()
         self.replica._engine.call(lambda engine: None).result(PATIENCE)  # Wakes the thread; it then steps.
-        self.replica._engine.call(lambda engine: None)
+        assert self.engine.stepped.acquire(timeout=PATIENCE)
+        futures.wait([self.replica._engine.call(lambda engine: None)], PATIENCE)  # Answered after that step.
 
     def hold(self) -> None:
         self.engine.gate.clear()

@@ -167,7 +167,7 @@ def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment)
             sent.append(index)
             return send_chunk(self, slot, index)
 
-        doomed._courier._seconds = 0.3
+        doomed._courier._seconds = 3.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Channel, "send_chunk", breaks)
             with pytest.raises(Refused, match="contribution 1 did not reach"):
