@@ -35,6 +35,14 @@ def allowed(server: Tools, user: str, questions: Sequence[Question], namespace: 
     return [question for question, answer in zip(questions, answers, strict=True) if answer == "true"]
 
 
+def until_allowed(server: Tools, user: str, question: Question, namespace: str = "default") -> None:
+    """The authorizer learns of roles and bindings a moment after they are written."""
+    deadline = time.monotonic() + 60
+    while not allowed(server, user, [question], namespace):
+        assert time.monotonic() < deadline, f"{user} may not {' '.join(question)} in {namespace}"
+        time.sleep(0.3)
+
+
 def questions_of(rules: list[rbac.Rule]) -> list[Question]:
     return [(v, g, r) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]]
 
@@ -46,10 +54,7 @@ def standing(server: Tools) -> Iterator[Tools]:
     server.helm("install", "rljob", str(CHART), "--namespace", SYSTEM, "--create-namespace", "--set=replicas=0")
     for person, role in people.items():
         server.kubectl("create", "rolebinding", person, f"--clusterrole={role}", f"--user={person}", "-n", "default")
-    deadline = time.monotonic() + 60
-    while not allowed(server, "developer", [("create", "rljob.dev", "rljobs")]):
-        assert time.monotonic() < deadline, "the role `edit` does not take up the chart's editor role"
-        time.sleep(0.3)
+    until_allowed(server, "developer", ("create", "rljob.dev", "rljobs"))  # `edit` takes up the chart's editor role
     yield server
     server.kubectl("delete", "rolebinding", *people, "-n", "default")
     server.helm("uninstall", "rljob", "--namespace", SYSTEM)
@@ -115,6 +120,8 @@ def test_chart_namespaced_operator_stays_in_its_namespaces(server: Tools) -> Non
     operator, needed = "system:serviceaccount:ops:fenced-rljob", questions_of(rbac.JOB_RULES)
     election = questions_of(rbac.LEADER_RULES)
     try:
+        until_allowed(server, operator, needed[0], "team-a")
+        until_allowed(server, operator, election[0], "ops")
         assert allowed(server, operator, needed, "team-a") == needed
         assert allowed(server, operator, needed, "default") == []
         assert [q for q in allowed(server, operator, needed, "ops") if q not in election] == []

@@ -19,6 +19,8 @@ sys.path.append(str(Path(__file__).parent))
 from operator_kit import Server, admin, make_namespace, options, running, until
 
 from rljob_api.crd import strip_cel
+from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.resources import RLJOB
 
 APPLY = "application/apply-patch+yaml"
 CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
@@ -50,7 +52,16 @@ async def _install(connection: kopf.ConnectionInfo) -> None:
         async def served() -> bool:
             found = await kube._send("GET", path, None, {}, {})
             conditions = found.get("status", {}).get("conditions") or []
-            return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+            if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+                return False
+            # The part of the server that answers for RLJobs learns of the condition as others do: a moment later.
+            try:
+                await kube.list(RLJOB, "default")
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return False
+            return True
 
         await until(served)
 

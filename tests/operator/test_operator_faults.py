@@ -352,7 +352,7 @@ async def test_a_leader_that_cannot_renew_ends(connection: kopf.ConnectionInfo, 
 
     async def live_until_cut_off() -> None:
         nonlocal cut
-        found = options(server.namespace, leader_elect=True, identity="one", lease_seconds=1.5)
+        found = options(server.namespace, leader_elect=True, identity="one", lease_seconds=9.0)
         async with running(connection, found, _faulty(unplugged)) as operator:
             await asyncio.wait_for(operator.ready.wait(), 30)
             cut = True

@@ -12,6 +12,7 @@ from operator_kit import FaultyKube, Server, condition, gone, make_namespace, me
 
 from rljob_operator.kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
 from rljob_operator.policies.config import Config
+from rljob_operator.relevance import job_signature, pod_signature
 
 pytestmark = pytest.mark.cluster
 
@@ -329,6 +330,13 @@ async def _delete_rest(server: Server) -> None:
         await server.kube.delete(resource, server.namespace, name)
 
 
+@pytest.fixture
+def without_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new operator looks at every job once more after ten seconds, whatever a test has got to by then."""
+    monkeypatch.setattr("rljob_operator.operator._SECOND_LOOK_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("without_second_look")
 async def test_git_applies_the_same_again_and_nothing_happens(connection: kopf.ConnectionInfo, server: Server) -> None:
     found: list[FaultyKube] = []
 
@@ -338,18 +346,19 @@ async def test_git_applies_the_same_again_and_nothing_happens(connection: kopf.C
 
     async with running(connection, options(server.namespace), spy) as operator:
         await started(server)
-        await _quiet(operator)
+        await _quiet(operator, server)
         pods = {name: pod["metadata"]["uid"] for name, pod in (await server.pods()).items()}
         before = len(found[0].sent)
         for _ in range(3):
             await server.apply_job()
         await _scale(server, 2)  # the number it has
         await asyncio.sleep(0.5)
-        await _quiet(operator)
+        await _quiet(operator, server)
         assert _requests(found[0], before) == []
         assert {name: pod["metadata"]["uid"] for name, pod in (await server.pods()).items()} == pods
 
 
+@pytest.mark.usefixtures("without_second_look")
 async def test_idle_reports_wake_nobody(connection: kopf.ConnectionInfo, server: Server) -> None:
     found: list[FaultyKube] = []
 
@@ -360,7 +369,7 @@ async def test_idle_reports_wake_nobody(connection: kopf.ConnectionInfo, server:
     async with running(connection, options(server.namespace), spy) as operator:
         await started(server)
         await server.report(event=1, applied=1, progress=0.0)
-        await _quiet(operator)
+        await _quiet(operator, server)
         before = len(found[0].sent)
         for number in range(100):
             await server.report(event=1, applied=1, progress=number / 100, tokensPerSecond=float(number))
@@ -379,11 +388,15 @@ def _requests(kube: FaultyKube, before: int) -> list[tuple[str, str]]:
     return [(method, path) for method, path in kube.sent[before:] if not path.endswith("/leases")]
 
 
-async def _quiet(operator: Any) -> None:
-    """Until nothing is due any more, twice in a row."""
+async def _quiet(operator: Any, server: Server) -> None:
+    """Until the watch has shown everything as it is by now, and nothing is due any more, twice in a row."""
 
     async def idle() -> bool:
-        if not operator.queue.idle():
+        job, pods = await server.job(), await server.pods()
+        wanted = {("job", (server.namespace, "demo")): job_signature(job)}
+        wanted |= {("pod", pod["metadata"]["uid"]): pod_signature(pod) for pod in pods.values()}
+        shown = operator._watch._relevance._last
+        if any(shown.get(what) != signature for what, signature in wanted.items()) or not operator.queue.idle():
             return False
         await asyncio.sleep(0.2)
         return bool(operator.queue.idle())

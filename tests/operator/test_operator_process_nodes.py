@@ -110,8 +110,12 @@ class Life:
     def until_ready(self, machines: int) -> None:
         def ready() -> bool:
             job = self.job()
-            rollout = (job.get("status") or {}).get("rollout") or {}
-            return condition(job, "Ready") == RUNNING and rollout.get("ready") == machines == rollout["desired"]
+            status = job.get("status") or {}
+            rollout = status.get("rollout") or {}
+            if condition(job, "Ready") != RUNNING or not rollout.get("ready") == machines == rollout["desired"]:
+                return False
+            # Pods are made before the status that counts them: until then it tells of the ones before.
+            return {f"{JOB}-{m['machine']}-{m['incarnation']}" for m in status["members"]} == set(self.pods())
 
         self.until(f"ready with {machines} rollout machines", ready)
 
@@ -159,6 +163,7 @@ def life(with_crd: Any, tmp_path: Path) -> Iterator[Life]:
 def test_apply_describe_scale_and_delete(life: Life) -> None:
     life.apply()
     life.until_ready(2)
+    life.until_events("Running")
     told = life.kubectl("describe", "rljob", JOB)
     for words in ("RoundsProgressing", "ChainFormed", "all pods are ready", "rollout-1"):
         assert words in told
@@ -185,6 +190,7 @@ def test_pods_die_with_and_without_an_operator(life: Life) -> None:
     life.operator.kill()
     life.kill_process_of(f"{JOB}-trainer-0-1")
     life.kubectl("delete", "pod", f"{JOB}-rollout-0-1", "--now", "--wait=true")
+    life.until_machines("coordinator-0-2", "rollout-1-2")
     before, reached = life.pods(), life.job()["status"]["runtime"]["round"]
     life.until("the coordinator goes on alone", lambda: life.job()["status"]["runtime"]["round"] > reached)
     life.operator.start()
@@ -206,6 +212,7 @@ def test_suspend_resume_and_edits(life: Life) -> None:
 
     life.apply(data={"seed": 7})
     life.until("the edit is refused", lambda: condition(life.job(), "Stalled") == "True/InvalidSpec")
+    life.until_events("InvalidSpec")  # no other operator tells of what is in the status already
     told = life.kubectl("describe", "rljob", JOB)
     assert "spec.data.seed: 7 is immutable, it was 0; set it back, or make a new RLJob" in told
     life.operator.kill()

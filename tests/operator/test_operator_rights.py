@@ -38,7 +38,10 @@ async def _restricted(server: Server, connection: kopf.ConnectionInfo) -> kopf.C
     await _post(server, f"/apis/{group}/v1/namespaces/{space}/rolebindings", binding)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     token = (await _post(server, f"{accounts}/{name}/token", request))["status"]["token"]
-    return replace(connection, token=token)
+    restricted = replace(connection, token=token)
+    # The authorizer learns of a Role and its binding a moment after they are written.
+    await until(lambda: _may(restricted, server, "", "pods", "create"))
+    return restricted
 
 
 async def test_a_whole_life_with_the_least_rights(connection: kopf.ConnectionInfo, server: Server) -> None:
