@@ -90,7 +90,9 @@ def test_services_and_names_from_the_same_and_another_node(web, node, name):
     web.apply(pod(client, "sleep", "600", nodeName=node, **mounts(**TMP)))
     wait_for("start", lambda: web.phase(client) == "Running")
     url = name.format(namespace=web.namespace)
-    assert web("exec", client, "--", "python", "-c", FETCH.format(url)) == "200\n"
+    # A ready pod becomes the Service's on every node a moment later.
+    ask = ("exec", client, "--", "python", "-c", FETCH.format(url))
+    wait_for("an answer", lambda: web(*ask, check=False).startswith("200\n"))
 
 
 def test_a_claim_binds_and_is_shared_across_nodes(kubectl):

@@ -20,7 +20,12 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 ENGINES = """
 import json, pathlib
-print(json.dumps([p.parent.name for p in pathlib.Path("/proc").glob("[0-9]*/maps") if "/vllm/" in p.read_text()]))
+def maps(process):
+    try:
+        return (process / "maps").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
+print(json.dumps([p.name for p in pathlib.Path("/proc").glob("[0-9]*") if "/vllm/" in maps(p)]))
 """
 """Processes that have vLLM's compiled kernels mapped."""
 

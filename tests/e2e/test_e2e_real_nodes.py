@@ -26,7 +26,7 @@ def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal:
     manifest["spec"]["rollout"] |= {"machines": 1, "minMachines": 1, "maxMachines": 2}
     kubectl.apply(claim(JOB), manifest)
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)
-    assert is_true(kubectl.job(JOB), "Ready")
+    kubectl.wait("Ready", lambda: is_true(kubectl.job(JOB), "Ready"))  # the kubelet's word, not the coordinator's
     assert kubectl.job(JOB)["status"]["relay"]["chain"] == ["rollout-0"]
 
     _scales_up_by_the_scale_subresource(kubectl)
