@@ -19,11 +19,12 @@ from . import kube, podspec, probes
 from .kube import Api, ApiError
 from .pki import write_private
 from .podspec import ContainerState, Object, PodError, Tally, timestamp
-from .process import carrying
+from .process import carrying, wait_gone
 
 POD_VARIABLE = "RLJOB_CLUSTER_POD"
 _RETRY = 2.0
 _TOKEN_ATTEMPTS = 8
+_ORPHAN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -293,8 +294,10 @@ class PodRunner:
             container.kill()
         await asyncio.gather(*(c.process.wait() for c in live if c.process))
         if _orphans():
-            for process in await asyncio.to_thread(carrying, POD_VARIABLE, self.uid):
+            orphans = await asyncio.to_thread(carrying, POD_VARIABLE, self.uid)
+            for process in orphans:
                 process.signal(signal.SIGKILL)
+            await asyncio.to_thread(wait_gone, orphans, _ORPHAN_SECONDS)
 
     async def _report_changes(self) -> None:
         await self._retry(self._report)

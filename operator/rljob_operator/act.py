@@ -47,15 +47,18 @@ class Actor:
         recorder: Recorder,
         metrics: Metrics,
         confirm_leader: Callable[[], Awaitable[None]],
+        saw: Callable[[Iterable[Json]], None],
         *,
         parallel: int = 8,
     ) -> None:
         """`confirm_leader` raises when another replica may lead; it is asked before everything that cannot be taken
-        back. `parallel` bounds the requests that one job has under way."""
+        back. `saw` is told of pods as the server made them, so that no later look is older: a member that a look does
+        not show is lost. `parallel` bounds the requests that one job has under way."""
         self._kube = kube
         self._recorder = recorder
         self._metrics = metrics
         self._confirm_leader = confirm_leader
+        self._saw = saw
         self._parallel = parallel
 
     async def carry_out(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
@@ -141,11 +144,13 @@ class Actor:
 
     async def _create_pod(self, job: RLJob, creation: Creation) -> Trouble | None:
         try:
-            await self._kube.create(POD, creation.manifest)
+            self._saw([await self._kube.create(POD, creation.manifest)])
         except ApiError as error:
             if error.already_exists:
                 name = pod_name(job.name, creation.new.machine, creation.new.incarnation)
-                return _taken(job, await self._kube.get(POD, job.namespace, name))
+                live = await self._kube.get(POD, job.namespace, name)
+                self._saw([live])
+                return _taken(job, live)
             if error.status == 403:
                 quota = "exceeded quota" in error.message
                 return Trouble("QuotaExceeded" if quota else "PodForbidden", error.message)

@@ -93,7 +93,7 @@ class Operator:
         )
         self._observer = Observer(self._pods, self._leases)
         recorder = Recorder(self._kube)
-        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader)
+        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
         reconciler = Reconciler(
             self._kube,
             self._observer,

@@ -53,7 +53,7 @@ async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncItera
         async def leading() -> None:
             return
 
-        actor = Actor(kube, recorder, metrics, leading, parallel=1)
+        actor = Actor(kube, recorder, metrics, leading, pods.saw, parallel=1)
         kube.sent.clear()
         yield kube, Reconciler(kube, observer, actor, recorder, metrics, CONFIG)
 

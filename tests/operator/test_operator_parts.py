@@ -235,7 +235,7 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
         asked.append(len(client.sent))
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader)
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None)
     await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
