@@ -21,12 +21,12 @@ from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder, event_name
 from rljob_operator.metrics import Metrics
-from rljob_operator.observe import LeaseMonitor
+from rljob_operator.observe import LeaseMonitor, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.objects import children
 from rljob_operator.policies.observed import Pod
 from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.plan import Creation, Plan
 from rljob_operator.policies.pods import render_pod, shape
 from rljob_operator.queue import Backoff, WorkQueue
 from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_signature
@@ -241,6 +241,38 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
     assert body["preconditions"] == {"uid": "uid-7"}
     assert asked == [0]
+
+
+class Clerk(Requests):
+    """Gives what is created a resource version, and notes how old a list may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.floors: list[str] = []
+
+    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:
+        await super()._send(method, path, data, params, headers)
+        if method == "GET":
+            self.floors.append(params["resourceVersion"])
+            return {"items": [], "metadata": {}}
+        return {"metadata": {"resourceVersion": str(40 + len(self.sent))}}
+
+
+async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
+    client = Clerk()
+    pods = PodLister(client)
+
+    async def confirm_leader() -> None:
+        return
+
+    job = make_job()
+    new = NewPod("rollout-0", Role.ROLLOUT, 1)
+    manifest = render_pod(job, new, 1, Config())
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, pods.saw)
+    await pods.pods("default", "demo")
+    await actor.carry_out(job, Plan(creations=(Creation(new, manifest),)), NOW)
+    await pods.pods("default", "demo")
+    assert client.floors == ["0", "42"]
 
 
 # --- relevance --------------------------------------------------------------------------------------------------------

@@ -205,6 +205,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{TAIL}::test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it",),
     ),
     Mutant(
+        "a look at pods may be older than those just made",
+        f"{OPERATOR}/act.py",
+        "self._saw([await self._kube.create(POD, creation.manifest)])",
+        "await self._kube.create(POD, creation.manifest)",
+        ("tests/operator/test_operator_parts.py::test_no_look_at_pods_is_older_than_those_it_made_itself",),
+    ),
+    Mutant(
         "a loan knows nothing of responses that were stopped",
         f"{RUNTIME}/scheduling/lending.py",
         "self._curve = Survival(ended, cut)",

@@ -77,6 +77,8 @@ class Link:
         self._channel: Channel | None = None
         self._closing = False
         self._succeeded = 0.0
+        self._tried: Slot | None = None
+        """What was on offer when the successor was last tried with it: what is committed after that is news."""
         self._lacking: tuple[int, int] | None = None
         self._sent: tuple[int, set[int]] = (-1, set())
         self._thread = threading.Thread(target=self._run, name=f"relay-link-{identity.machine}", daemon=True)
@@ -144,7 +146,7 @@ class Link:
             self._shelf.wait(lambda: self._stopped(order), backoff)
 
     def _connect_and_feed(self, order: Order) -> None:
-        self.phase = LinkPhase.CONNECTING
+        self.phase, self._tried = LinkPhase.CONNECTING, self._shelf.on_offer()
         channel = self._connect(self._order)
         try:
             self.phase, self.detail = LinkPhase.CONNECTED, ""
@@ -179,10 +181,9 @@ class Link:
         if detail:
             log.warning("%s: successor %s: %s", self._identity.machine, phase, detail)
             self._shelf.wake()
-        offered = self._shelf.on_offer()
 
         def stirred() -> bool:
-            news = order.successor is not None and self._shelf.on_offer() is not offered
+            news = order.successor is not None and self._shelf.on_offer() is not self._tried
             return self._closing or self._order is not order or news
 
         while not self._shelf.wait(stirred, IDLE_SECONDS):
@@ -195,7 +196,7 @@ class Link:
         there is another successor."""
         settled: Slot | None = None
         while True:
-            slot = self._shelf.on_offer()
+            slot = self._tried = self._shelf.on_offer()
             if slot is None or slot is settled:
                 self._idle(channel, order, settled)
                 continue

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 LINE_BYTES = 1 << 20
 """Longest line that is read from a process."""
-LETTING_GO_SECONDS = 1.0
+LETTING_GO_SECONDS = 5.0
 """For a process to end by itself when its input is closed."""
 
 
