@@ -194,7 +194,11 @@ async def _delete_all(kube: Kube, namespaces: Sequence[str]) -> None:
             await kube.delete(kind, namespace, name)
 
     for kind in (RLJOB, POD):
-        found = [(namespace, item) for namespace in namespaces for item in await kube.list(kind, namespace)]
+        found = [
+            (namespace, item)
+            for namespace in namespaces
+            for item in await kube.list(kind, namespace, metadata_only=True)
+        ]
         await asyncio.gather(*(one(kind, namespace, item["metadata"]["name"]) for namespace, item in found))
 
 
@@ -221,9 +225,9 @@ async def _floor(kube: Kube, watch: _PodWatch, namespaces: Sequence[str], jobs: 
         namespace, name = namespaces[number % len(namespaces)], f"floor-{number}"
         document = _job(namespace, name)
         document["spec"]["managedBy"] = "rljob.dev/bench"
-        _, *others = _objects_of(document)
         created = await kube.create(RLJOB, document)
         async with gate:
+            _, *others = _objects_of(document)  # not before: those of all jobs at a time are most of the memory
             for manifest in others:
                 manifest["metadata"]["ownerReferences"][0]["uid"] = created["metadata"]["uid"]
             children = [m for m in others if m["kind"] != "Pod"]

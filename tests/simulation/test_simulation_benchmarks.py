@@ -13,7 +13,7 @@ from rljob_api.status import RoundKind
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulation.assumptions import SETTINGS, STANDARD
 from rljob_runtime.simulation.benchmarks.rollpacker import STREAM, WHOLE, rollpacker
-from rljob_runtime.simulation.benchmarks.stream import Compared, overlapped, stream
+from rljob_runtime.simulation.benchmarks.stream import Compared, overlapped, scarce, stream
 from rljob_runtime.simulation.benchmarks.traces import trace_settings
 from rljob_runtime.simulation.benchmarks.trial import (
     AUTO,
@@ -21,6 +21,7 @@ from rljob_runtime.simulation.benchmarks.trial import (
     TAIL,
     Technique,
     Trial,
+    cluster_of,
     ideal_seconds,
     run,
     scenario_of,
@@ -182,12 +183,21 @@ def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> 
     assert overlapped(SMALL, after, lent=True) <= overlapped(SMALL, after, lent=False) < after.seconds()
 
 
+def test_with_few_trainers_the_other_machines_generate() -> None:
+    few = scarce(SMALL)
+    assert (few.trainer_accelerators, few.accelerators) == (SMALL.trainer_accelerators // 2, SMALL.accelerators)
+    assert cluster_of(few, colocated=False).machines == cluster_of(SMALL, colocated=False).machines + 1
+    assert scarce(few).trainer_accelerators == few.trainer_accelerators == few.accelerators_per_machine
+
+
 def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
-    assert names == [f"7b-8k.{rounds}{lent}" for rounds in ("plain", "tail_batching") for lent in ("", ".lent")]
+    settings = ("7b-8k", "7b-8k-few-trainers")
+    variants = [f"{rounds}{lent}" for rounds in ("plain", "tail_batching") for lent in ("", ".lent")]
+    assert names == [f"{setting}.{variant}" for setting in settings for variant in variants]
     assert all(1 < figure["value"] < figure["limit"] for figure in result["figures"])
-    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [False, True, True] * 2
+    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [False, True, True] * 4
 
 
 # --- rewards that run programs ---

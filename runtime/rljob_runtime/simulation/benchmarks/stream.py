@@ -4,7 +4,8 @@ of every response.
 
 The limits are perfect overlap. With the trainer alone an update adds to its round only its fixed seconds, or what its
 tokens take longer than all of the generation; with machines on loan, which make the trainer quicker, only its fixed
-seconds.
+seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
+gain.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
         plan = replace(plan, settings=tuple(map(small, recorded)) if quick else recorded)
     figures: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    for setting in plan.settings:
+    for setting in (each for asked in plan.settings for each in (asked, scarce(asked))):
         for technique, rounds in ((PLAIN, plan.plain_rounds), (TAIL, plan.tail_rounds)):
             compared = Compared.of(setting, technique, rounds, seed)
             figures += compared.figures(setting)
@@ -57,6 +58,13 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
         "figures": figures,
         "rows": rows,
     }
+
+
+def scarce(setting: Setting) -> Setting:
+    """With half of the trainer machines, but one at least."""
+    machine = setting.accelerators_per_machine
+    trainers = max(1, setting.trainer_accelerators // machine // 2) * machine
+    return replace(setting, name=f"{setting.name}-few-trainers", trainer_accelerators=trainers)
 
 
 @dataclass(frozen=True)
