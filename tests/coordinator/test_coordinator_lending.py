@@ -128,12 +128,13 @@ def test_expected_lengths_are_those_of_the_plain_formula(lengths, generated, mos
 
 
 def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
-    """Of 16 that came to 10 tokens two ended at 20, and 14 were stopped at 15: those may be of any length."""
+    """Of 16 that came to 10 tokens two ended at 20, and 14 were stopped just before: those may be of any length."""
     ended = [1, 2, 3, 4, 20, 20]
     assert ExpectedLengths(ended, 100).of(10) == ExpectedLengths(ended, 100).at(10, 0.9) == 20
-    expected = ExpectedLengths(ended, 100, cut=[15] * 14)
-    assert expected.of(10) == pytest.approx(expected.at(10, 0.9)) == pytest.approx(100)
-    # Of those beyond 15 tokens enough came to their end elsewhere.
+    expected = ExpectedLengths(ended, 100, cut=[19] * 14)
+    assert expected.of(10) == pytest.approx((2 * 20 + 14 * 100) / 16)
+    assert [expected.at(10, share) for share in (0.1, 0.2)] == [20, 100]
+    # How long those are that were stopped at 15 tokens, others tell.
     expected = ExpectedLengths([*ended, 20, 20, 20, 60], 100, cut=[15] * 14)
     assert expected.of(10) == pytest.approx((5 * 20 + 60) / 6)
     assert expected.at(10, 0.9) == 60

@@ -12,6 +12,7 @@ from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.protocols import EngineStats, ReplicaReport
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.lengths import Seen
 from rljob_runtime.scheduling.loan_gain import (
     Engine,
     EngineSpeed,
@@ -38,6 +39,7 @@ def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 
     if lent is not None:
         made.lent.note(1, lent)
     made.handover.note(1, handover)
+    made.lengths.append(Seen(50))
     return made
 
 
@@ -272,11 +274,14 @@ def test_without_measurements_nothing_is_predicted():
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
     nothing.training.note(10, 1.0)
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
+    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "in a first round only short ones have ended"
+    nothing.lengths.append(Seen(50))
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     run = Measured()
+    run.lengths.append(Seen(50))
     run.training.note(100, 10.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)
     run.broadcast.note(1, 7.0)

@@ -123,9 +123,9 @@ def test_the_survival_estimate_of_a_textbook():
 def test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it():
     """Of eleven, five ended, the last of them when the six others had a token less."""
     curve = Survival([2, 3, 4, 5, 10], [9] * 6)
-    assert curve.longer_than(9) == curve.longer_than(10) == pytest.approx(7 / 11)
-    assert curve.seen_beyond(9, 0.0) is None
-    assert curve.beyond(9, 0.0) == 10
+    assert [curve.longer_than(length) for length in (9, 10, 99)] == pytest.approx([7 / 11, 6 / 11, 6 / 11])
+    assert [curve.seen_beyond(9, share) for share in (0.1, 0.2)] == [10, None]
+    assert curve.beyond(9, 0.2) == 10
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 50), max_size=30), st.integers(0, 60))

@@ -200,8 +200,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the last winner of a race stands for all that were stopped with it",
         f"{RUNTIME}/scheduling/survival.py",
-        "if left >= SEEN * share * started:",
-        "if left:",
+        "cuts[length + length // HEAD_START] += count",
+        "cuts[length] += count",
         (f"{TAIL}::test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it",),
     ),
     Mutant(
@@ -210,6 +210,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._saw([await self._kube.create(POD, creation.manifest)])",
         "await self._kube.create(POD, creation.manifest)",
         ("tests/operator/test_operator_parts.py::test_no_look_at_pods_is_older_than_those_it_made_itself",),
+    ),
+    Mutant(
+        "a first round believes that its short responses are all there is",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "if trainer is None or lent is None or speed is None or not measured.lengths:",
+        "if trainer is None or lent is None or speed is None:",
+        (f"{LOAN_GAIN}::test_without_measurements_nothing_is_predicted",),
     ),
     Mutant(
         "a loan knows nothing of responses that were stopped",

@@ -132,7 +132,7 @@ CRAMPED = replace(
     SMALL,
     prompts=16,
     responses=8,
-    accelerator=replace(SMALL.accelerator, memory_bytes=20.1e9, flops=SMALL.accelerator.flops / 8),
+    accelerator=replace(SMALL.accelerator, memory_bytes=20.1e9, flops=SMALL.accelerator.flops / 32),
 )
 """Engines so small that they preempt, a trainer so slow that help pays."""
 

@@ -140,8 +140,8 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
     """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
     is not clear which, and NaN where too little was measured to say."""
     trainer, lent, speed = measured.training.seconds, measured.lent_token, outlook.speed
-    if trainer is None or lent is None or speed is None:
-        return float("nan")
+    if trainer is None or lent is None or speed is None or not measured.lengths:
+        return float("nan")  # without a round before, nobody knows how long the responses that still run will be
 
     def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
         made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 
-SEEN = 0.2
-"""Share of the responses that should be left by the estimate. Where fewer were seen, nothing is learned of how many end
-there: a race is over with the last response that counts, and all others that ran were stopped a token or two before."""
+HEAD_START = 8
+"""What was stopped at n tokens is taken to be longer than n + n / 8. A race is over with the last response that counts,
+and everybody else who ran was stopped a few tokens before: without it, that one would stand for all of them."""
 
 
 class Survival:
@@ -25,9 +25,13 @@ class Survival:
     """
 
     def __init__(self, ended: Iterable[int], cut: Iterable[int]) -> None:
-        ends, cuts = Counter(ended), Counter(length for length in cut if length > 0)
-        left = started = ends.total() + cuts.total()
-        share = 1.0
+        ends, stopped = Counter(ended), Counter(cut)
+        cuts: Counter[int] = Counter()
+        for length, count in stopped.items():
+            cuts[length + length // HEAD_START] += count
+        left, share = ends.total() + cuts.total(), 1.0
+        self.longest = max((*ends, *stopped), default=0)
+        """Of all that were seen, as far as they came."""
         self.lengths: list[int] = []
         """At which responses ended, or were stopped; rising."""
         self._ended: list[float] = []
@@ -38,8 +42,7 @@ class Survival:
         for length in sorted(ends.keys() | cuts.keys()):
             area += share * (length - reached)
             reached = length
-            if left >= SEEN * share * started:
-                share *= 1 - ends[length] / left
+            share *= 1 - ends[length] / left
             left -= ends[length] + cuts[length]
             self.lengths.append(length)
             self._ended.append(1 - share)
@@ -73,8 +76,7 @@ class Survival:
         >>> [Survival([2, 4, 8], [2]).beyond(2, share) for share in (0.4, 0.6)]
         [4, 8]
         """
-        longest = self.lengths[-1] if self.lengths else 0
-        return max(reached + 1, self.seen_beyond(reached, share) or longest)
+        return max(reached + 1, self.seen_beyond(reached, share) or self.longest)
 
 
 def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:
@@ -85,4 +87,4 @@ def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:
     (3.0, 3.0, 3.333)
     """
     curve = Survival(ended, cut)
-    return round(curve.mean_up_to(curve.lengths[-1] if curve.lengths else 0), 3)
+    return round(curve.mean_up_to(curve.longest), 3)
