@@ -29,11 +29,9 @@ from rljob_runtime.coordinator.protocols import (
     ControlPlane,
     PromptsNotUsable,
     PromptSource,
-    Refused,
     Rewards,
     RewardsNotUsable,
     RewardsUnavailable,
-    StaleTerm,
     TrainReport,
 )
 from rljob_runtime.coordinator.publication import Publication
@@ -354,14 +352,8 @@ class Coordinator:
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]
             await self._store.do(lambda store: store.assign(step, keys))
-        try:
-            return await self._trainer.call(lambda trainer: trainer.train(self._term, step, groups))
-        except StaleTerm:
-            raise
-        except Refused as error:
-            # Asked again, it would refuse again: another one begins at the checkpoint.
-            await self._trainer.lose(error)
-            raise TrainerLost(f"step {step} was refused: {error}") from error
+        update = self._trainer.call(lambda trainer: trainer.train(self._term, step, groups))
+        return await self._trainer.unless_refused(update, f"step {step} was refused")
 
     async def _close(
         self,

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.generation import Interrupted
-from rljob_runtime.coordinator.protocols import Refused, StaleTerm
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
+from rljob_runtime.coordinator.trainer_seat import TrainerSeat
 
 LOOK_SECONDS = 0.1
 
@@ -44,15 +43,10 @@ class Publication:
         return version
 
     async def _bring(self, version: int, step: int) -> None:
-        try:
-            # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
-            anew = self._trainer.published != version
-            await self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
-        except StaleTerm:
-            raise
-        except Refused as error:
-            await self._trainer.lose(error)
-            raise TrainerLost(f"version {version} was not published: {error}") from error
+        # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
+        anew = self._trainer.published != version
+        bringing = self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
+        await self._trainer.unless_refused(bringing, f"version {version} was not published")
         self._reporter.update(weight_version=version)
 
     def be_patient(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from rljob_api.status import Member
@@ -104,6 +104,17 @@ class TrainerSeat:
             for task in (call, watch):
                 task.cancel()
             await asyncio.gather(call, watch, return_exceptions=True)
+
+    async def unless_refused(self, work: Awaitable[T], what: str) -> T:
+        """The result of `work`, which is a call or has one in it. A refusal loses the trainer: asked again, it would
+        refuse again, and another one begins at the checkpoint. Raises `TrainerLost`, which says `what`."""
+        try:
+            return await work
+        except StaleTerm:
+            raise
+        except Refused as error:
+            await self.lose(error)
+            raise TrainerLost(f"{what}: {error}") from error
 
     async def ship(self, version: int, step: int, chain: Chain) -> None:
         """Have the trainer publish the weights after `step` to this chain (`Fleet.bring` asks for it)."""
