@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -142,12 +142,14 @@ def state_dir(name: str) -> Path:
 
 
 def load(name: str) -> Cluster | None:
-    """The cluster of that name, or None when there is none."""
+    """The cluster of that name, or None when there is none. What another version of this tool noted besides is left
+    out: any of them takes a cluster down by what all of them note."""
     try:
         raw = json.loads((state_dir(name) / "cluster.json").read_text())
     except FileNotFoundError:
         return None
-    return Cluster(**{**raw, "network": Network(**raw["network"])})
+    known = {field.name: raw[field.name] for field in fields(Cluster) if field.name in raw}
+    return Cluster(**{**known, "network": Network(**raw["network"])})
 
 
 def existing() -> list[Cluster]:
