@@ -47,6 +47,9 @@ REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
 EXPORT_FAILED: Final = "ExportFailed"
 HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED)
 
+# A suspect of this reason needs no second witness: the coordinator judges the machine's work and not its life.
+KEEPS_FAILING: Final = "KeepsFailing"
+
 ENV_PREFIX: Final = "RLJOB_"
 ENV_NAME: Final = "RLJOB_NAME"
 ENV_NAMESPACE: Final = "RLJOB_NAMESPACE"

@@ -48,7 +48,8 @@ class Suspect(StatusModel):
     incarnation: Count
     """Its incarnation: an older report says nothing about a newer pod."""
     reason: Annotated[str, Field(max_length=128)] = ""
-    """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, …"""
+    """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, KeepsFailing (restarted in place, and failed again within
+    againWithinSeconds), …"""
     witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
     """Who saw it: machines, or `coordinator`."""
     since: Timestamp | None = None
@@ -174,6 +175,11 @@ class RoundReport(StatusModel):
     """Rollout machines lent to training in this round."""
     worker_groups: Count | None = None
     """Groups whose gradients lent machines computed."""
+    trainer_wait_seconds: Annotated[float | None, Field(ge=0)] = None
+    """How long the trainer waited for the batch of this update (Asynchronous)."""
+    buffer_full_seconds: Annotated[float | None, Field(ge=0)] = None
+    """How long replicas stood still during this update because the buffer was full, on average over them
+    (Asynchronous)."""
     predicted_gain_seconds: float | None = None
     """Seconds by which the loan (or one that was not made, when negative) was predicted to end the round earlier."""
 

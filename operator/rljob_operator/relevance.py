@@ -24,7 +24,9 @@ def job_signature(body: Body) -> Hashable:
         runtime.get("event"),
         runtime.get("applied"),
         tuple(runtime.get("drained") or ()),
-        tuple((s.get("machine"), s.get("incarnation"), len(s.get("witnesses") or ())) for s in suspects),
+        tuple(
+            (s.get("machine"), s.get("incarnation"), s.get("reason"), len(s.get("witnesses") or ())) for s in suspects
+        ),
         tuple(problem.get("reason") for problem in runtime.get("problems") or ()),
         bool(runtime.get("finished")),
     )

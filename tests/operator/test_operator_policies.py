@@ -184,6 +184,15 @@ def test_a_suspect_needs_two_witnesses(witnesses: list[str], lost: int) -> None:
     assert failure.find_losses(PLACED, Observed((_pod(),)), newer) == []
 
 
+def test_a_machine_that_keeps_failing_needs_no_second_witness() -> None:
+    suspect = {"machine": "rollout-0", "incarnation": 1, "reason": "KeepsFailing", "witnesses": ["coordinator"]}
+    (loss,) = failure.find_losses(PLACED, Observed((_pod(),)), _status(runtime={"suspects": [suspect]}))
+    assert (loss.reason, loss.must_delete, loss.counts, loss.slows) == ("KeepsFailing", True, True, True)
+    renewed = {"runtime": {"suspects": [suspect]}, "incarnations": {"rollout-0": 2}}
+    newer = _status(members=[{"machine": "rollout-0", "incarnation": 2, "role": "Rollout"}], **renewed)
+    assert failure.find_losses(PLACED, Observed((_pod(incarnation=2),)), newer) == []
+
+
 @pytest.mark.parametrize(
     ("holder", "lost"),
     [("demo-coordinator-0-1_ab12", 1), ("demo-coordinator-0-1", 1), ("demo-coordinator-0-12", 0), ("", 0)],

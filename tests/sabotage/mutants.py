@@ -893,6 +893,13 @@ MUTANTS: tuple[Mutant, ...] = (
         POLICIES,
     ),
     Mutant(
+        "who keeps failing needs a second witness",
+        f"{OPERATOR}/policies/failure.py",
+        "named and suspect.reason == KEEPS_FAILING:",
+        "named and suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES:",
+        POLICIES,
+    ),
+    Mutant(
         "changes of a spec are not looked at",
         f"{OPERATOR}/policies/admission.py",
         "validate_update(accepted, job)",

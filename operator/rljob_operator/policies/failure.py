@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rljob_api.constants import ROLE_COORDINATOR, ROLE_TRAINER
+from rljob_api.constants import KEEPS_FAILING, ROLE_COORDINATOR, ROLE_TRAINER
 from rljob_api.spec import ReplacementBackOff, RLJobSpec
 from rljob_api.status import BackOff, Replacements, RLJobStatus, Role
 from rljob_operator.policies.clock import passed
@@ -146,6 +146,9 @@ def _wedged(pod: Pod, seen: Observed, status: RLJobStatus) -> Loss | None:
         return Loss(pod.machine, pod.role, pod.incarnation, "CoordinatorSilent", message, pod, True, True)
     for suspect in status.runtime.suspects if status.runtime is not None else ():
         named = suspect.machine == pod.machine and suspect.incarnation == pod.incarnation
+        if named and suspect.reason == KEEPS_FAILING:
+            message = "failed again after it was restarted in place"
+            return Loss(pod.machine, pod.role, pod.incarnation, suspect.reason, message, pod, True, True)
         if named and len(set(suspect.witnesses)) >= WITNESSES:
             reason = suspect.reason or "Suspect"
             message = f"believed dead by {', '.join(sorted(set(suspect.witnesses)))}"
