@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from rljob_api.status import Member, RelayTopology, Suspect
+from rljob_api.status import Member, Suspect
+from rljob_runtime.coordinator.broadcast import Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
 from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason
 from rljob_runtime.coordinator.protocols import (
     Binding,
-    Chain,
     PeerError,
     PeerTimeout,
-    RelayMember,
     Replica,
     StaleTerm,
 )
@@ -28,12 +27,8 @@ from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
 from rljob_runtime.coordinator.waiting import Aside
-from rljob_runtime.scheduling.chain import ChainOrder, revise
 
 log = logging.getLogger(__name__)
-
-Ship = Callable[[int, Chain], Awaitable[None]]
-"""Have the trainer send a version to the master of a chain."""
 
 
 class Fleet:
@@ -46,11 +41,11 @@ class Fleet:
         self._reporter = reporter
         self._machines: dict[str, Machine] = {}
         self._keepers: dict[str, tuple[Member, asyncio.Task[None]]] = {}
-        self._order: tuple[int, tuple[str, ...]] = (0, ())
-        self._chain: ChainOrder | None = None
-        self._newest_chain = (0, -1)
+        self._broadcast = Broadcast(self, term, settings, reporter)
         self._bringing = asyncio.Lock()
         self._ship: Ship | None = None
+        self._feed: Callable[[int, Ship], Awaitable[None]] = self.bring
+        """How newcomers come to the version in hand: as the others did."""
         self._arrival = asyncio.Event()
         self._suspects: dict[str, Suspect] = {}
         self._asides = Aside()
@@ -68,6 +63,11 @@ class Fleet:
     def machines(self) -> tuple[str, ...]:
         """Names of the seated machines."""
         return tuple(sorted(self._machines))
+
+    @property
+    def seated(self) -> Mapping[str, Machine]:
+        """The seated machines by name, now."""
+        return self._machines
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -91,6 +91,10 @@ class Fleet:
         """Whether no machine of the job can start an engine: see `Layouts.unable`."""
         return self.layouts.unable(self.kept)
 
+    def present(self) -> dict[str, Replica]:
+        """Replicas by name, whatever they hold."""
+        return {replica.name: replica for machine in self._machines.values() for replica in machine.replicas}
+
     def replicas(self) -> dict[str, Replica]:
         """Replicas by name that hold the fleet's version."""
         return {replica.name: replica for machine in self.loaded() for replica in machine.replicas}
@@ -112,7 +116,7 @@ class Fleet:
         """Keep exactly these machines: newcomers are made, another incarnation replaces the one before, the rest is
         let go."""
         wanted = {member.machine: member for member in members}
-        self._order = (epoch, tuple(order))
+        self._broadcast.follow(epoch, order)
         for name, (member, _) in list(self._keepers.items()):
             if name not in wanted or wanted[name].incarnation != member.incarnation:
                 self._stop_keeping(name, "Replaced" if name in wanted else "Removed")
@@ -197,7 +201,7 @@ class Fleet:
                 await self._binding.release(member)
             else:
                 failures = 0
-                self._newest_chain = max(self._newest_chain, (status.epoch, status.revision))
+                self._broadcast.seen((status.epoch, status.revision))
                 machine = Machine(found, *layout, status.host, status.port, status.whole)
                 self._machines[member.machine] = machine
                 self.aside(machine.end_loan(self._term))
@@ -216,9 +220,10 @@ class Fleet:
             for _, keeper in self._keepers.values():
                 if keeper.done():
                     keeper.result()
-            await asyncio.gather(*(self._beat(machine) for machine in list(self._machines.values())))
+            await asyncio.gather(*(self.beat(machine) for machine in list(self._machines.values())))
 
-    async def _beat(self, machine: Machine) -> None:
+    async def beat(self, machine: Machine) -> None:
+        """Ask its relay how far it is; after a few beats without an answer it is lost."""
         try:
             status = await machine.relay.status(self._term)
         except PeerTimeout as error:
@@ -235,7 +240,7 @@ class Fleet:
 
     def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
         """As `lose`, if it is this one that sits there."""
-        if self._seated(machine):
+        if self._broadcast.is_seated(machine):
             self.lose(machine.name, reason, detail)
 
     async def receive(self) -> None:
@@ -245,7 +250,7 @@ class Fleet:
             self._arrival.clear()
             if self.version is not None and self._ship is not None:
                 try:
-                    await self.bring(self.version, self._ship)
+                    await self._feed(self.version, self._ship)
                 except StaleTerm:
                     raise
                 except TrainerLost as error:
@@ -304,89 +309,33 @@ class Fleet:
         async with self._bringing:
             if self.version is not None and version < self.version:
                 return
-            self.version, self._ship = version, ship
-            chained: list[Machine] = []
-            while self._machines and self.version == version:
-                chain, chained = await self._rechain()
-                if not self._all_seated(chained):
-                    continue
-                if anew or chained[0].whole != version:
-                    await ship(version, chain)
-                    anew = False
-                if await self._all_whole(chained, version):
-                    break
+            self.version, self._ship, self._feed = version, ship, self.bring
+            chained = await self._broadcast.deliver(version, ship, anew, lambda: self.version == version)
             if self.version != version:
                 return
-            await asyncio.gather(*(self._load(machine, version) for machine in chained if self._seated(machine)))
-            self._report_chain()
+            await asyncio.gather(*(self._load(machine, version) for machine in chained))
+            self._broadcast.report(self.version)
         self.on_change()
 
-    async def _rechain(self) -> tuple[Chain, list[Machine]]:
-        """Have every seated machine's relay adopt the chain over them; these machines, the master first. Who could not
-        is lost."""
-        machines = dict(self._machines)
-        epoch, order = self._order
-        holds = {name: machine.whole for name, machine in machines.items()}
-        moved = [name for name, machine in machines.items() if machine.joined is None]
-        self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_chain)
-        chain = Chain(
-            self._chain.epoch,
-            self._chain.revision,
-            tuple(
-                RelayMember(name, machines[name].member.incarnation, machines[name].host, machines[name].port)
-                for name in self._chain.machines
-            ),
-        )
-        chained = [machines[name] for name in self._chain.machines]
-        await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
-        return chain, chained
-
-    async def _adopt(self, machine: Machine, chain: Chain) -> None:
-        number = (chain.epoch, chain.revision)
-        if machine.joined == number:
+    async def deliver(self, version: int, ship: Ship, anew: bool = False) -> None:
+        """As `bring`, but for the replicas: each takes the version when it has nothing to do (Laminar, section 3). One
+        under way that is older gives way to it."""
+        if self.version is not None and version < self.version:
             return
-        try:
-            await machine.relay.join(self._term, chain)
-        except StaleTerm:
-            raise
-        except PeerError as error:
-            self.lose_this(machine, loss_reason(error), error)
-        else:
-            machine.joined = number
-
-    async def _all_whole(self, chained: Sequence[Machine], version: int) -> bool:
-        """Wait until the relays of these machines hold `version`. False when one was lost, though it may be back by
-        now, or stands still: go around again."""
-        clock = asyncio.get_running_loop().time
-        moved = clock()
-        while self._all_seated(chained):
-            pending = [machine for machine in chained if machine.whole != version]
-            if not pending:
-                return True
-            counts = [machine.received for machine in pending]
-            await asyncio.gather(*(self._beat(machine) for machine in pending))
-            now = clock()
-            if counts != [machine.received for machine in pending] or any(m.whole == version for m in pending):
-                moved = now
-            elif now - moved > self._settings.rebuild_timeout:
-                # The first one without it is where the broadcast stands still.
-                self.lose_this(pending[0], "WeightsNotReceived", f"version {version}")
-            await asyncio.sleep(min(0.05, self._settings.heartbeat))
-        return False
-
-    def _seated(self, machine: Machine) -> bool:
-        """Whether it is this one that sits there: who was lost and came back holds nothing and is in no chain."""
-        return self._machines.get(machine.name) is machine
-
-    def _all_seated(self, machines: Sequence[Machine]) -> bool:
-        return all(self._seated(machine) for machine in machines)
+        self.version, self._ship, self._feed = version, ship, self.deliver
+        async with self._bringing:
+            await self._broadcast.deliver(version, ship, anew, lambda: self.version == version)
+            if self.version != version:
+                return
+            self._broadcast.report(self.version)
+        self.on_change()
 
     async def _load(self, machine: Machine, version: int) -> None:
         if machine.lent:
             return
         # One that sat down while the layout changed is in the former one.
         await self._settle(machine)
-        if machine.loaded == version or not self._seated(machine):
+        if machine.loaded == version or not self._broadcast.is_seated(machine):
             return
         try:
             await asyncio.gather(*(replica.load(self._term, version) for replica in machine.replicas))
@@ -397,18 +346,6 @@ class Fleet:
         else:
             machine.loaded = version
             self._absolve(machine.name)
-
-    def _report_chain(self) -> None:
-        if self._chain is not None:
-            self._reporter.update(
-                relay=RelayTopology(
-                    epoch=self._chain.epoch,
-                    revision=self._chain.revision,
-                    master=self._chain.master,
-                    chain=self._chain.machines,
-                    weight_version=self.version,
-                )
-            )
 
     def forget_weights(self) -> None:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from rljob_api.status import Member
 from rljob_runtime.coordinator.protocols import (
@@ -18,6 +20,7 @@ from rljob_runtime.coordinator.protocols import (
     RolloutMachine,
 )
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RESTING = 0
@@ -76,6 +79,17 @@ class Machine:
         """Have all seats rest, where the worker needs their accelerators. Raises what a seat raises."""
         if self.peers.shares_accelerators:
             await asyncio.gather(*(seat.make_room(term, RESTING) for seat in self.peers.seats))
+
+    async def unless_gone(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """Its answer, or None as soon as the machine left the fleet."""
+        task, gone = asyncio.ensure_future(call), asyncio.ensure_future(self.gone.wait())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for one in (task, gone):
+                one.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
 
     async def end_loan(self, term: int) -> None:
         """Have its worker forget what it was lent for, in this term or by a coordinator that is no more."""

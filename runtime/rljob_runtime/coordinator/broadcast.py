@@ -1,0 +1,151 @@
+"""The chain over the relays of the seated machines, and the way of a version down it (Laminar, section 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from rljob_api.status import RelayTopology
+from rljob_runtime.coordinator.machines import Machine, loss_reason
+from rljob_runtime.coordinator.protocols import Chain, PeerError, RelayMember, StaleTerm
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.chain import ChainOrder, revise
+
+Ship = Callable[[int, Chain], Awaitable[None]]
+"""Have the trainer send a version to the master of a chain."""
+
+LOOK_SECONDS = 0.05
+"""How often relays that still lack a version are asked, at least."""
+
+
+class Seats(Protocol):
+    """Whose machines they are: `fleet.Fleet`."""
+
+    @property
+    def seated(self) -> Mapping[str, Machine]:
+        """The machines that are here now, by name."""
+        ...
+
+    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+        """A call to it failed, or it stands still."""
+        ...
+
+    async def beat(self, machine: Machine) -> None:
+        """Ask its relay how far it is."""
+        ...
+
+
+class Broadcast:
+    """One delivery at a time."""
+
+    def __init__(self, seats: Seats, term: int, settings: Settings, reporter: Reporter) -> None:
+        self._seats = seats
+        self._term = term
+        self._settings = settings
+        self._reporter = reporter
+        self._order: tuple[int, tuple[str, ...]] = (0, ())
+        self._chain: ChainOrder | None = None
+        self._newest_seen = (0, -1)
+
+    @property
+    def chain(self) -> ChainOrder | None:
+        """As it was given last."""
+        return self._chain
+
+    def follow(self, epoch: int, order: Sequence[str]) -> None:
+        """The operator's order, from the next delivery on."""
+        self._order = (epoch, tuple(order))
+
+    def seen(self, number: tuple[int, int]) -> None:
+        """A relay has adopted the chain of this (epoch, revision), from whomever."""
+        self._newest_seen = max(self._newest_seen, number)
+
+    async def deliver(self, version: int, ship: Ship, anew: bool, wanted: Callable[[], bool]) -> list[Machine]:
+        """The machines whose relays hold `version` whole, as long as it is `wanted`: all that were seated in time. Who
+        cannot is lost on the way. `anew`: it is shipped even if the master holds it. Raises what `ship` raises."""
+        chained: list[Machine] = []
+        while self._seats.seated and wanted():
+            chain, chained = await self._rechain()
+            if not self._all_seated(chained):
+                continue
+            if anew or chained[0].whole != version:
+                await ship(version, chain)
+                anew = False
+            if await self._all_whole(chained, version, wanted):
+                break
+        return [machine for machine in chained if self.is_seated(machine)]
+
+    def report(self, version: int | None) -> None:
+        """Tell of the chain, which holds `version`."""
+        if self._chain is not None:
+            self._reporter.update(
+                relay=RelayTopology(
+                    epoch=self._chain.epoch,
+                    revision=self._chain.revision,
+                    master=self._chain.master,
+                    chain=self._chain.machines,
+                    weight_version=version,
+                )
+            )
+
+    def is_seated(self, machine: Machine) -> bool:
+        """Whether it is this one that sits there: who was lost and came back holds nothing and is in no chain."""
+        return self._seats.seated.get(machine.name) is machine
+
+    async def _rechain(self) -> tuple[Chain, list[Machine]]:
+        """Have every seated machine's relay adopt the chain over them; these machines, the master first. Who could not
+        is lost."""
+        machines = dict(self._seats.seated)
+        epoch, order = self._order
+        holds = {name: machine.whole for name, machine in machines.items()}
+        moved = [name for name, machine in machines.items() if machine.joined is None]
+        self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_seen)
+        chain = Chain(
+            self._chain.epoch,
+            self._chain.revision,
+            tuple(
+                RelayMember(name, machines[name].member.incarnation, machines[name].host, machines[name].port)
+                for name in self._chain.machines
+            ),
+        )
+        chained = [machines[name] for name in self._chain.machines]
+        await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
+        return chain, chained
+
+    async def _adopt(self, machine: Machine, chain: Chain) -> None:
+        number = (chain.epoch, chain.revision)
+        if machine.joined == number:
+            return
+        try:
+            await machine.unless_gone(machine.relay.join(self._term, chain))
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._seats.lose_this(machine, loss_reason(error), error)
+        else:
+            machine.joined = number
+
+    async def _all_whole(self, chained: Sequence[Machine], version: int, wanted: Callable[[], bool]) -> bool:
+        """Wait until the relays of these machines hold `version`. False when it is not wanted any more, or one was
+        lost, though it may be back by now, or stands still: go around again."""
+        clock = asyncio.get_running_loop().time
+        moved = clock()
+        while self._all_seated(chained) and wanted():
+            pending = [machine for machine in chained if machine.whole is None or machine.whole < version]
+            if not pending:
+                return True
+            counts = [machine.received for machine in pending]
+            await asyncio.gather(*(machine.unless_gone(self._seats.beat(machine)) for machine in pending))
+            now = clock()
+            if counts != [machine.received for machine in pending] or any(m.whole == version for m in pending):
+                moved = now
+            elif now - moved > self._settings.rebuild_timeout:
+                # The first one without it is where the broadcast stands still.
+                self._seats.lose_this(pending[0], "WeightsNotReceived", f"version {version}")
+            await asyncio.sleep(min(LOOK_SECONDS, self._settings.heartbeat))
+        return False
+
+    def _all_seated(self, machines: Sequence[Machine]) -> bool:
+        return all(self.is_seated(machine) for machine in machines)
