@@ -81,9 +81,9 @@ def test_a_version_that_is_forgotten_while_it_is_on_its_way_is_loaded_by_nobody(
     stage.world.costs.step = 30.0
 
     async def fault(stage):
-        await until(lambda: stage.coordinator is not None and stage.coordinator._generation is not None)
+        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
         newcomer.set()
-        await until(lambda: stage.coordinator._generation is None)
+        await until(lambda: stage.coordinator.course.generation is None)
         assert broadcasting(stage, 1)
         stage.world.kill("rollout-0")
 

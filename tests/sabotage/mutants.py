@@ -250,9 +250,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a round that does not stream lends machines",
-        f"{RUNTIME}/coordinator/coordinator.py",
-        "rules = self._settings.lending if streams else None",
-        "rules = self._settings.lending",
+        f"{RUNTIME}/coordinator/rounds.py",
+        "rules = self._parts.settings.lending if streams else None",
+        "rules = self._parts.settings.lending",
         (f"{LOANS}::test_where_auto_streams_it_lends_and_nowhere_else",),
     ),
     Mutant(
@@ -505,8 +505,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "responses are not assigned before they are trained on",
-        f"{RUNTIME}/coordinator/coordinator.py",
-        "await self._store.do(lambda store: store.assign(step, keys))",
+        f"{RUNTIME}/coordinator/rounds.py",
+        "await self._parts.store.do(lambda store: store.assign(step, keys))",
         "assert keys",
         ROUNDS,
     ),
@@ -1045,7 +1045,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round under way is left when fewer are asked for",
         f"{RUNTIME}/coordinator/coordinator.py",
-        " or await self._store.do(Store.round_is_open):",
+        " or await self.course.under_way():",
         ":",
         (
             "tests/coordinator/test_coordinator_rounds.py"
@@ -1225,8 +1225,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "anchors are not stored",
-        f"{RUNTIME}/coordinator/coordinator.py",
-        "risen, speed = self._rewards.take_anchors(), generation.watch.speed()",
+        f"{RUNTIME}/coordinator/rounds.py",
+        "risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()",
         "risen, speed = {}, generation.watch.speed()",
         ("tests/coordinator/test_coordinator_rewards.py::test_a_coordinator_that_comes_back_has_its_anchors",),
     ),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rljob_api import RLJob
 from rljob_api.status import Finished, RuntimeStatus
-from rljob_runtime.coordinator.coordinator import Coordinator, RoundObserver
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.course import RoundObserver
 from rljob_runtime.coordinator.environment import LazyRewards, open_prompts
 from rljob_runtime.coordinator.protocols import Binding, ControlPlane, PromptSource
 from rljob_runtime.coordinator.roundlog import RoundLog, TensorBoard

@@ -1,0 +1,79 @@
+"""What a mode of training is to the coordinator: the way from one boundary to the next, and what all ways share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rljob_api.status import Finished, RoundKind, RoundReport
+from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.following import Following
+from rljob_runtime.coordinator.protocols import PromptSource, Rewards, TrainReport
+from rljob_runtime.coordinator.publication import Publication
+from rljob_runtime.coordinator.reporter import Reporter
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store import Boundary
+from rljob_runtime.coordinator.store_thread import StoreAccess
+from rljob_runtime.coordinator.trainer_seat import TrainerSeat
+
+RoundObserver = Callable[[RoundReport, TrainReport], None]
+"""Told of every closed round or update: the log, TensorBoard, metrics."""
+
+
+class Ended(Exception):
+    """The run is over, one way or the other."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(finished.message)
+        self.finished = finished
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The rooms of one coordinator that every course goes through."""
+
+    store: StoreAccess
+    settings: Settings
+    term: int
+    reporter: Reporter
+    fleet: Fleet
+    trainer: TrainerSeat
+    publication: Publication
+    following: Following
+    rewards: Rewards
+    observers: Sequence[RoundObserver]
+
+
+class Course(Protocol):
+    """`rounds.Rounds` and `updates.Updates`."""
+
+    @property
+    def first_kind(self) -> RoundKind:
+        """Of the first round to come: engines start while it is not known yet."""
+        ...
+
+    async def run(self) -> None:
+        """What goes on beside the boundaries, until cancelled."""
+        ...
+
+    def wake(self) -> None:
+        """The fleet, the trainer's pods or the target changed."""
+        ...
+
+    async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
+        """Trainer and store stand at this boundary, after a start or a loss."""
+        ...
+
+    async def advance(self, boundary: Boundary) -> Boundary:
+        """To the next boundary. Raises `Ended` when there can be none, `TrainerLost`, and `Interrupted` when the
+        coordinator is to do something else."""
+        ...
+
+    async def under_way(self) -> bool:
+        """Whether the next boundary will come though nobody asks for it any more: its update may be done already."""
+        ...
+
+    async def hand_over(self) -> None:
+        """Nothing generates any more, and what came is in the store: before a suspension, and at the end."""
+        ...

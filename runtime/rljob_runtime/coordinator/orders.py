@@ -1,0 +1,55 @@
+"""What the coordinator is asked to do, obeyed at boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from rljob_api.status import RoundKind
+from rljob_runtime.coordinator.checkpointing import Checkpoints
+from rljob_runtime.coordinator.following import Following
+from rljob_runtime.coordinator.generation import Interrupted
+
+
+class Orders:
+    """Of the operator, and of whoever stops the process. `step`: where the trainer stands, None while that is not
+    known."""
+
+    def __init__(self, following: Following, checkpoints: Checkpoints) -> None:
+        self._following = following
+        self._checkpoints = checkpoints
+        self.step: int | None = None
+        self.stopping = False
+        self.hand_over: Callable[[], Awaitable[None]] = _nothing
+        """Called before the machines go."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether to stop before the next boundary."""
+        return self.stopping or self._following.suspended or self._following.trainer_changed
+
+    def stop(self) -> None:
+        """Stop soon (SIGTERM)."""
+        self.stopping = True
+        self._following.stop()
+
+    async def obey(self, kind: RoundKind | None) -> None:
+        """At a boundary: stop here if asked to, let go of the machines that are to leave, and have the others laid out
+        for a round of this kind (None: there is none). Raises `Interrupted`."""
+        if self.stopping:
+            raise Interrupted
+        await self.obey_suspend()
+        await self._following.apply_target(kind)
+
+    async def obey_suspend(self) -> None:
+        """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over."""
+        if not self._following.suspended:
+            return
+        await self.hand_over()
+        if self.step is not None:
+            await self._checkpoints.ensure(self.step)
+        await self._following.stay_suspended()
+        raise Interrupted
+
+
+async def _nothing() -> None:
+    pass
