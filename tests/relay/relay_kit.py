@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import Slot
+from rljob_runtime.relay.tcp import TCP
 from rljob_runtime.relay.wire import Channel, Header, Identity, introduce
 
 
@@ -105,7 +105,7 @@ class Predecessor:
         self, relay: Relay | RelayProcess, name: str = "trainer", standing: Standing = FIRST, key: bytes = KEY
     ) -> None:
         address = relay.address if isinstance(relay, Relay) else (relay.member.host, relay.member.port)
-        self.channel = Channel(socket.create_connection(address, 30), 30)
+        self.channel = Channel(TCP.connect(*address, 30))
         self.answer = introduce(self.channel, key, Identity(name, 0), standing)
 
     def offer(self, manifest: Manifest) -> Header:

@@ -324,7 +324,7 @@ BAD_FRAMES = {
     "not a manifest": lambda t, m, d: t.channel.send({"type": "offer"}, b"{}"),
     "unsealed manifest": lambda t, m, d: t.channel.send({"type": "offer"}, m.seal([]).to_json()),
     "unknown type": lambda t, m, d: t.channel.send({"type": "format-disk"}),
-    "no magic": lambda t, m, d: t.channel._socket.sendall(b"GET / HTTP/1.1\r\n\r\n"),
+    "no magic": lambda t, m, d: t.channel.connection.send(b"GET / HTTP/1.1\r\n\r\n"),
     "chunk of another version": lambda t, m, d: t.channel.send({"type": "chunk", "version": 9, "index": 0}, d[:1024]),
     "chunk outside": lambda t, m, d: t.channel.send({"type": "chunk", "version": 1, "index": 10}, d[:1024]),
     "chunk of another size": lambda t, m, d: t.channel.send({"type": "chunk", "version": 1, "index": 1}, d[:100]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rljob_runtime.relay import wire
 from rljob_runtime.relay.inlet import Admission, Inlet
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.shelf import Shelf
+from rljob_runtime.relay.tcp import TCP
 from rljob_runtime.relay.wire import Channel, Identity, RefusedByPeer, WireError, introduce
 
 TRAINER = Identity("trainer", 0)
@@ -65,7 +65,7 @@ def test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too(memory):
     with listening(memory, admit) as inlet:
         closing = threading.Thread(target=end)
         inlet._turn = Turn(closing, looked.set)
-        channel = Channel(socket.create_connection(inlet.address, 20), 20)
+        channel = Channel(TCP.connect(*inlet.address, 20))
         assert introduce(channel, KEY, TRAINER, FIRST) == Identity("rollout-0", 0)
         closing.join()
         assert inlet.predecessor is None
@@ -86,7 +86,7 @@ def test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused(mem
                 inlet.close()
                 return header
 
-        channel = Slow(socket.create_connection(inlet.address, 20), 20)
+        channel = Slow(TCP.connect(*inlet.address, 20))
         with pytest.raises(RefusedByPeer, match="ending") as refused:
             introduce(channel, KEY, TRAINER, FIRST)
         assert refused.value.code == wire.BUSY

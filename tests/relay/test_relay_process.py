@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -177,3 +179,24 @@ async def test_a_broadcast_goes_on_where_it_was_when_a_link_comes_back(memory, p
             assert_same(last, Segment.open(memory / "trainer"), 1)
             assert last.status().bytes_received_total == publisher.manifest.total_bytes
         assert dropped(line, 2) == 0
+
+
+# --- the second witness ----------------------------------------------------------------------------------------------
+
+NO_NAMESPACES = netns.unavailable()
+
+
+@pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
+def test_a_process_that_ended_or_hangs_is_no_machine_that_is_gone(processes):
+    with Line(2, rate=None) as line:
+        first, second = relays = chain_on(line, processes)
+        join_all(relays)
+        assert first.probe(second.member)
+        second.process.send_signal(signal.SIGSTOP)
+        assert first.probe(second.member)
+        second.kill()
+        assert first.probe(second.member)
+        line.unplug(1)
+        began = time.monotonic()
+        assert not first.probe(second.member)
+        assert time.monotonic() - began < RelaySettings().probe_seconds + 0.5

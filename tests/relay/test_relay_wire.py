@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -18,6 +19,7 @@ from rljob_runtime.relay import wire
 from rljob_runtime.relay.fence import PUBLISHER, Standing, predecessor
 from rljob_runtime.relay.manifest import checksum
 from rljob_runtime.relay.segment import SegmentWriter
+from rljob_runtime.relay.tcp import TCP, TcpConnection
 from rljob_runtime.relay.wire import Caller, Channel, Identity, RefusedByPeer, WireError, introduce
 
 standings = st.builds(Standing, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
@@ -67,7 +69,7 @@ def test_a_frame_arrives_as_it_was_sent(header, payload):
 def _channels() -> tuple[Channel, Channel]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         left = socket.create_connection(listener.getsockname())
-        return Channel(left, 30), Channel(listener.accept()[0], 30)
+        return Channel(TcpConnection(left, 30)), Channel(TcpConnection(listener.accept()[0], 30))
 
 
 def test_a_chunk_goes_from_memory_to_memory_with_its_checksum(memory, pair):
@@ -99,7 +101,7 @@ BAD_BYTES = {
 def test_bytes_that_are_no_frame_are_named(pair, case):
     left, right = pair
     data, message = BAD_BYTES[case]
-    left._socket.sendall(data)
+    left.connection.send(data)
     with pytest.raises(WireError, match=message):
         right.receive()
 
@@ -114,7 +116,7 @@ def test_a_payload_over_the_limit_is_not_read(pair):
 
 def test_silence_ends_in_an_error(pair):
     left, _ = pair
-    left._socket.settimeout(0.05)
+    left.connection.socket.settimeout(0.05)
     with pytest.raises(WireError, match="timed out"):
         left.receive()
 
@@ -201,3 +203,62 @@ def _hello_of_a_real_caller() -> dict:
     left.close()
     assert KEY.decode() not in json.dumps(hello)
     return hello
+
+
+# --- whether a machine is still there --------------------------------------------------------------------------------
+
+
+def _listening() -> tuple[socket.socket, tuple[str, int]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    return listener, listener.getsockname()
+
+
+def test_a_machine_where_nobody_listens_answers():
+    listener, address = _listening()
+    assert TCP.reaches(*address, 5)
+    listener.close()
+    assert TCP.reaches(*address, 5)
+
+
+ENDS = {
+    "nothing comes": (TimeoutError("timed out"), False),
+    "no way to the machine": (OSError(errno.EHOSTUNREACH, "No route to host"), False),
+    "no way to its network": (OSError(errno.ENETUNREACH, "Network is unreachable"), False),
+    "the kernel gave up": (OSError(errno.ETIMEDOUT, "Connection timed out"), False),
+    "its process ended meanwhile": (OSError(errno.ECONNRESET, "Connection reset by peer"), True),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_silence_is_no_answer_and_a_refusal_is_one(monkeypatch, case):
+    error, reached = ENDS[case]
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    assert TCP.reaches("10.0.0.9", 1, 0.01) is reached
+
+
+def test_one_lost_packet_makes_no_witness(monkeypatch):
+    listener, address = _listening()
+    connect, tried = socket.create_connection, []
+
+    def first_is_lost(*arguments):
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise TimeoutError("timed out")
+        return connect(*arguments)
+
+    monkeypatch.setattr(socket, "create_connection", first_is_lost)
+    assert TCP.reaches(*address, 5)
+    listener.close()
+
+
+def test_trouble_of_ones_own_says_nothing_about_the_other(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    with pytest.raises(OSError, match="Too many"):
+        TCP.reaches("10.0.0.9", 1, 0.01)

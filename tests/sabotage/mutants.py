@@ -61,6 +61,7 @@ NEXT_ROUND = (
     f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
 )
 INLET = "tests/relay/test_relay_inlet.py"
+WIRE = "tests/relay/test_relay_wire.py"
 FENCES = ("tests/relay/test_relay_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
 SEGMENT = (
     "tests/relay/test_relay_segment.py::test_a_draft_is_not_committed_before_every_chunk_is_verified",
@@ -630,6 +631,27 @@ MUTANTS: tuple[Mutant, ...] = (
         'caller.refuse(wire.BUSY, "this relay is ending")',
         "pass",
         (f"{INLET}::test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused",),
+    ),
+    Mutant(
+        "a machine whose process ended counts as gone",
+        f"{RUNTIME}/relay/tcp.py",
+        "if error.errno in ANSWERS:",
+        "if False:",
+        (f"{WIRE}::test_a_machine_where_nobody_listens_answers",),
+    ),
+    Mutant(
+        "trouble of its own makes a neighbour a witness",
+        f"{RUNTIME}/relay/tcp.py",
+        "if error.errno not in SILENCE:",
+        "if False:",
+        (f"{WIRE}::test_trouble_of_ones_own_says_nothing_about_the_other",),
+    ),
+    Mutant(
+        "one lost packet makes a neighbour a witness",
+        f"{RUNTIME}/relay/tcp.py",
+        "PROBES = 2",
+        "PROBES = 1",
+        (f"{WIRE}::test_one_lost_packet_makes_no_witness",),
     ),
     Mutant(
         "readers are given a version before it is whole",

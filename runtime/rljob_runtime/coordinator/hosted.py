@@ -124,6 +124,10 @@ class HostedRelay:
     async def join(self, term: int, chain: Chain) -> None:
         await self._wire.call(self._bounds.command, "join", term, chain)
 
+    async def probe(self, term: int, member: RelayMember) -> bool:
+        reached: bool = await self._wire.call(self._bounds.beat, "probe", term, member)
+        return reached
+
 
 class HostedTrainer:
     """The trainer's ranks as one: every rank hears every call, in the same order; the first rank's answer counts."""

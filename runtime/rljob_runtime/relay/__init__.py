@@ -4,6 +4,8 @@
     slot       one file of shared memory that holds a version
     segment    the store in shared memory: one writer, any number of readers, one atomic flip per version
     fence      which (term, epoch, revision) is obeyed and which refused
+    transport  what is asked of a network: a few methods
+    tcp        the one that there is
     wire       frames and the authenticated handshake
     shelf      what one process holds: the whole version and the one on its way
     link       the sending side: feeds one successor chunk by chunk

@@ -2,9 +2,9 @@
 
     python -m rljob_runtime.relay --machine rollout-0 --folder /dev/shm/rljob-x/rollout-0 --key-file K [--host H]
 
-Prints one line of status when it listens. Each line on standard input, `{"join": CHAIN, "term": n}` or
-`{"status": true, "term": n}`, is answered by one line: the status, or `{"error": "..."}`. Ends on SIGTERM or end of
-input.
+Prints one line of status when it listens. Each line on standard input, `{"join": CHAIN, "term": n}`,
+`{"status": true, "term": n}` or `{"probe": MEMBER, "term": n}`, is answered by one line: the status, `{"reached": B}`,
+or `{"error": "..."}`. Ends on SIGTERM or end of input.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ async def _answer(relay: Relay, command: dict[str, Any]) -> dict[str, Any]:
     try:
         if "join" in command:
             await relay.join(term, _chain(command["join"]))
+        if "probe" in command:
+            return {"reached": await relay.probe(term, RelayMember(**command["probe"]))}
         return asdict(await relay.status(term))
     except PeerError as error:
         return {"error": f"{type(error).__name__}: {error}"}

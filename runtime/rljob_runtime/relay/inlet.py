@@ -8,7 +8,6 @@ next predecessor is asked for the chunks that are still missing.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
 
@@ -19,6 +18,8 @@ from rljob_runtime.relay.segment import VersionOrder
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.shelf import Shelf
 from rljob_runtime.relay.slot import SegmentFull, Slot
+from rljob_runtime.relay.tcp import TCP
+from rljob_runtime.relay.transport import Connection, Transport
 from rljob_runtime.relay.wire import Caller, Channel, Header, Identity, RefusedByPeer, WireError
 
 log = logging.getLogger(__name__)
@@ -44,14 +45,15 @@ class Inlet:
         host: str,
         port: int,
         admit: Admission,
+        transport: Transport = TCP,
     ) -> None:
         self._shelf = shelf
         self._identity = identity
         self._key = key
         self._settings = settings
         self._admit = admit
-        self._listener = socket.create_server((host, port), family=_family(host))
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._listener = transport.listen(host, port, settings.silence_seconds)
+        self.address = self._listener.address
         self._callers = threading.BoundedSemaphore(MAX_CALLERS)
         self._turn = threading.Lock()
         self._active: _Reception | None = None
@@ -78,9 +80,7 @@ class Inlet:
         """Stop listening, end the present connection, and wait for both threads. Whoever is still in the handshake is
         refused."""
         self._closing = True
-        with socket.socket(self._listener.family) as knock:  # Wakes the accepting thread.
-            knock.settimeout(1.0)
-            knock.connect_ex(self.address)
+        self._listener.interrupt()
         if self._thread.ident is not None:
             self._thread.join()
         self._listener.close()
@@ -93,9 +93,10 @@ class Inlet:
     def _accept(self) -> None:
         while True:
             try:
-                connection, address = self._listener.accept()
+                connection, host = self._listener.accept()
             except OSError as error:
-                log.warning("%s: accepting: %s", self._identity.machine, error)
+                if not self._closing:
+                    log.warning("%s: accepting: %s", self._identity.machine, error)
                 if self._shelf.wait(lambda: self._closing, 0.2):
                     return
                 continue
@@ -104,20 +105,15 @@ class Inlet:
                 if self._closing:
                     return
                 continue
-            threading.Thread(target=self._serve, args=(connection, address), daemon=True).start()
+            threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
 
-    def _serve(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        try:
-            channel = Channel(connection, self._settings.silence_seconds)
-        except OSError:
-            connection.close()
-            self._callers.release()
-            return
+    def _serve(self, connection: Connection, host: str) -> None:
+        channel = Channel(connection)
         try:
             reception = self._let_in(channel)
         except (WireError, RefusedByPeer) as error:
             self._shelf.counters.add(connections_refused=1)
-            log.warning("%s: refused a connection from %s: %s", self._identity.machine, address[0], error)
+            log.warning("%s: refused a connection from %s: %s", self._identity.machine, host, error)
             channel.close()
             return
         finally:
@@ -246,7 +242,3 @@ class _Reception:
     def _refuse(self, code: str, reason: str) -> None:
         self.channel.refuse(code, reason)
         raise RefusedByPeer(code, reason)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -12,7 +12,6 @@ a new version, gives a reason to try again.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from rljob_runtime.relay.fence import Standing
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.shelf import Shelf
 from rljob_runtime.relay.slot import Slot
+from rljob_runtime.relay.tcp import TCP
+from rljob_runtime.relay.transport import Transport
 from rljob_runtime.relay.wire import Channel, Header, Identity, RefusedByPeer, WireError
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,9 @@ class Interrupted(Exception):
 class Link:
     """Feeds one successor from a shelf. `identity` is how this process introduces itself."""
 
-    def __init__(self, shelf: Shelf, identity: Identity, key: bytes, settings: RelaySettings) -> None:
+    def __init__(
+        self, shelf: Shelf, identity: Identity, key: bytes, settings: RelaySettings, transport: Transport = TCP
+    ) -> None:
         self.phase = LinkPhase.ALONE
         self.detail = ""
         self.delivered: int | None = None
@@ -73,6 +76,7 @@ class Link:
         self._identity = identity
         self._key = key
         self._settings = settings
+        self._transport = transport
         self._order = Order(None, Standing(), 0)
         self._channel: Channel | None = None
         self._closing = False
@@ -158,12 +162,11 @@ class Link:
     def _connect(self, order: Order) -> Channel:
         successor = order.successor
         assert successor is not None
-        timeout = self._settings.silence_seconds
         try:
-            connection = socket.create_connection((successor.host, successor.port), timeout)
+            connection = self._transport.connect(successor.host, successor.port, self._settings.silence_seconds)
         except OSError as error:
             raise WireError(f"{successor.machine} at {successor.host}:{successor.port}: {error}") from error
-        channel = self._channel = Channel(connection, timeout)
+        channel = self._channel = Channel(connection)
         try:
             self._check(order)
             peer = wire.introduce(channel, self._key, self._identity, order.standing)

@@ -78,6 +78,11 @@ class Line:
         """Run `command` in `node` and wait. Raises CalledProcessError."""
         _run(*self.command(node, *command))
 
+    def unplug(self, node: int) -> None:
+        """Nothing gets to the node or from it any more, as when its machine has no power."""
+        for device in ([f"left{node - 1}"] if node else []) + ([f"right{node}"] if node + 1 < self.nodes else []):
+            self.run(node, "ip", "link", "set", device, "down")
+
     def packets_of_one_segment(self) -> None:
         """Let no packet be larger than a real wire's, where the kernel would send 64 KiB at once: a rule on packets
         then does what it would do on a real network."""

@@ -34,7 +34,7 @@ class RelayProcess:
         command = [sys.executable, "-m", "rljob_runtime.relay", "--machine", machine, "--incarnation", str(incarnation)]
         command += ["--folder", str(folder), "--key-file", str(key_file), "--host", host, *options]
         self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._first = self._hear()
+        self._first = RelayStatus(**self._hear())
 
     @property
     def member(self) -> RelayMember:
@@ -43,11 +43,15 @@ class RelayProcess:
 
     def join(self, chain: Chain, term: int = 1) -> RelayStatus:
         """Give it a chain; returns its status after."""
-        return self._ask({"join": asdict(chain), "term": term})
+        return RelayStatus(**self._ask({"join": asdict(chain), "term": term}))
 
     def status(self, term: int = 1) -> RelayStatus:
         """What it says of itself."""
-        return self._ask({"status": True, "term": term})
+        return RelayStatus(**self._ask({"status": True, "term": term}))
+
+    def probe(self, member: RelayMember, term: int = 1) -> bool:
+        """Whether the machine of `member` answers it."""
+        return bool(self._ask({"probe": asdict(member), "term": term})["reached"])
 
     def close(self, timeout: float = 20.0) -> int:
         """SIGTERM; returns the exit status. Raises subprocess.TimeoutExpired after having killed it."""
@@ -73,15 +77,17 @@ class RelayProcess:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _ask(self, command: dict[str, Any]) -> RelayStatus:
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None
         print(json.dumps(command), file=self.process.stdin, flush=True)
         return self._hear()
 
-    def _hear(self) -> RelayStatus:
+    def _hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"the relay ended with status {self.process.wait()}"}
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": f"the relay ended with status {self.process.wait()}"}
+        )
         if "error" in answer:
             raise RuntimeError(f"{self.machine}: {answer['error']}")
-        return RelayStatus(**answer)
+        return answer

@@ -1,11 +1,12 @@
 """One relay: the weight store of a rollout machine, fed by its predecessor, feeding its successor (Laminar, section 4).
 
 `Relay` has the asynchronous methods of `coordinator.protocols.Relay`; its threads do all that takes time, so these
-methods return at once.
+methods return at once, but for `probe`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from rljob_runtime.relay.link import Link
 from rljob_runtime.relay.segment import SegmentWriter, sweep
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.shelf import Counters, Shelf
+from rljob_runtime.relay.tcp import TCP
+from rljob_runtime.relay.transport import Transport
 from rljob_runtime.relay.wire import Identity
 
 MIN_KEY_BYTES = 16
@@ -47,9 +50,12 @@ class Relay:
         settings: RelaySettings,
         host: str,
         port: int = 0,
+        transport: Transport = TCP,
     ) -> None:
         self.machine = machine
         self.identity = Identity(machine, incarnation)
+        self._settings = settings
+        self._transport = transport
         self._standing = Standing()
         self._chain: Chain | None = None
         self._successor: RelayMember | None = None
@@ -57,9 +63,9 @@ class Relay:
         self._closed = False
         sweep(keep=folder)
         self._shelf = Shelf(SegmentWriter.open(folder), patience=settings.rebuild_timeout_seconds)
-        self._link = Link(self._shelf, self.identity, key, settings)
+        self._link = Link(self._shelf, self.identity, key, settings, transport)
         try:
-            self._inlet = Inlet(self._shelf, self.identity, key, settings, host, port, self._admit)
+            self._inlet = Inlet(self._shelf, self.identity, key, settings, host, port, self._admit, transport)
         except OSError:
             self._shelf.close()
             raise
@@ -95,6 +101,17 @@ class Relay:
             self._link.point(self._successor, self._standing)
             if self._predecessor_changed(chain):
                 self._inlet.cut()
+
+    async def probe(self, term: int, member: RelayMember) -> bool:
+        """See `protocols.Relay.probe`."""
+        with self._lock:
+            self._obey(term)
+        try:
+            return await asyncio.to_thread(
+                self._transport.reaches, member.host, member.port, self._settings.probe_seconds
+            )
+        except OSError as error:
+            raise Refused(f"relay {self.machine}: {member.host}:{member.port} cannot be asked: {error}") from error
 
     def close(self) -> None:
         """End both threads and remove the segment; what replicas have mapped stays theirs. Idempotent."""

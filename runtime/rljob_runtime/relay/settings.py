@@ -35,3 +35,9 @@ class RelaySettings:
         """How long a connection may make no progress at all. A sender with nothing to send beats, so silence means a
         peer or a path that is gone; the floor lets TCP repeat a lost packet a few times."""
         return max(2.0, 4 * self.heartbeat_seconds)
+
+    @property
+    def probe_seconds(self) -> float:
+        """How long a machine has to answer a neighbour that asks whether it is still there. Two packets and back, so
+        the floor is for networks and machines that are busy."""
+        return max(0.5, self.heartbeat_seconds)

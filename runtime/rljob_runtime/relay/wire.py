@@ -13,12 +13,10 @@ replayed hello nor a stranger on a reused address passes. The connection is auth
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import secrets
-import socket
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 from rljob_runtime.relay.fence import Standing
 from rljob_runtime.relay.manifest import checksum
 from rljob_runtime.relay.slot import PAGE, Slot
+from rljob_runtime.relay.transport import Connection
 
 PROTOCOL = 1
 MAX_HEADER_BYTES = 64 << 10
@@ -72,30 +71,27 @@ class Identity:
 
 
 class Channel:
-    """Frames over one connected socket. Every operation ends within `timeout` seconds without progress (WireError)."""
+    """Frames over one connection. Every operation ends when nothing moves for the connection's time (WireError)."""
 
-    def __init__(self, connection: socket.socket, timeout: float) -> None:
-        self._socket = connection
-        connection.settimeout(timeout)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
 
     def send(self, header: Header, payload: bytes = b"") -> None:
         """One frame from bytes in hand."""
         try:
-            self._socket.sendall(_encode(header, len(payload)) + payload)
+            self.connection.send(_encode(header, len(payload)) + payload)
         except OSError as error:
             raise WireError(f"sending {header['type']}: {error}") from error
 
     def send_chunk(self, slot: Slot, index: int) -> int:
-        """One chunk, from the shared memory to the socket without a copy through this process; returns its size.
+        """One chunk, from the shared memory without a copy through this process; returns its size.
 
-        The kernel may still read the memory after the return: hold the slot until the peer has answered."""
+        The memory may still be read after the return: hold the slot until the peer has answered."""
         start, nbytes = slot.manifest.chunk_range(index)
         header = _encode({"type": "chunk", "version": slot.manifest.version, "index": index}, nbytes)
         try:
-            self._socket.sendall(header, socket.MSG_MORE)
-            with open(slot.file.descriptor, "rb", closefd=False) as file:
-                sent = self._socket.sendfile(file, PAGE + start, nbytes)
+            self.connection.send(header, more=True)
+            sent = self.connection.send_memory(slot.file, PAGE + start, nbytes)
         except OSError as error:
             raise WireError(f"sending chunk {index}: {error}") from error
         if sent != nbytes:
@@ -146,15 +142,12 @@ class Channel:
         self.send({"type": "refused", "code": code, "reason": reason})
 
     def interrupt(self) -> None:
-        """End the connection from another thread: what its owner waits for fails at once.
-
-        Only the owner closes it: a descriptor closed under a running sendfile might be somebody else's by then."""
-        with contextlib.suppress(OSError):  # It may not be connected any more, which is what is wanted.
-            self._socket.shutdown(socket.SHUT_RDWR)
+        """End the connection from another thread: what its owner waits for fails at once."""
+        self.connection.interrupt()
 
     def close(self) -> None:
         """Close it; only the thread that uses it may."""
-        self._socket.close()
+        self.connection.close()
 
     def _exactly(self, nbytes: int) -> bytearray:
         data = bytearray(nbytes)
@@ -162,15 +155,10 @@ class Channel:
         return data
 
     def _fill(self, target: memoryview) -> None:
-        done = 0
-        while done < len(target):
-            try:
-                received = self._socket.recv_into(target[done:])
-            except OSError as error:
-                raise WireError(f"receiving: {error}") from error
-            if not received:
-                raise WireError("the peer closed the connection")
-            done += received
+        try:
+            self.connection.receive_into(target)
+        except OSError as error:
+            raise WireError(f"receiving: {error}") from error
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------

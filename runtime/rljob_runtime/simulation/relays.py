@@ -8,13 +8,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, RelayStatus
+from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus
 from rljob_runtime.simulation.events import Observe, Received, unobserved
 from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import loop_time
 
 RETRY_SECONDS = 0.25
 """How often a link that is blocked is tried."""
+PROBE_SECONDS = 0.5
+"""How long a machine has to answer another."""
 
 
 @dataclass
@@ -62,6 +64,13 @@ class SimulatedRelay:
         if self._network is not None and self.weights.whole is not None:
             self._network.feed_successor(self)
 
+    async def probe(self, term: int, member: RelayMember) -> bool:
+        self._office.check(term)
+        if self._network is None or self._network.reaches(self.machine, member.machine):
+            return True
+        await asyncio.sleep(PROBE_SECONDS)
+        return False
+
     def receive(self, version: int, content: int, nbytes: int, since: float) -> None:
         """A whole version came in."""
         if self.weights.whole is not None and version < self.weights.whole:
@@ -86,6 +95,10 @@ class Roads(Protocol):
         """Whether bytes flow from one machine (or the trainer) to another now."""
         ...
 
+    def answers(self, sender: str, receiver: str) -> bool:
+        """Whether a machine answers another at all: one does whose relay ended or stands still."""
+        ...
+
 
 class Network:
     """Carries weights from relay to relay. `transfer_seconds`: all bytes over one link; `hop_seconds`: how much later
@@ -101,6 +114,10 @@ class Network:
     def ship(self, sender: str, machine: str, version: int, content: int) -> None:
         """The trainer's weights are on their way to the chain's master, and from there along the chain."""
         self._start(sender, machine, version, content, self.transfer_seconds + self.hop_seconds)
+
+    def reaches(self, sender: str, receiver: str) -> bool:
+        """Whether a machine answers another."""
+        return self._roads is None or self._roads.answers(sender, receiver)
 
     def feed_successor(self, relay: SimulatedRelay) -> None:
         """A relay meets a successor, who may lack what it holds."""

@@ -109,6 +109,7 @@ class Process:
         self.alive = True
         self.conditions = conditions
         self.pace = pace or Pace()
+        self._silent = False
         self._mail = Mail()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._callers: dict[asyncio.Future[Any], None] = {}
@@ -125,17 +126,26 @@ class Process:
         if rate > 0:
             self._mail.go_on()
 
-    def kill(self) -> None:
-        """It ends, and all its work with it. Its machine tells those who wait, unless it is cut off."""
+    def kill(self, told_after: float = 0.0) -> None:
+        """It ends, and all its work with it. Its machine tells those who wait, unless it is cut off; where the machine
+        ends too, somebody else does after some time."""
         self.alive = False
         for task in list(self._tasks):
             task.cancel()
+        if told_after:
+            self._silent = True
+            asyncio.get_running_loop().call_later(told_after, self._told)
+        else:
+            self._told()
+
+    def _told(self) -> None:
+        self._silent = False
         for caller in list(self._callers):
             self.tell_gone(caller)
 
     def tell_gone(self, caller: asyncio.Future[Any]) -> None:
         """The machine answers for its dead process."""
-        if not caller.done() and not self.suffers(Trouble.CUT):
+        if not caller.done() and not self._silent and not self.suffers(Trouble.CUT):
             caller.set_exception(PeerGone(f"{self.name} is dead"))
 
     def start(self, method: str, arguments: Sequence[Any], answer: Callable[[asyncio.Task[Any]], None]) -> None:

@@ -25,6 +25,9 @@ from rljob_runtime.simulation.worker import SimulatedWorker
 SHORT_BOUNDS = Bounds(command=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0)
 """For jobs whose rounds take seconds."""
 
+HEAD_SECONDS = 15.0
+"""After which the head of the cluster gives a silent node up, and tells who waits for an actor on it."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -58,6 +61,8 @@ class Machine:
     condition: Condition = field(default_factory=Condition)
     weights: Weights = field(default_factory=Weights)
     processes: dict[str, Process] = field(default_factory=dict)
+    off: bool = False
+    """It has no power; nothing and nobody on it answers."""
 
     def refresh(self) -> None:
         """Its condition changed."""
@@ -108,6 +113,15 @@ class World:
             for process in ends
         )
 
+    def answers(self, sender: str, receiver: str) -> bool:
+        """`relays.Roads`."""
+        ways = [
+            condition
+            for name in (sender, receiver)
+            for condition in (self.machine(name).condition, self._own[f"{name}/relay"])
+        ]
+        return not self.machine(receiver).off and not any(Trouble.CUT in condition for condition in ways)
+
     # --- faults ---
 
     def kill(self, machine: str) -> None:
@@ -117,18 +131,24 @@ class World:
 
     def kill_process(self, name: str) -> None:
         """End one process. Its machine's memory stays."""
-        process = self.machine(name.partition("/")[0]).processes.pop(name, None)
+        machine = self.machine(name.partition("/")[0])
+        process = machine.processes.pop(name, None)
         if process is not None:
             if isinstance(process.peer, SimulatedRelay):
                 self.network.relays.pop(process.peer.machine, None)
-            process.kill()
+            process.kill(told_after=HEAD_SECONDS if machine.off else 0.0)
             self._observe(ProcessEnded(name))
 
     def power_off(self, incarnation: str) -> None:
-        """End a machine (`rollout-1.2`): nothing can be made on this incarnation any more."""
+        """End a machine (`rollout-1.2`): nothing can be made on this incarnation any more. A rollout machine is silent,
+        until the head of the cluster gives it up; the trainer's processes end together, each seen by the others."""
         self.absent[incarnation] += 1
         machine = incarnation.partition(".")[0]
-        self.kill(TRAINER if machine.startswith(TRAINER) else machine)
+        if machine.startswith(TRAINER):
+            self.kill(TRAINER)
+        else:
+            self.machine(machine).off = True
+            self.kill(machine)
 
     def hold_back(self, machine: str) -> asyncio.Event:
         """The machine takes its time: its processes are not made until the event is set."""
@@ -238,6 +258,7 @@ class World:
 
     def _start(self, name: str, peer: object, pace: Pace) -> Process:
         machine = self.machine(name.partition("/")[0])
+        machine.off = False
         self._boots += 1
         process = machine.processes[name] = Process(name, peer, (self._own[name], machine.condition), pace)
         process.refresh()

@@ -65,3 +65,8 @@ class Relay(Protocol):
     async def join(self, term: int, chain: Chain) -> None:
         """Adopt this chain: the successor is found in it by machine name. Raises `Refused` for a lower number."""
         ...
+
+    async def probe(self, term: int, member: RelayMember) -> bool:
+        """Whether the machine of `member` answers this one, if only to say that no relay listens there: a process that
+        ended is no machine that is gone. Takes about a beat. Raises `Refused` where that cannot be known."""
+        ...
