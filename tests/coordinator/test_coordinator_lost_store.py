@@ -16,7 +16,8 @@ from rljob_api.status import FinishedOutcome, RuntimeTotals
 from rljob_runtime.coordinator.protocols import TrainerState
 from rljob_runtime.coordinator.recovery import NoHistory, agree, standing_at
 from rljob_runtime.coordinator.standing import Standing, StandingError
-from rljob_runtime.coordinator.store import Boundary, Store
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 from rljob_runtime.scheduling.versions import UNREPORTED, Versions
 from rljob_runtime.simulation import clock

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_runtime.coordinator.store import Boundary, Store, Tokens
+from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_file import StoreUnusable, journal_for
+from rljob_runtime.coordinator.store_records import Boundary, Tokens
 from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 
@@ -230,7 +231,7 @@ def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
     assert (found.plan.prompts, found.plan.version, found.cursor) == (PROMPTS, 1, Cursor(0, 2))
     assert found.saved[FIRST] == Saved(attempt=3)
     partial = found.partials.pop(FIRST)
-    assert (partial.token_ids, partial.logprobs, partial.lease) == (
+    assert (partial.token_ids.tolist(), partial.logprobs.tolist(), partial.lease) == (
         [5, 6, 7],
         [-1.0, -2.0, -3.0],
         Lease("rollout-0", 3),

@@ -7,11 +7,13 @@ import pytest
 from coordinator_kit import Stage, job
 
 from rljob_api.status import FinishedOutcome, RoundKind
-from rljob_runtime.coordinator.store import Boundary, Store
+from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_file import StoreUnusable
+from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_schema import FORMAT
 from rljob_runtime.scheduling.plans import Plan
 from rljob_runtime.scheduling.rounds import PromptFate, Settlement
+from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 
 DUMPS = Path(__file__).parent / "store_formats"
@@ -72,10 +74,13 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
     shape = opened.plan.shape
     assert (opened.plan.step, shape.kind, shape.prompts, shape.groups, shape.responses) == (3, RoundKind.LONG, 3, 3, 2)
     assert opened.plan.rules.max_prompts == 9
-    assert opened.chosen.plan == Plan()
+    # Decisions and lengths are kept since format 4.
+    assert opened.chosen.plan == (Plan() if version < 4 else Plan(Factors(1.5, 1.5)))
     assert len(opened.saved) == 6
     assert lengths == {str(key): len(partial.token_ids) for key, partial in opened.partials.items()}
-    assert store.remembered(1).rounds == ()
+    known = store.remembered(1).rounds
+    assert len(known) == (0 if version < 4 else 2)
+    assert not store.experience.in_use()
     # It is finished, trained on and closed under the constraints of now.
     keys = opened.plan.trajectories()
     store.launched(3, opened.plan.version, [(key, Lease("rollout-0", 9)) for key in keys])
@@ -88,7 +93,7 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
     left = tuple(prompt for prompt in boundary.queue if prompt not in fates)
     settlement = Settlement(opened.plan.prompts, fates, {}, keys)
     store.close_round(settlement, Boundary(3, Cursor(0, 20), report=boundary.report, queue=left))
-    (only,) = store.remembered(1).rounds
+    (only,) = store.remembered(1).rounds[len(known) :]
     assert sum(one.tokens for prompt in only.prompts.values() for one in prompt.responses) == sum(lengths.values())
     store.close()
 

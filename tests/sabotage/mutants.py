@@ -598,7 +598,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "prompts that lost are not queued",
-        f"{RUNTIME}/coordinator/store.py",
+        f"{RUNTIME}/coordinator/store_records.py",
         "json.dumps([str(prompt) for prompt in boundary.queue]),",
         '"[]",',
         (f"{TAIL}::test_short_rounds_race_and_long_rounds_finish_what_lost", *STORE),
@@ -698,8 +698,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lost store takes its long-prompt queue along",
         f"{RUNTIME}/coordinator/recovery.py",
-        "fresh = Boundary(step, standing.cursor, standing.totals, queue=standing.queue)",
-        "fresh = Boundary(step, standing.cursor, standing.totals)",
+        "queue=standing.queue if pool is None else ())",
+        "queue=())",
         (f"{LOST_STORE}::test_the_queue_and_the_cursor_are_in_the_checkpoint[2-1-in the next round-lose_the_store]",),
     ),
     Mutant(
@@ -712,8 +712,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the anchors of a lost store are lost",
         f"{RUNTIME}/coordinator/recovery.py",
-        "store.start_at(fresh, standing.anchors, standing.version)",
-        "store.start_at(fresh, {}, standing.version)",
+        "store.start_at(fresh, standing.anchors, standing.version, pool)",
+        "store.start_at(fresh, {}, standing.version, pool)",
         (f"{LOST_STORE}::test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with",),
     ),
     Mutant(

@@ -38,7 +38,8 @@ from rljob_runtime.coordinator.recovery import NoHistory, agree
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.rounds import Rounds
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Boundary, Store
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up

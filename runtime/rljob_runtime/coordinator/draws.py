@@ -9,7 +9,7 @@ from dataclasses import replace
 from rljob_runtime.coordinator.forecast import choose
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Boundary, OpenRound
+from rljob_runtime.coordinator.store_records import Boundary, OpenRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.scheduling.plans import AS_ASKED
 from rljob_runtime.scheduling.rounds import RoundPlan, Saved

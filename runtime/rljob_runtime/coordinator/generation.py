@@ -28,7 +28,7 @@ from rljob_runtime.coordinator.protocols import (
     Rewards,
 )
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import OpenRound, Tokens
+from rljob_runtime.coordinator.store_records import OpenRound, Tokens
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.lending import ExpectedLengths

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from rljob_api.learning import Mode
 from rljob_api.status import RuntimeTotals
 from rljob_runtime.coordinator.protocols import PromptSource, TrainerState
 from rljob_runtime.coordinator.standing import Standing, StandingError
-from rljob_runtime.coordinator.store import Boundary, Store
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_records import Boundary, Pool
 from rljob_runtime.scheduling.trajectory import Cursor
 
 log = logging.getLogger(__name__)
@@ -17,18 +19,25 @@ class NoHistory(Exception):
     """Nobody knows what led to the trainer's step: neither the store nor its checkpoint, which is of an earlier one."""
 
 
-def agree(store: Store, trainer: TrainerState, prompts: PromptSource, prompts_per_round: int) -> Boundary:
+def agree(
+    store: Store,
+    trainer: TrainerState,
+    prompts: PromptSource,
+    prompts_per_round: int,
+    mode: Mode = Mode.ON_POLICY,
+) -> Boundary:
     """The boundary from which to go on, given where the trainer stands.
 
-    The trainer decides. One step ahead of the store is the update whose answer was lost: the round is still open, its
-    ids are assigned, and to train it again brings the same answer. Behind: the store is rewound. Unknown to the store
-    (a new job, or a store that was lost): a history begins there, with what the checkpoint holds of the former one.
+    The trainer decides. One step ahead of the store is the update whose answer was lost: its ids are assigned (of the
+    round, which is still open, or groups), and to train it again brings the same answer. Behind: the store is rewound.
+    Unknown to the store (a new job, or a store that was lost): a history begins there, with what the checkpoint holds
+    of the former one.
     Raises `NoHistory` when the checkpoint is of an earlier step: only a trainer that begins there anew can go on.
     """
     step, boundary = trainer.step, store.boundary()
     if boundary is not None and step == boundary.step + 1:
         opened = store.round_under_way()
-        if opened is not None and opened.assigned:
+        if (opened is not None and opened.assigned) or store.experience.assigned(step):
             return boundary
     if boundary is not None and step < boundary.step and store.rewind(step):
         log.warning("the trainer is at step %d: the store is rewound from %d", step, boundary.step)
@@ -44,8 +53,9 @@ def agree(store: Store, trainer: TrainerState, prompts: PromptSource, prompts_pe
     if step > 0:
         log.warning("the store knows nothing of step %d: a new history begins there", step)
     standing = _standing_of(trainer) or _as_plain_rounds(step, prompts, prompts_per_round)
-    fresh = Boundary(step, standing.cursor, standing.totals, queue=standing.queue)
-    store.start_at(fresh, standing.anchors, standing.version)
+    pool = Pool(standing.cursor, standing.queue) if mode is Mode.ASYNCHRONOUS else None
+    fresh = Boundary(step, standing.cursor, standing.totals, queue=standing.queue if pool is None else ())
+    store.start_at(fresh, standing.anchors, standing.version, pool)
     return fresh
 
 
@@ -55,7 +65,11 @@ def standing_at(store: Store, step: int) -> Standing | None:
     if boundary is None or boundary.step != step:
         return None
     version = store.versions().next_version() - 1
-    return Standing(step, boundary.cursor, boundary.queue, boundary.totals, store.anchors(), version)
+    cursor, queue = boundary.cursor, boundary.queue
+    if store.experience.in_use():
+        # What is under way is drawn again by a new history.
+        cursor, queue = store.experience.cursor(), store.experience.unsettled()
+    return Standing(step, cursor, queue, boundary.totals, store.anchors(), version)
 
 
 def _standing_of(trainer: TrainerState) -> Standing | None:

@@ -10,13 +10,14 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.experience_store import ExperienceStore, begin, give_back
 from rljob_runtime.coordinator.store_file import open_file, transaction
 from rljob_runtime.coordinator.store_history import Remembered, remembered
+from rljob_runtime.coordinator.store_records import Boundary, OpenRound, Pool, Tokens, insert_boundary
 from rljob_runtime.enginemodel.speed import Speed
 from rljob_runtime.scheduling.partials import Partial
 from rljob_runtime.scheduling.plans import AS_ASKED, Chosen
@@ -26,45 +27,13 @@ from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Out
 from rljob_runtime.scheduling.versions import Published, Versions
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """The state after `step` updates. `queue`: the long prompts that wait for a round, oldest first."""
-
-    step: int
-    cursor: Cursor
-    totals: RuntimeTotals = field(default_factory=RuntimeTotals)
-    report: RoundReport | None = None
-    queue: tuple[PromptKey, ...] = ()
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """A round as a former coordinator left it."""
-
-    plan: RoundPlan
-    cursor: Cursor
-    saved: dict[TrajectoryKey, Saved]
-    partials: dict[TrajectoryKey, Partial]
-    finish_reasons: dict[TrajectoryKey, FinishReason]
-    assigned: bool
-    chosen: Chosen = AS_ASKED
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """New tokens of one response, to be appended at `start`."""
-
-    key: TrajectoryKey
-    start: int
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
-
-
 class Store:
     """One job's file. Raises `store_file.StoreUnusable` when it is not this job's."""
 
     def __init__(self, path: Path, job: str) -> None:
         self._db = open_file(path, job)
+        self.experience = ExperienceStore(self._db)
+        """What only `mode: Asynchronous` has."""
 
     def close(self) -> None:
         """Give the lock back."""
@@ -106,15 +75,22 @@ class Store:
         queue = tuple(PromptKey.parse(text) for text in json.loads(row[5]))
         return Boundary(row[0], Cursor(row[1], row[2]), RuntimeTotals.model_validate_json(row[3]), report, queue)
 
-    def start_at(self, boundary: Boundary, anchors: Anchors = MappingProxyType({}), version: int = 0) -> None:
+    def start_at(
+        self,
+        boundary: Boundary,
+        anchors: Anchors = MappingProxyType({}),
+        version: int = 0,
+        pool: Pool | None = None,
+    ) -> None:
         """A new history from `boundary`: for a new job, or when a trainer is found that is ahead of an empty store.
-        `version` is known to be used."""
+        `version` is known to be used. `pool`: of an asynchronous job."""
         with self._transaction():
             floor = max(version, self.versions().floor)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('version_floor', ?)", (str(floor),))
             for table in ("rounds", "boundaries"):
                 self._db.execute(f"DELETE FROM {table}")
-            self._insert_boundary(boundary, anchors)
+            begin(self._db, pool)
+            insert_boundary(self._db, boundary, anchors)
 
     def anchors(self) -> dict[str, dict[str, int]]:
         """The anchors of the rewards' timeouts at the newest boundary."""
@@ -136,14 +112,15 @@ class Store:
         return remembered(self._db, boundary.step if boundary is not None else 0, max_response_tokens)
 
     def rewind(self, step: int) -> bool:
-        """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost. False
-        when the store has no such boundary."""
+        """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost, and
+        what they took from the experience buffer is given back. False when the store has no such boundary."""
         with self._transaction():
             if not self._db.execute("SELECT 1 FROM boundaries WHERE step = ?", (step,)).fetchone():
                 return False
             self._db.execute("DELETE FROM boundaries WHERE step > ?", (step,))
             self._lose_versions_after(step)
             self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
+            give_back(self._db, step)
         return True
 
     def lose_versions_after(self, step: int) -> None:
@@ -250,7 +227,7 @@ class Store:
             if speed is not None:
                 self._db.execute("UPDATE decisions SET speed = ? WHERE step = ?", (speed.to_json(), step))
             self._settle(step, settlement)
-            self._insert_boundary(boundary, risen)
+            insert_boundary(self._db, boundary, risen)
             self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
     def round_is_open(self) -> bool:
@@ -345,13 +322,13 @@ class Store:
         for epoch, index, sample, *rest in rows:
             yield TrajectoryKey(PromptKey(epoch, index), sample), *rest
 
-    def _tokens(self, step: int, key: TrajectoryKey) -> tuple[list[int], list[float]]:
+    def _tokens(self, step: int, key: TrajectoryKey) -> tuple[array[int], array[float]]:
         tokens, logprobs = array("i"), array("d")
         query = f"SELECT tokens, logprobs FROM chunks WHERE {_WHERE} ORDER BY start"
         for chunk in self._db.execute(query, _row(step, key)):
             tokens.frombytes(chunk[0])
             logprobs.frombytes(chunk[1])
-        return tokens.tolist(), logprobs.tolist()
+        return tokens, array("f", logprobs)
 
     def _append(self, step: int, tokens: Iterable[Tokens]) -> None:
         self._db.executemany(
@@ -366,24 +343,6 @@ class Store:
                 for new in tokens
                 if len(new.token_ids) > 0
             ],
-        )
-
-    def _insert_boundary(self, boundary: Boundary, risen: Anchors) -> None:
-        report = json.dumps(boundary.report.to_dict()) if boundary.report is not None else None
-        self._db.execute(
-            "INSERT INTO boundaries (step, epoch, position, totals, report, long_queue) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                boundary.step,
-                boundary.cursor.epoch,
-                boundary.cursor.position,
-                json.dumps(boundary.totals.to_dict()),
-                report,
-                json.dumps([str(prompt) for prompt in boundary.queue]),
-            ),
-        )
-        self._db.executemany(
-            "INSERT INTO anchors VALUES (?, ?, ?, ?)",
-            [(boundary.step, rule, test, kept) for rule, tests in risen.items() for test, kept in tests.items()],
         )
 
     def _is_assigned(self, step: int) -> bool:

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rljob_runtime.coordinator import experience_schema, store_schema
 from rljob_runtime.coordinator.store_migrations import migrate
-from rljob_runtime.coordinator.store_schema import FORMAT, TABLES, TRIGGERS
+from rljob_runtime.coordinator.store_schema import FORMAT
 
 log = logging.getLogger(__name__)
 
 # On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
+
+
+_TABLES = store_schema.TABLES + experience_schema.TABLES
+_TRIGGERS = store_schema.TRIGGERS + "\n" + experience_schema.TRIGGERS
 
 
 class StoreUnusable(Exception):
@@ -68,7 +73,7 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
         raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
     if version == 0:
         with transaction(db):
-            for statement in _statements(TABLES + TRIGGERS):
+            for statement in _statements(_TABLES + _TRIGGERS):
                 db.execute(statement)
             db.execute("INSERT INTO meta VALUES ('job', ?)", (job,))
             db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -79,7 +84,7 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
     if 0 < version < FORMAT:
         log.info("%s: from format %d to %d", path, version, FORMAT)
         with transaction(db):
-            migrate(db, version, _statements(TRIGGERS))
+            migrate(db, version, _statements(_TRIGGERS))
     # Not before: it would hold while tables are replaced.
     db.execute("PRAGMA foreign_keys = ON")
 

@@ -112,5 +112,63 @@ def _from_3(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO decisions (step, chosen) VALUES (?, ?)", (step, json.dumps(chosen)))
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3}
+def _from_4(db: sqlite3.Connection) -> None:
+    """Asynchronous jobs: the pool, groups, their responses and tokens. There were none."""
+    group = "epoch INTEGER NOT NULL, idx INTEGER NOT NULL, draw INTEGER NOT NULL"
+    db.execute(
+        """
+        CREATE TABLE pool (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        epoch INTEGER NOT NULL CHECK (epoch >= 0), position INTEGER NOT NULL CHECK (position >= 0)
+        )
+        """
+    )
+    db.execute(
+        f"""
+        CREATE TABLE groups (
+        {group} CHECK (draw >= 0),
+        drawn INTEGER NOT NULL UNIQUE,
+        version INTEGER REFERENCES versions (version), replica TEXT,
+        ready INTEGER UNIQUE, step INTEGER, place INTEGER,
+        fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT, queued INTEGER UNIQUE,
+        PRIMARY KEY (epoch, idx, draw),
+        CHECK ((version IS NOT NULL AND replica IS NOT NULL) OR fate IS 'requeued'),
+        CHECK ((step IS NULL) = (place IS NULL)),
+        CHECK (step IS NULL OR ready IS NOT NULL),
+        CHECK (fate IS NOT 'trained' OR step IS NOT NULL),
+        CHECK (fate NOT IN ('filtered', 'requeued') OR (reason IS NOT NULL AND step IS NULL)),
+        CHECK ((fate IS 'requeued') = (queued IS NOT NULL))
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE UNIQUE INDEX groups_open ON groups (epoch, idx) WHERE fate IS NULL")
+    db.execute("CREATE UNIQUE INDEX groups_trained_once ON groups (epoch, idx) WHERE fate = 'trained'")
+    db.execute("CREATE UNIQUE INDEX groups_by_step ON groups (step, place) WHERE step IS NOT NULL")
+    db.execute(
+        f"""
+        CREATE TABLE samples (
+        {group}, sample INTEGER NOT NULL CHECK (sample >= 0),
+        attempt INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
+        replica TEXT, finish TEXT, reward REAL, tokens INTEGER,
+        PRIMARY KEY (epoch, idx, draw, sample),
+        CHECK (reward IS NULL OR finish IS NOT NULL),
+        FOREIGN KEY (epoch, idx, draw) REFERENCES groups (epoch, idx, draw) ON DELETE CASCADE
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX samples_with_chunks ON samples (epoch, idx, draw) WHERE tokens IS NULL")
+    db.execute(
+        f"""
+        CREATE TABLE experience_chunks (
+        {group}, sample INTEGER NOT NULL, start INTEGER NOT NULL,
+        tokens BLOB NOT NULL, logprobs BLOB NOT NULL,
+        PRIMARY KEY (epoch, idx, draw, sample, start),
+        CHECK (length(tokens) > 0 AND length(logprobs) = length(tokens)),
+        FOREIGN KEY (epoch, idx, draw, sample) REFERENCES samples (epoch, idx, draw, sample) ON DELETE CASCADE
+        ) WITHOUT ROWID
+        """
+    )
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 """By the format that it starts from."""

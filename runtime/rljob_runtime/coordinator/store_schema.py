@@ -7,15 +7,18 @@
 - a prompt is drawn once an epoch, and again only after it was requeued; a requeued one is in the long-prompt queue of
   its round's boundary, and leaves the queue by being drawn;
 - the anchor of a timeout only rises.
+
+What only `mode: Asynchronous` has is in `experience_schema`.
 """
 
-FORMAT = 4
+FORMAT = 5
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
 
 
-def _refuse(name: str, event: str, when: str, message: str) -> str:
+def refuse(name: str, event: str, when: str, message: str) -> str:
+    """A trigger that aborts the statement, with the invariant's text."""
     return f"CREATE TRIGGER {name} BEFORE {event} WHEN {when} BEGIN SELECT RAISE(ABORT, 'invariant: {message}'); END;"
 
 
@@ -102,50 +105,50 @@ CREATE UNIQUE INDEX trained_once ON trajectories (epoch, idx, sample) WHERE outc
 
 TRIGGERS = "\n".join(
     [
-        _refuse(
+        refuse(
             "outcome_once",
             "UPDATE OF outcome ON trajectories",
             "OLD.outcome IS NOT NULL AND NEW.outcome IS NOT OLD.outcome",
             "a trajectory ends once",
         ),
-        _refuse(
+        refuse(
             "one_version",
             "UPDATE OF version ON trajectories",
             "OLD.version IS NOT NULL AND NEW.version IS NOT OLD.version",
             "a trajectory has one weight version",
         ),
-        _refuse(
+        refuse(
             "attempt_rises",
             "UPDATE OF attempt ON trajectories",
             "NEW.attempt < OLD.attempt",
             "an attempt never falls",
         ),
-        _refuse(
+        refuse(
             "trained_when_assigned",
             "UPDATE OF outcome ON trajectories",
             f"NEW.outcome = 'trained' AND NOT EXISTS (SELECT 1 FROM assigned WHERE {_SAME} AND sample = NEW.sample)",
             "only what was assigned to the step is trained on",
         ),
-        _refuse(
+        refuse(
             "fate_once",
             "UPDATE OF fate ON prompts",
             "OLD.fate IS NOT NULL AND NEW.fate IS NOT OLD.fate",
             "a prompt has one fate",
         ),
-        _refuse(
+        refuse(
             "drawn_once",
             "INSERT ON prompts",
             "EXISTS (SELECT 1 FROM prompts WHERE epoch = NEW.epoch AND idx = NEW.idx AND fate IS NOT 'requeued')",
             "a prompt is drawn again only after it was requeued",
         ),
-        _refuse(
+        refuse(
             "queue_gains",
             "INSERT ON boundaries",
             "EXISTS (SELECT epoch || '.' || idx FROM prompts WHERE step = NEW.step AND fate = 'requeued'"
             " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
             "a requeued prompt is in the long-prompt queue",
         ),
-        _refuse(
+        refuse(
             "queue_keeps",
             "INSERT ON boundaries",
             "EXISTS (SELECT value FROM boundaries, json_each(long_queue) WHERE step = NEW.step - 1"
@@ -153,33 +156,33 @@ TRIGGERS = "\n".join(
             " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
             "a prompt leaves the long-prompt queue by being drawn",
         ),
-        _refuse(
+        refuse(
             "rounds_in_order",
             "INSERT ON boundaries",
             "EXISTS (SELECT 1 FROM boundaries) AND NOT EXISTS (SELECT 1 FROM boundaries WHERE step = NEW.step - 1)",
             "rounds follow each other",
         ),
-        _refuse(
+        refuse(
             "all_prompts_settled",
             "INSERT ON boundaries",
             "EXISTS (SELECT 1 FROM prompts WHERE step = NEW.step AND fate IS NULL)"
             " OR EXISTS (SELECT 1 FROM trajectories WHERE step = NEW.step AND outcome IS NULL)",
             "every prompt has a fate and every response an outcome before its round is closed",
         ),
-        _refuse(
+        refuse(
             "anchors_rise",
             "INSERT ON anchors",
             "EXISTS (SELECT 1 FROM anchors WHERE rule = NEW.rule AND test = NEW.test"
             " AND milliseconds >= NEW.milliseconds)",
             "the anchor of a timeout only rises",
         ),
-        _refuse(
+        refuse(
             "versions_rise",
             "INSERT ON versions",
             "NEW.version <= (SELECT COALESCE(MAX(version), 0) FROM versions)",
             "a weight version is never used twice",
         ),
-        _refuse(
+        refuse(
             "no_hole",
             "INSERT ON chunks",
             "NEW.start <> (SELECT COALESCE(SUM(length(tokens) / 4), 0) FROM chunks"

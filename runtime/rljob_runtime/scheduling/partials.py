@@ -7,6 +7,7 @@ lost the lease.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,12 +33,13 @@ class Verdict(StrEnum):
 
 @dataclass
 class Partial:
-    """One response under way."""
+    """One response under way: 8 bytes a token (int32, and float32, as engines compute log-probabilities). Thousands of
+    long ones are held at once."""
 
     lease: Lease
     weight_version: int
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
 
 
 class Partials:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from array import array
 from functools import cache
 
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
@@ -34,4 +35,6 @@ def text(phase: int, start: int, end: int) -> tuple[tuple[int, ...], tuple[float
 def _book(periods: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     drawn = random.Random(0)
     tokens = [drawn.randrange(VOCABULARY) for _ in range(_PERIOD)]
-    return tuple(tokens * periods), tuple([-token / VOCABULARY for token in tokens] * periods)
+    # In float32, as engines compute them.
+    logprobs = array("f", [-token / VOCABULARY for token in tokens])
+    return tuple(tokens * periods), tuple(logprobs * periods)

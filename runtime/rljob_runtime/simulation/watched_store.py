@@ -25,6 +25,10 @@ WATCHED = {
     "chunks": (("step", "epoch", "idx", "sample", "start"), ("length(tokens) / 4",)),
     "versions": (("version",), ("step", "lost")),
     "anchors": (("step",), ("rule", "test", "milliseconds")),
+    "pool": (("one",), ("epoch", "position")),
+    "groups": (("epoch", "idx", "draw"), ("version", "replica", "ready", "step", "fate", "reason")),
+    "samples": (("epoch", "idx", "draw", "sample"), ("attempt", "failures", "replica", "finish", "reward", "tokens")),
+    "experience_chunks": (("epoch", "idx", "draw", "sample", "start"), ("length(tokens) / 4",)),
 }
 _UNLIMITED = 1 << 30
 
