@@ -321,6 +321,9 @@ class Algorithm(Model):
     """The probability ratio is clipped below at 1 - clipLow."""
     clip_high: float = Field(default=0.28, ge=0, le=10)
     """The probability ratio is clipped above at 1 + clipHigh."""
+    importance_cap: float = Field(default=2.0, ge=1, le=100)
+    """Truncated importance sampling, in mode Asynchronous: the weight of a token, the trainer's probability over the
+    sampler's, is cut here; clipLow and clipHigh then bound what the step's own updates change."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the KL divergence from the model at the start. 0: none, and no second model in memory."""
     loss_aggregation: LossAggregation = Field(default=LossAggregation.TOKEN_MEAN)

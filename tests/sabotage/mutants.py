@@ -24,6 +24,11 @@ GRADIENT = (
     "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-no std, tight clip-float64]",
 )
+IMPORTANCE = "tests/training/test_training_importance.py"
+WEIGHED = (
+    "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
+    "[3-weighed-float64]"
+)
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
@@ -460,6 +465,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)",
         "held = ratio.clamp(min=1 - config.clip_low)",
         GRADIENT,
+    ),
+    Mutant(
+        "no weight is cut",
+        f"{RUNTIME}/training/loss.py",
+        "importance.clamp(max=config.importance_cap)",
+        "importance",
+        (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
+    ),
+    Mutant(
+        "weights are cut from below",
+        f"{RUNTIME}/training/loss.py",
+        "importance.clamp(max=config.importance_cap)",
+        "importance.clamp(min=config.importance_cap)",
+        (f"{IMPORTANCE}::test_at_equal_weights_it_is_the_plain_loss", WEIGHED),
+    ),
+    Mutant(
+        "the sampler's logprobs are the trainer's, recomputed",
+        f"{RUNTIME}/training/loss.py",
+        "drift = log_ratio(start, behaviour)",
+        "drift = log_ratio(start, start)",
+        (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
+    ),
+    Mutant(
+        "a weight carries a gradient",
+        f"{RUNTIME}/training/loss.py",
+        "start = logprobs.detach() if proximal is None else proximal",
+        "start = logprobs if proximal is None else proximal",
+        (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
+    ),
+    Mutant(
+        "later minibatches forget the weights at the start of the step",
+        f"{RUNTIME}/training/learner.py",
+        "return [None, *(self.logprobs(share) for share in shares[1:])]",
+        "return [None for _ in shares]",
+        (f"{IMPORTANCE}::test_later_minibatches_are_held_to_the_weights_at_the_start",),
+    ),
+    Mutant(
+        "mode OnPolicy has a cap",
+        f"{RUNTIME}/training/config.py",
+        "importance_cap=algorithm.importance_cap if spec.mode is Mode.ASYNCHRONOUS else None,",
+        "importance_cap=algorithm.importance_cap,",
+        (f"{IMPORTANCE}::test_only_an_asynchronous_job_has_a_cap",),
     ),
     Mutant(
         "a checkpoint counts without its marker",

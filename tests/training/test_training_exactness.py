@@ -22,11 +22,14 @@ pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 
-def naive_gradient(folder: Path, groups: list[Group], config: TrainingConfig) -> tuple[dict[str, Tensor], float]:
-    """GRPO as the papers write it: one sequence a forward pass, full logits, stock attention, one mean."""
+def naive_gradient(
+    folder: Path, groups: list[Group], config: TrainingConfig, *, began: Path | None = None
+) -> tuple[dict[str, Tensor], float]:
+    """GRPO as the papers write it: one sequence a forward pass, full logits, stock attention, one mean. `began`: the
+    model at the start of the step, where it is another one by now."""
     dtype = getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    start = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    start = AutoModelForCausalLM.from_pretrained(began or folder, dtype=dtype, attn_implementation="sdpa")
 
     def logprobs_of(of, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
         logits = of(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0] / config.temperature
@@ -44,10 +47,15 @@ def naive_gradient(folder: Path, groups: list[Group], config: TrainingConfig) ->
             new = logprobs_of(model, group.prompt_token_ids, tokens)
             with torch.no_grad():
                 frozen = logprobs_of(start, group.prompt_token_ids, tokens)
-            ratio = (new - torch.tensor(scored.response.logprobs, dtype=dtype)).exp()
+            behaviour = torch.tensor(scored.response.logprobs, dtype=dtype)
+            weight, anchor = torch.ones_like(behaviour), behaviour
+            if config.importance_cap is not None:
+                weight, anchor = (frozen - behaviour).exp().clamp(max=config.importance_cap), frozen
+            ratio = (new - anchor).exp()
             held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
             kl = (frozen - new).exp() - 1 - (frozen - new)
-            per_sequence.append(config.kl_coefficient * kl - torch.minimum(ratio * advantage, held * advantage))
+            gain = weight * torch.minimum(ratio * advantage, held * advantage)
+            per_sequence.append(config.kl_coefficient * kl - gain)
     if config.aggregation is Aggregation.TOKEN_MEAN:
         loss = torch.cat(per_sequence).mean()
     else:
@@ -76,6 +84,7 @@ CASES = {
     "sequence mean": {"aggregation": Aggregation.SEQUENCE_MEAN},
     "hot, with KL": {"temperature": 1.7, "kl_coefficient": 0.05},
     "no std, tight clip": {"advantages_by_std": False, "clip_low": 0.01, "clip_high": 0.02},
+    "weighed": {"importance_cap": 2.0, "aggregation": Aggregation.SEQUENCE_MEAN, "kl_coefficient": 0.05},
 }
 
 

@@ -95,6 +95,17 @@ async def test_two_ranks_are_one(model_folder, tmp_path) -> None:
     assert largest_error(stored(two, 2), stored(one, 2)) < 1e-5
 
 
+async def test_two_ranks_keep_the_logprobs_of_the_steps_start(model_folder, tmp_path) -> None:
+    config = {"importance_cap": 2.0, "minibatches": 3, "max_tokens_per_microbatch": 60, "clip_low": 0.01}
+    one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
+    (alone,), (together,) = await run(one, 1, [1]), await run(two, 2, [1])
+    assert dataclasses.asdict(together) == pytest.approx(
+        dataclasses.asdict(alone) | {"seconds": together.seconds}, rel=1e-6
+    )
+    assert alone.capped_fraction > 0
+    assert largest_error(stored(two, 1), stored(one, 1)) < 1e-5
+
+
 async def test_a_refusal_on_all_ranks_leaves_them_working(model_folder, tmp_path) -> None:
     settings = settings_of(model_folder, tmp_path, aggregation=Aggregation.SEQUENCE_MEAN)
     async with trainer(settings, 2) as group:

@@ -82,6 +82,16 @@ class CoordinatorMetrics:
         self._mismatch = Gauge(
             "rljob_coordinator_mismatch_kl", "KL between sampler and trainer in the last round.", registry=self.registry
         )
+        self._capped = Gauge(
+            "rljob_coordinator_capped_fraction",
+            "Share of the last round's tokens whose importance weight was cut.",
+            registry=self.registry,
+        )
+        self._effective = Gauge(
+            "rljob_coordinator_effective_sample_size",
+            "Of the last round's importance ratios, as a share of its tokens.",
+            registry=self.registry,
+        )
         self._version = Gauge("rljob_coordinator_weight_version", "Newest version published.", registry=self.registry)
         self._kv = Gauge("rljob_coordinator_kv_cache_use", "Highest share of KV cache in use.", registry=self.registry)
         self._suspects = Gauge("rljob_coordinator_suspects", "Machines believed dead.", registry=self.registry)
@@ -118,6 +128,8 @@ class CoordinatorMetrics:
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
         self._reward.set(report.reward or 0.0)
         self._mismatch.set(trained.mismatch_kl)
+        self._capped.set(trained.capped_fraction)
+        self._effective.set(trained.effective_sample_size)
 
     def status(self, status: RuntimeStatus) -> None:
         """What was reported last."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import torch
+
+from rljob_api.learning import Mode
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
@@ -42,6 +45,9 @@ class TrainingConfig:
     clip_low: float = 0.2
     clip_high: float = 0.28
     """Policy ratio is held inside [1 - clip_low, 1 + clip_high] (clip-higher when the second is larger)."""
+    importance_cap: float | None = None
+    """A token weighs the trainer's probability over the sampler's, cut here, and the clip is around the weights at the
+    start of the step. None: no weight, and the clip is around the sampler's."""
     kl_coefficient: float = 0.0
     """Weight of the KL divergence to the initial model; 0 loads no reference model."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
@@ -66,6 +72,8 @@ class TrainingConfig:
         for name in ("minibatches", "max_tokens_per_microbatch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.importance_cap is not None and not 1 <= self.importance_cap < math.inf:
+            raise ValueError(f"importance_cap is {self.importance_cap}; it must be 1 or more, or None")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ValueError(f"gradient_clip is {self.gradient_clip}; it must be above 0, or None")
 
@@ -93,6 +101,7 @@ class TrainingConfig:
             gradient_clip=algorithm.gradient_clip,
             clip_low=algorithm.clip_low,
             clip_high=algorithm.clip_high,
+            importance_cap=algorithm.importance_cap if spec.mode is Mode.ASYNCHRONOUS else None,
             kl_coefficient=algorithm.kl_coefficient,
             aggregation=Aggregation(algorithm.loss_aggregation.value),
             advantages_by_std=algorithm.normalize_advantages_by_std,

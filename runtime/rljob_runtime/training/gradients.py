@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.training.config import TrainingConfig
@@ -54,18 +55,21 @@ class GradientComputer:
             raise ValueError(f"token {highest} is outside the model's vocabulary of {self.policy.vocabulary}")
         return blocks
 
-    def contribute(self, step: int, blocks: dict[PromptKey, Block], *, term: int = 0) -> Contribution:
-        """The raw gradient of `blocks`, computed by all ranks together (a sharded sum when there are several)."""
+    def logprobs(self, blocks: dict[PromptKey, Block]) -> list[Tensor]:
+        """What the weights in hand say of this rank's rows of `blocks`, on the CPU: `contribute`'s `proximal` later."""
+        return [self.policy.frozen_logprobs(batch).cpu() for batch in self._rows(blocks)]
+
+    def contribute(
+        self, step: int, blocks: dict[PromptKey, Block], *, term: int = 0, proximal: Sequence[Tensor] | None = None
+    ) -> Contribution:
+        """The raw gradient of `blocks`, computed by all ranks together (a sharded sum when there are several).
+        `proximal`: the `logprobs` of the same blocks at the start of the step, where the weights have moved since."""
         # A computation that broke off may have left a part of its gradient.
         self.policy.model.zero_grad(set_to_none=True)
-        work = sum(block.tokens for block in blocks.values())
-        # Ranks share the work even where all of it would fit into one row.
-        budget = min(self.config.max_tokens_per_microbatch, -(-work // self.ranks.size))
-        rows = share_rows(plan_rows(blocks.values(), budget), self.ranks.size)[self.ranks.rank]
         sums = Sums()
-        for row in rows:
-            batch = lay_out(row, self.config.aggregation)
-            sums = sums + self._backward(batch.to(self.policy.device, self.policy.dtype))
+        for number, batch in enumerate(self._rows(blocks)):
+            start = None if proximal is None else proximal[number].to(self.policy.device)
+            sums = sums + self._backward(batch, start)
         return Contribution(
             step=step,
             worker=self.worker,
@@ -75,7 +79,15 @@ class GradientComputer:
             sums=self.ranks.sum(sums),
         )
 
-    def _backward(self, batch: MicroBatch) -> Sums:
+    def _rows(self, blocks: dict[PromptKey, Block]) -> Iterator[MicroBatch]:
+        """This rank's rows, the same ones at each call."""
+        work = sum(block.tokens for block in blocks.values())
+        # Ranks share the work even where all of it would fit into one row.
+        budget = min(self.config.max_tokens_per_microbatch, -(-work // self.ranks.size))
+        for row in share_rows(plan_rows(blocks.values(), budget), self.ranks.size)[self.ranks.rank]:
+            yield lay_out(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
+
+    def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> Sums:
         """Add the raw gradient of one row to the parameters' gradients."""
         reference = self.reference.frozen_logprobs(batch) if self.reference else None
         logprobs, entropy = self.policy.logprobs(batch)
@@ -85,6 +97,7 @@ class GradientComputer:
             batch.advantages,
             batch.weights,
             self.config,
+            proximal=proximal,
             reference=reference,
             entropy=entropy,
             sequences=batch.sequences,

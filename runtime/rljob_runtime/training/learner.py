@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.training.config import TrainingConfig
@@ -97,8 +99,9 @@ class Learner(GradientComputer):
             early = None
         parts: list[Sums] = []
         updates: list[Update] = []
-        for share in minibatches(list(blocks.items()), self.config.minibatches):
-            total = self._total(step, dict(share), early)
+        shares = [dict(share) for share in minibatches(list(blocks.items()), self.config.minibatches)]
+        for share, proximal in zip(shares, self._proximal(shares), strict=True):
+            total = self._total(step, share, early, proximal)
             updates.append(self.optimizer.update(normalise(total, self.config.aggregation), step))
             parts.append(total.sums)
         return self._report(step, parts, updates, len(early.blocks) if early else 0, time.monotonic() - began)
@@ -113,10 +116,23 @@ class Learner(GradientComputer):
         """What came early, if it is of this step: every step has weights of its own."""
         return self._early if self._early is not None and self._early.total.step == step else None
 
-    def _total(self, step: int, blocks: dict[PromptKey, Block], early: EarlySums | None) -> Contribution:
+    def _proximal(self, shares: Sequence[dict[PromptKey, Block]]) -> list[list[Tensor] | None]:
+        """The logprobs of each share at the start of the step, None where they are those of its own pass. To be asked
+        for before the first update: the later shares see the weights after it."""
+        if self.config.importance_cap is None:
+            return [None for _ in shares]
+        return [None, *(self.logprobs(share) for share in shares[1:])]
+
+    def _total(
+        self,
+        step: int,
+        blocks: dict[PromptKey, Block],
+        early: EarlySums | None,
+        proximal: list[Tensor] | None,
+    ) -> Contribution:
         """The raw sums of `blocks`, of which `early` has a part."""
         if early is None:
-            return self.contribute(step, blocks)
+            return self.contribute(step, blocks, proximal=proximal)
         missing = early.missing(blocks)
         return combine([early.total, self.contribute(step, missing)]) if missing else early.total
 
@@ -124,16 +140,20 @@ class Learner(GradientComputer):
         self, step: int, parts: list[Sums], updates: list[Update], early_groups: int, seconds: float
     ) -> TrainReport:
         total = sum(parts[1:], parts[0])
+        # Two programs are compared at the same weights: later minibatches see moved ones, unless the step's first were
+        # kept for them.
+        compared = parts[0] if self.config.importance_cap is None else total
         return TrainReport(
             step=step,
             loss=total.loss / total.normaliser(self.config.aggregation),
             grad_norm=sum(update.grad_norm for update in updates) / len(updates),
             learning_rate=updates[-1].learning_rate,
-            # Later minibatches see moved weights: only the first compares the two programs at the same ones.
-            mismatch_kl=parts[0].mismatch_kl / parts[0].tokens,
+            mismatch_kl=compared.mismatch_kl / compared.tokens,
             clip_fraction=total.clipped / total.tokens,
             entropy=total.entropy / total.tokens,
             tokens=total.tokens,
             seconds=seconds,
             early_groups=early_groups,
+            capped_fraction=total.capped / total.tokens,
+            effective_sample_size=compared.effective_sample_size,
         )

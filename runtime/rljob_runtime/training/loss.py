@@ -8,6 +8,7 @@ mean), the sums of any parts of a batch add up to the batch's, and whoever holds
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,11 @@ class Sums:
     clipped: float = 0.0
     """Tokens whose gradient the clip has cut."""
     entropy: float = 0.0
+    importance: float = 0.0
+    """Importance ratios, before the cap."""
+    importance_squares: float = 0.0
+    capped: float = 0.0
+    """Tokens whose importance ratio the cap has cut."""
     tokens: int = 0
     sequences: int = 0
 
@@ -43,12 +49,19 @@ class Sums:
     @classmethod
     def of(cls, values: list[float]) -> Sums:
         """The inverse of `values`."""
-        loss, mismatch_kl, reference_kl, clipped, entropy, tokens, sequences = values
-        return cls(loss, mismatch_kl, reference_kl, clipped, entropy, int(tokens), int(sequences))
+        loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped, tokens, sequences = values
+        figures = (loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped)
+        return cls(*figures, int(tokens), int(sequences))
 
     def normaliser(self, aggregation: Aggregation) -> int:
         """What the raw gradient is divided by, once, when all of the batch is in."""
         return self.tokens if aggregation is Aggregation.TOKEN_MEAN else self.sequences
+
+    @property
+    def effective_sample_size(self) -> float:
+        """(sum of r)^2 / (n x sum of r^2) of the importance ratios: 1 when all are equal, 1 / n when one outweighs the
+        rest."""
+        return self.importance**2 / (self.tokens * self.importance_squares) if self.importance_squares else 1.0
 
 
 def log_ratio(new: Tensor, old: Tensor) -> Tensor:
@@ -68,6 +81,7 @@ def policy_loss(
     weights: Tensor,
     config: TrainingConfig,
     *,
+    proximal: Tensor | None = None,
     reference: Tensor | None = None,
     entropy: Tensor | None = None,
     sequences: int = 0,
@@ -75,13 +89,22 @@ def policy_loss(
     """The raw loss of some tokens (a scalar that carries the gradient), and their sums.
 
     All tensors are one-dimensional, one value a loss token. `behaviour` are the sampler's own logprobs at its
-    temperature, `logprobs` the trainer's at the same temperature; `reference` those of the frozen model when the KL
-    term is on.
+    temperature, `logprobs` the trainer's at the same temperature, `proximal` the trainer's at the start of the step
+    (None: `logprobs` are those); `reference` those of the frozen model when the KL term is on.
+
+    Without a cap the clipped ratio is that to the sampler. With one the two things that it stands for are apart
+    (decoupled PPO, Hilton et al. 2021): how far the sampler is from the start of the step is a constant weight,
+    min(proximal / behaviour, cap), and what is clipped is how far this step's updates have gone from its start.
     """
-    drift = log_ratio(logprobs, behaviour)
-    ratio = drift.exp()
+    start = logprobs.detach() if proximal is None else proximal
+    drift = log_ratio(start, behaviour)
+    importance = drift.exp()
+    if config.importance_cap is None:
+        weight, ratio = torch.ones_like(importance), log_ratio(logprobs, behaviour).exp()
+    else:
+        weight, ratio = importance.clamp(max=config.importance_cap), log_ratio(logprobs, start).exp()
     held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    objective = torch.minimum(ratio * advantages, held * advantages)
+    objective = weight * torch.minimum(ratio * advantages, held * advantages)
     reference_kl = torch.zeros_like(logprobs)
     if reference is not None:
         reference_kl = k3(log_ratio(reference, logprobs))
@@ -90,12 +113,16 @@ def policy_loss(
         cut = held * advantages < ratio * advantages
         figures = (loss, k3(drift).sum(), reference_kl.sum(), cut.sum())
         loss_sum, mismatch, reference_sum, clipped = (float(figure) for figure in figures)
+        raw = importance.double()  # the square of the largest is beyond what fp32 can add to
     return loss, Sums(
         loss=loss_sum,
         mismatch_kl=mismatch,
         reference_kl=reference_sum,
         clipped=clipped,
         entropy=0.0 if entropy is None else float(entropy.sum()),
+        importance=float(raw.sum()),
+        importance_squares=float(raw.square().sum()),
+        capped=float((raw > (config.importance_cap or math.inf)).sum()),
         tokens=logprobs.numel(),
         sequences=sequences,
     )

@@ -41,6 +41,10 @@ class TrainReport:
     seconds: float
     early_groups: int = 0
     """Groups whose gradients were there already, by `contribute`."""
+    capped_fraction: float = 0.0
+    """Share of the tokens whose importance weight was cut (`algorithm.importanceCap`)."""
+    effective_sample_size: float = 1.0
+    """Of the importance ratios before the cut, as a share of the tokens: near 1 while sampler and trainer agree."""
 
 
 @dataclass(frozen=True)
