@@ -102,6 +102,7 @@ BOUNDS = st.integers(0, 3)
 
 
 @given(KINDS, st.lists(AGES, max_size=6), st.lists(AGES, max_size=5), BOUNDS, st.integers(1, 3), st.integers(0, 9))
+@settings(max_examples=500)
 def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_in_time(
     kind, ages, in_flight, bound, count, seed
 ):

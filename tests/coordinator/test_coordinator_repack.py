@@ -35,6 +35,9 @@ def load(name: str, tokens: int = 20, trajectories: int = 2, **other) -> Replica
         ({"kv_before": 21}, True),
         ({"kv_before": 19}, False),
         ({"kv_before": None}, False),
+        # Its own trajectories grow; more than that was moved to it, or began.
+        ({"kv_before": 12, "generated": 8}, True),
+        ({"kv_before": 11, "generated": 8}, False),
         ({"waiting": 1}, False),
         ({"trajectories": 7}, True),
         ({"trajectories": 8}, False),
@@ -59,7 +62,7 @@ def test_what_is_idle(changed, idle):
         ([load("a"), load("b", version=2), load("c"), load("d", version=2)], ["a>c", "b>d"]),
         # The source goes where it leaves least room.
         ([load("a", 10), load("b", 60), load("c", 40)], ["a>b"]),
-        # As a share of what there is: 60 of 100 is fuller than 100 of 400.
+        # As a share of what there is: 60 of 100 is fuller than 100 of 400, and the fuller does not go to the other.
         ([load("a", 10), load("b", 60), load("c", 100, kv_tokens=400)], ["a>b"]),
         # One that is full does not receive, and one that is filling does neither.
         ([load("a", 10), load("b", 85), load("c", 75)], ["a>c"]),

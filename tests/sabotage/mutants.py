@@ -59,6 +59,8 @@ STORE = ("tests/coordinator/test_coordinator_store.py",)
 MIGRATIONS = "tests/coordinator/test_coordinator_store_migrations.py"
 RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
+EXPERIENCE = ("tests/coordinator/test_coordinator_experience.py",)
+REPACK = ("tests/coordinator/test_coordinator_repack.py",)
 WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
 FORECAST = "tests/coordinator/test_coordinator_forecast.py"
 NEXT_ROUND = (
@@ -656,6 +658,168 @@ MUTANTS: tuple[Mutant, ...] = (
         "known[key].attempt if key in known else 0",
         "0",
         STORE,
+    ),
+    # --- asynchronous: dates that are kept, and replicas that are packed ---
+    Mutant(
+        "a group that is due is not waited for",
+        f"{RUNTIME}/scheduling/experience.py",
+        "return any(place >= slack * count for place, slack in enumerate(slacks))",
+        "return False",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "groups in flight are waited for only at the bound itself",
+        f"{RUNTIME}/scheduling/experience.py",
+        "return any(place >= slack * count for place, slack in enumerate(slacks))",
+        "return 0 in slacks",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "groups that are due do not go first",
+        f"{RUNTIME}/scheduling/experience.py",
+        "chosen = [*urgent.values(), *(one for one in usable if one.prompt not in urgent)]",
+        "chosen = usable",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "groups in flight keep no place in later updates",
+        f"{RUNTIME}/scheduling/experience.py",
+        "for staleness in (*in_flight, *(one.staleness for one in ranked))]",
+        "for staleness in (one.staleness for one in ranked)]",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "what is over the bound is trained on",
+        f"{RUNTIME}/scheduling/experience.py",
+        "usable = [one for one in chosen if one.staleness <= bound]",
+        "usable = chosen",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "more groups are begun than updates take in time",
+        f"{RUNTIME}/scheduling/experience.py",
+        "room = min(room, (date + 1) * count - sum(slack <= date for slack in slacks))",
+        "pass",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "old weights begin as many groups as new ones",
+        f"{RUNTIME}/scheduling/experience.py",
+        "own = bound - max(0, weights)",
+        "own = bound",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "a full buffer closes nothing",
+        f"{RUNTIME}/scheduling/experience.py",
+        "room = max(0, capacity - len(opened))",
+        "room = capacity",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "weights over the bound begin groups",
+        f"{RUNTIME}/scheduling/experience.py",
+        "    if weights > bound:\n        return 0\n",
+        "    weights = min(weights, bound)\n",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "what teaches little is never trained on",
+        f"{RUNTIME}/scheduling/experience.py",
+        "share = -(-count // OLDEST_SHARE)",
+        "share = 0",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "a uniform sample is the same at every update",
+        f"{RUNTIME}/scheduling/experience.py",
+        'f"{seed}/{prompt}"',
+        'f"{prompt}"',
+        EXPERIENCE,
+    ),
+    Mutant(
+        "the freshest are trained on first",
+        f"{RUNTIME}/scheduling/experience.py",
+        "key=lambda one: -one.staleness",
+        "key=lambda one: one.staleness",
+        EXPERIENCE,
+    ),
+    Mutant(
+        "a replica that just received is emptied (Algorithm 1 as printed)",
+        f"{RUNTIME}/scheduling/repack.py",
+        "if any(merge.destination == source.name for merge in merges):",
+        "if False:",
+        REPACK,
+    ),
+    Mutant(
+        "an emptied replica receives",
+        f"{RUNTIME}/scheduling/repack.py",
+        "bins.pop(source.name, None)",
+        "pass",
+        REPACK,
+    ),
+    Mutant(
+        "repack mixes weight versions",
+        f"{RUNTIME}/scheduling/repack.py",
+        "_pack([load for load in idle if load.version == version], rules)",
+        "_pack(idle, rules)",
+        REPACK,
+    ),
+    Mutant(
+        "repack fills replicas by what they hold now",
+        f"{RUNTIME}/scheduling/repack.py",
+        "return max(self.tokens, self.expected_tokens)",
+        "return self.tokens",
+        REPACK,
+    ),
+    Mutant(
+        "repack counts a receiver's first load only",
+        f"{RUNTIME}/scheduling/repack.py",
+        "        best.peak += source.peak\n",
+        "",
+        REPACK,
+    ),
+    Mutant(
+        "repack decodes any number at once",
+        f"{RUNTIME}/scheduling/repack.py",
+        "self.trajectories + more.trajectories <= rules.max_batch\n            and ",
+        "",
+        REPACK,
+    ),
+    Mutant(
+        "a replica with work waiting counts as idle",
+        f"{RUNTIME}/scheduling/repack.py",
+        "        and load.waiting == 0\n",
+        "",
+        REPACK,
+    ),
+    Mutant(
+        "a replica that fills counts as idle",
+        f"{RUNTIME}/scheduling/repack.py",
+        "and load.tokens <= load.kv_before + load.generated",
+        "",
+        REPACK,
+    ),
+    Mutant(
+        "a replica is idle only when one of its responses ends",
+        f"{RUNTIME}/scheduling/repack.py",
+        "and load.tokens <= load.kv_before + load.generated",
+        "and load.tokens <= load.kv_before",
+        REPACK,
+    ),
+    Mutant(
+        "a replica that drains receives",
+        f"{RUNTIME}/scheduling/repack.py",
+        "for load in ascending if load.receives}",
+        "for load in ascending}",
+        REPACK,
+    ),
+    Mutant(
+        "repack spreads instead of packing",
+        f"{RUNTIME}/scheduling/repack.py",
+        "best = max(fitting,",
+        "best = min(fitting,",
+        REPACK,
     ),
     # --- weights: one order of coordinators and chains, whole versions only ---
     Mutant(
