@@ -14,10 +14,6 @@ from hypothesis import strategies as st
 from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, evict, must_wait, sample
 from rljob_runtime.scheduling.trajectory import PromptKey
 
-# Shared machines are slow now and then; a deadline would only measure that.
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
-
 KINDS = st.sampled_from(SamplerKind)
 ROW = [(0, 5, 1.0), (1, 9, 0.0), (2, 5, 3.0), (3, 7, 2.0), (4, 0, 2.0), (5, 1, 0.5)]
 """The order in which they became ready, staleness, spread."""
@@ -59,6 +55,7 @@ def test_which_groups_a_sampler_takes(kind, count, bound, taken):
 
 
 @given(KINDS, st.permutations(ROW), st.integers(1, 7), st.integers(0, 99), st.none() | st.integers(0, 10))
+@settings(deadline=None)
 def test_a_sample_is_whole_without_repetition_and_the_same_for_any_order_of_the_buffer(kind, rows, count, seed, bound):
     taken = sample(kind, ready_groups(rows), count, seed, bound, [])
     assert len(taken) in (0, count)
@@ -77,6 +74,7 @@ def test_uniform_gives_every_group_the_same_chance():
 
 
 @given(st.sampled_from([SamplerKind.FIFO, SamplerKind.PRIORITY]), st.integers(1, 8), st.randoms())
+@settings(deadline=None)
 def test_none_starves_however_much_others_teach(kind, count, random):
     last = Experience(PromptKey(0, 20), 20, 0, 0.0)
     buffer = [*ready_groups((ready, 0, 1.0) for ready in range(20)), last]
@@ -97,17 +95,23 @@ def in_time(staleness: Sequence[int], bound: int, count: int) -> bool:
     return all(age + place // count <= bound for place, age in enumerate(sorted(staleness, reverse=True)))
 
 
-AGES = st.integers(0, 3)
-BOUNDS = st.integers(0, 3)
+@st.composite
+def open_groups(draw) -> tuple[int, int, list[int]]:
+    """A bound, a batch, and the staleness of groups that can all be taken in time."""
+    bound, count = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    opened: list[int] = []
+    for age in draw(st.lists(st.integers(0, bound), max_size=10)):
+        if in_time([*opened, age], bound, count):
+            opened.append(age)
+    return bound, count, opened
 
 
-@given(KINDS, st.lists(AGES, max_size=6), st.lists(AGES, max_size=5), BOUNDS, st.integers(1, 3), st.integers(0, 9))
-@settings(max_examples=500)
-def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_in_time(
-    kind, ages, in_flight, bound, count, seed
-):
-    if not in_time([*ages, *in_flight], bound, count):
-        return
+@given(KINDS, open_groups(), st.lists(st.booleans(), min_size=10, max_size=10), st.integers(0, 9))
+@settings(max_examples=300, deadline=None)
+def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_in_time(kind, opened, ended, seed):
+    bound, count, groups = opened
+    ages = [age for age, has_ended in zip(groups, ended, strict=False) if has_ended]
+    in_flight = [age for age, has_ended in zip(groups, ended, strict=False) if not has_ended]
     ready = ready_groups((place, age, float(place % 3)) for place, age in enumerate(ages))
 
     def leaves_in_time(chosen: Iterable[int]) -> bool:
@@ -122,10 +126,10 @@ def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_i
         assert must_wait(in_flight, bound, count) == (not possible)
 
 
-@given(st.lists(AGES, max_size=8), AGES, st.integers(1, 9), BOUNDS, st.integers(1, 3))
-def test_as_many_groups_are_begun_as_can_be_taken_in_time(opened, weights, capacity, bound, count):
-    if not in_time(opened, bound, count):
-        return
+@given(open_groups(), st.integers(0, 4), st.integers(1, 12))
+@settings(max_examples=300, deadline=None)
+def test_as_many_groups_are_begun_as_can_be_taken_in_time(already, weights, capacity):
+    bound, count, opened = already
     more = admitted(opened, weights, capacity, count, bound)
 
     def fits(groups: int) -> bool:
@@ -272,7 +276,7 @@ class Loop:
 
 
 @given(KINDS, st.integers(1, 4), st.integers(0, 12), st.none() | st.integers(0, 4), st.integers(0, 10**6))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_no_group_is_ever_over_the_bound_none_is_lost_and_the_trainer_gets_its_batch(kind, count, more, bound, seed):
     loop = Loop(kind, count, count + more, bound, Random(seed))
     for _ in range(120):
