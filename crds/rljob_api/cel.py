@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api import constants as c
-from rljob_api.placement import NodeFailure
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
     MAX_TOKENS_PER_SEQUENCE,
     MIN_HEARTBEAT_SECONDS,
-    NODE_FAILURE,
     TECHNIQUES,
     not_available,
 )
@@ -155,10 +153,6 @@ RULES: dict[str, list[Rule]] = {
     ],
     "spec.failurePolicy.backoff": [
         Rule("self.initialSeconds <= self.maxSeconds", "initialSeconds must be at most maxSeconds"),
-    ],
-    "spec.failurePolicy.nodeFailure": [
-        Rule(f"self.{field} == {default!r}", f"{field} {not_available(NODE_FAILURE, default)}")
-        for field, default in NodeFailure().to_dict().items()
     ],
     "spec.relay": [
         Rule(

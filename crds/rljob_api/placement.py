@@ -239,15 +239,18 @@ class ForceDelete(StrEnum):
 
 
 class NodeFailure(Model):
-    """What to do about a node that is gone. Not available in this version: only the defaults are taken. The machines
-    of such a node are replaced when two witnesses report them, or when Kubernetes has deleted their pods."""
+    """What to do about a node that is gone. Its machines are replaced when two witnesses in the data plane report them,
+    when graceSeconds are over, or when Kubernetes deletes their pods, whatever comes first. An operator that serves
+    single namespaces sees no nodes: there the first and the last count, and nothing is deleted by force."""
 
     grace_seconds: float = Field(default=15.0, ge=0, le=3600)
     """How long a node may be NotReady before its machines are replaced without other witnesses."""
     force_delete: ForceDelete = Field(default=ForceDelete.WHEN_FENCED)
-    """Never; WhenFenced: when the Node is deleted or tainted out-of-service; Always."""
+    """Whether pods that a dead node's kubelet will never report gone are deleted by force. Never; WhenFenced: when the
+    Node is deleted or tainted node.kubernetes.io/out-of-service; Always: graceSeconds after they should have gone,
+    though they may still run there. They block no replacement."""
     avoid_failed_nodes_seconds: float = Field(default=3600.0, ge=0, le=604_800)
-    """How long no pod of the job is placed on a node that failed it."""
+    """How long no pod of the job is placed on a node that failed it. Less long when a pod finds no other node."""
 
 
 class FailurePolicy(Model):

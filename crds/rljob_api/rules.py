@@ -13,7 +13,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.learning import AUTO, CodeReward, Mode, RewardKind
-from rljob_api.placement import Gang, NodeFailure
+from rljob_api.placement import Gang
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template, memory_limit
 
@@ -86,9 +86,6 @@ TECHNIQUES = {
 }
 
 
-NODE_FAILURE = "judging and avoiding lost nodes"
-
-
 def not_available(what: str, instead: object = False) -> str:
     """The end of the message about something that is asked for before it exists; `instead` is what there is."""
     return f"is not available in this version ({what}); leave it out or set it to {show(instead)}"
@@ -108,11 +105,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         }[field]
         if technique.enabled is not False:
             yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
-    nodes = spec.failure_policy.node_failure.to_dict()
-    for field, default in NodeFailure().to_dict().items():
-        if nodes[field] != default:
-            where = f"spec.failurePolicy.nodeFailure.{field}"
-            yield FieldError(where, nodes[field], not_available(NODE_FAILURE, default))
     if spec.scheduling.gang is Gang.POD_GROUP:
         yield FieldError(
             "spec.scheduling.gang",

@@ -40,12 +40,14 @@ __all__ = [
     "LayoutForecast",
     "MachineGroup",
     "Member",
+    "NotReadyNode",
     "ParallelismHistory",
     "Phase",
     "PreemptionHistory",
     "Problem",
     "RLJobStatus",
     "RelayTopology",
+    "ReplacementPause",
     "Replacements",
     "Role",
     "RolloutStatus",
@@ -246,6 +248,8 @@ class BackOff(StatusModel):
     """When it last failed: a machine stable for long enough since starts again at zero."""
     reason: Annotated[str, Field(max_length=128)] = ""
     """Why it failed last."""
+    doubted: bool | None = None
+    """True: Kubernetes still believed in its pod then."""
 
 
 class AvoidedNode(StatusModel):
@@ -259,6 +263,24 @@ class AvoidedNode(StatusModel):
     """What happened there."""
 
 
+class NotReadyNode(StatusModel):
+    """A node of the job's that is not ready, or gone."""
+
+    name: Name
+    """The node."""
+    since: Timestamp
+    """Since when the operator has seen it so: its machines are replaced nodeFailure.graceSeconds later."""
+
+
+class ReplacementPause(StatusModel):
+    """So many machines are believed dead at once that it is more likely the network: replacement waits."""
+
+    since: Timestamp
+    """When it began."""
+    until: Timestamp
+    """When the next machine is replaced, unless they come back."""
+
+
 class Replacements(StatusModel):
     """Pods replaced because they failed: budgets and memory."""
 
@@ -270,6 +292,10 @@ class Replacements(StatusModel):
     """Machines that failed lately."""
     avoided_nodes: tuple[AvoidedNode, ...] = Field(default=(), max_length=256)
     """Nodes out of favour."""
+    not_ready_nodes: tuple[NotReadyNode, ...] = Field(default=(), max_length=2048)
+    """Nodes of the job's pods that are not ready."""
+    pause: ReplacementPause | None = None
+    """Set while replacement waits because too many machines are believed dead at once."""
 
 
 class RLJobStatus(StatusModel):

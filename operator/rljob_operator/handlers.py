@@ -1,4 +1,4 @@
-"""The kopf wiring: two event handlers that mark a job's key dirty, and settings. No decision is made here.
+"""The kopf wiring: event handlers that mark a job's key dirty, and settings. No decision is made here.
 
 `on.event` writes nothing on the objects: no finalizer, no annotation (timers, daemons and create/update handlers
 would).
@@ -16,6 +16,7 @@ import kopf
 from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_operator.kube.credentials import find
 from rljob_operator.metrics import Metrics
+from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import MANAGED, Key, PodLister
 from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_plight, pod_signature
 
@@ -24,12 +25,18 @@ class Watch:
     """Turns watch events into marks on the queue."""
 
     def __init__(
-        self, mark: Callable[[Key, float], None], forget: Callable[[Key, str], None], pods: PodLister, metrics: Metrics
+        self,
+        mark: Callable[[Key, float], None],
+        forget: Callable[[Key, str], None],
+        pods: PodLister,
+        nodes: NodeBook,
+        metrics: Metrics,
     ):
         """`mark(key, seconds)`: the job wants a turn in so many seconds."""
         self._mark = mark
         self._forget = forget
         self._pods = pods
+        self._nodes = nodes
         self._metrics = metrics
         self._relevance = Relevance()
         self.job_versions: dict[Key, str] = {}
@@ -56,7 +63,9 @@ class Watch:
         self._pods.saw([body])
         key = (meta["namespace"], job)
         identity = ("pod", meta.get("uid"))
-        if kind == "DELETED":
+        deleted = kind == "DELETED"
+        self._nodes.hosts(meta.get("uid", ""), None if deleted else (body.get("spec") or {}).get("nodeName"), key)
+        if deleted:
             self._relevance.forget(identity)
             self._relevance.forget((*identity, "plight"))
             self._metrics.events_seen.labels("pods", "true").inc()
@@ -65,6 +74,14 @@ class Watch:
         self._wake("pods", identity, pod_signature(body), key)
         if self._relevance.changed((*identity, "plight"), pod_plight(body)):
             self._mark(key, TELL_SECONDS)
+
+    def node_event(self, kind: str | None, body: Any) -> None:
+        """A node was listed, added, modified or deleted: kubelets report all day, and what they say matters when the
+        node becomes ready or stops to be, is fenced, or goes."""
+        jobs = self._nodes.saw(kind, body)
+        self._metrics.events_seen.labels("nodes", str(bool(jobs)).lower()).inc()
+        for key in jobs:
+            self._mark(key, 0.0)
 
     def _wake(self, resource: str, identity: Hashable, signature: Hashable, key: Key) -> None:
         relevant = self._relevance.changed(identity, signature)
@@ -78,9 +95,11 @@ def registry(
     loop: asyncio.AbstractEventLoop,
     started: Callable[[], None],
     connection: kopf.ConnectionInfo | None = None,
+    nodes: bool = False,
 ) -> kopf.OperatorRegistry:
     """The handlers, for a kopf that runs in a thread of its own: everything is handed over to `loop`. `started` is
-    called there once kopf runs. `connection` None: the pod's service account or the kubeconfig."""
+    called there once kopf runs. `connection` None: the pod's service account or the kubeconfig. `nodes`: watch them
+    too."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -98,6 +117,12 @@ def registry(
     @kopf.on.event("", "v1", "pods", registry=handlers)
     async def pod(type: str | None, body: kopf.Body, **_: Any) -> None:
         loop.call_soon_threadsafe(watch.pod_event, type, body)
+
+    if nodes:
+
+        @kopf.on.event("", "v1", "nodes", registry=handlers)
+        async def node(type: str | None, body: kopf.Body, **_: Any) -> None:
+            loop.call_soon_threadsafe(watch.node_event, type, body)
 
     return handlers
 

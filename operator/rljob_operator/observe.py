@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -19,7 +19,7 @@ from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.resources import LEASE, POD, Json
 from rljob_operator.policies.names import job_selector
-from rljob_operator.policies.observed import Observed, Silence, sort_pods
+from rljob_operator.policies.observed import Node, Observed, Silence, sort_pods
 
 _logger = logging.getLogger(__name__)
 
@@ -145,9 +145,17 @@ class Observer:
     """Puts together what a plan is made from."""
 
     def __init__(
-        self, pods: PodLister, leases: LeaseMonitor, *, recheck: float = 900.0, clock: Callable[[], float] = monotonic
+        self,
+        pods: PodLister,
+        leases: LeaseMonitor,
+        nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
+        *,
+        recheck: float = 900.0,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again."""
+        """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
+        what is known of nodes by name."""
+        self._nodes = nodes
         self._pods = pods
         self._leases = leases
         self._recheck = recheck
@@ -155,7 +163,7 @@ class Observer:
         self._ensured: dict[str, float] = {}
 
     async def observe(self, job: RLJob) -> Observed:
-        """The pods, the Lease, and whether the children were seen to lately."""
+        """The pods, their nodes, the Lease, and whether the children were seen to lately."""
         items = await self._pods.pods(job.namespace, job.name)
         owned, foreign = sort_pods(job.metadata.uid, items)
         uid = job.metadata.uid
@@ -165,7 +173,9 @@ class Observer:
             self._ensured[uid] = self._clock() - self._recheck * random.random()
         ensured = self._ensured.get(uid)
         present = ensured is not None and self._clock() - ensured < self._recheck
-        return Observed(owned, foreign, self._leases.silence((job.namespace, job.name)), present)
+        avoided = job.status.replacements.avoided_nodes if job.status.replacements is not None else ()
+        nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
+        return Observed(owned, foreign, self._leases.silence((job.namespace, job.name)), present, nodes)
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""

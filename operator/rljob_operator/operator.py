@@ -26,6 +26,7 @@ from rljob_operator.kube.leader import Leader
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, Resource
 from rljob_operator.metrics import Metrics
+from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import Key, LeaseMonitor, Observer, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.queue import WorkQueue
@@ -91,7 +92,8 @@ class Operator:
         self._leases = LeaseMonitor(
             self._kube, options.scopes, lambda key: self.queue.add(key), interval=options.config.lease_seconds / 3
         )
-        self._observer = Observer(self._pods, self._leases)
+        self._nodes = NodeBook(self._kube)
+        self._observer = Observer(self._pods, self._leases, self._nodes.facts)
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
         reconciler = Reconciler(
@@ -104,7 +106,7 @@ class Operator:
             forget=lambda key: self._forget(key, ""),
         )
         self.queue: WorkQueue[Key] = WorkQueue(reconciler, workers=options.workers)
-        self._watch = handlers.Watch(self.queue.add, self._forget, self._pods, self.metrics)
+        self._watch = handlers.Watch(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
         self._lag = WatchLag()
         self.health.queue_seconds = self.queue.oldest_seconds
         self.health.queue_depth = self.queue.depth
@@ -128,6 +130,8 @@ class Operator:
     async def _lead(self, stop: asyncio.Event) -> None:
         """Everything that only the leader does. The first part that ends takes the others with it."""
         await self._pods.prime(self.options.scopes)
+        if not self.options.namespaces:
+            await self._nodes.prime()
         ending = asyncio.Event()
         parts = {
             "kopf": self._kopf(ending),
@@ -155,7 +159,7 @@ class Operator:
 
     async def _kopf(self, ending: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        found = handlers.registry(self._watch, loop, self.ready.set, self._connection)
+        found = handlers.registry(self._watch, loop, self.ready.set, self._connection, self._nodes.open)
         await handlers.run_kopf(found, self.options.namespaces, ending)
 
     async def _confirm_leader(self) -> None:

@@ -1,8 +1,9 @@
 """What the operator may do, and nothing more: the one source that the chart is compared with.
 
 `JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each. `LEADER_RULES`
-hold in the operator's own namespace. Secrets can be created and never read. Leases may be updated only because the
-operator hands that right on to coordinators, which the API server allows to those who have it.
+hold in the operator's own namespace, `NODE_RULES` cluster-wide or not at all. Secrets can be created and never read.
+Leases may be updated only because the operator hands that right on to coordinators, which the API server allows to
+those who have it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ JOB_RULES: list[Rule] = [
     _rule("networking.k8s.io", ["networkpolicies"], ["get", "create", "patch"]),
 ]
 """Wherever there are jobs."""
+
+NODE_RULES: list[Rule] = [_rule("", ["nodes"], ["get", "list", "watch"])]
+"""Cluster-wide only: which nodes are ready. Without them machines are judged by suspects and pods alone."""
 
 LEADER_RULES: list[Rule] = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 """In the operator's own namespace: the election of the leader."""

@@ -351,13 +351,6 @@ NOT_THERE_YET = [
     one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),
-    one(
-        "spec.failurePolicy.nodeFailure.graceSeconds",
-        5,
-        "is not available in this version (judging and avoiding lost nodes); leave it out or set it to 15.0",
-    ),
-    one("spec.failurePolicy.nodeFailure.forceDelete", "Always", "leave it out or set it to 'WhenFenced'"),
-    one("spec.failurePolicy.nodeFailure.avoidFailedNodesSeconds", 60, "leave it out or set it to 3600.0"),
 ]
 
 _POD = "spec.rollout.template.spec"

@@ -83,7 +83,7 @@ GOOD: list[dict[str, Any]] = [
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
     {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
     {"spec.relay.chunkBytes": "1048576"},
-    {"spec.failurePolicy.nodeFailure": {"graceSeconds": 15, "forceDelete": "WhenFenced"}},
+    {"spec.failurePolicy.nodeFailure": {"graceSeconds": 5, "forceDelete": "Always", "avoidFailedNodesSeconds": 0}},
     {"spec.runPolicy": {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 0}},
     {
         "spec.tailBatching": {"enabled": False, "promptFactor": 1},
@@ -159,7 +159,7 @@ EDITS = st.fixed_dictionaries(
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
         "spec.streamTraining.enabled": maybe(False, "Auto"),
-        "spec.failurePolicy.nodeFailure.graceSeconds": maybe(15, 16),
+        "spec.failurePolicy.nodeFailure.graceSeconds": maybe(0, 16, 3601),
     }
 )
 

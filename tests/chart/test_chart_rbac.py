@@ -64,7 +64,7 @@ def standing(server: Tools) -> Iterator[Tools]:
 
 NEVER: list[Question] = [
     *((verb, "", "secrets") for verb in ("get", "list", "watch", "update", "patch", "delete")),
-    *((verb, "", "nodes") for verb in ("list", "update", "delete")),
+    *((verb, "", "nodes") for verb in ("create", "update", "patch", "delete")),
     *((verb, "rljob.dev", "rljobs") for verb in ("create", "update", "patch")),
     ("update", "", "pods"),
     ("create", "", "pods/exec"),
@@ -83,7 +83,7 @@ NEVER: list[Question] = [
 
 
 def test_chart_operator_may_do_what_it_needs_and_no_more(standing: Tools) -> None:
-    needed = questions_of(rbac.JOB_RULES)
+    needed = questions_of([*rbac.JOB_RULES, *rbac.NODE_RULES])
     assert allowed(standing, OPERATOR, needed) == needed
     assert allowed(standing, OPERATOR, NEVER) == []
     election = questions_of(rbac.LEADER_RULES)

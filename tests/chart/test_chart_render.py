@@ -167,7 +167,9 @@ def rules_of(documents: list[dict[str, Any]], kind: str, name: str) -> list[dict
 
 def test_chart_grants_what_the_code_uses_and_no_more(tools: Tools) -> None:
     clusterwide, namespaced = tools.template(), tools.template("--set=watchNamespaces={team-a}")
-    assert rules_of(clusterwide, "ClusterRole", "rljob-operator") == rbac.manifest_rules(rbac.JOB_RULES)
+    assert rules_of(clusterwide, "ClusterRole", "rljob-operator") == rbac.manifest_rules(
+        [*rbac.JOB_RULES, *rbac.NODE_RULES]
+    )
     assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules(rbac.JOB_RULES)
     for documents in (clusterwide, namespaced):
         assert rules_of(documents, "Role", "rljob-leader") == rbac.manifest_rules(rbac.LEADER_RULES)

@@ -29,6 +29,7 @@ from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.leader import LeadershipLost
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.metrics import Metrics
+from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, Observer, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.reconcile import Reconciler
@@ -47,7 +48,7 @@ async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncItera
     async with kube.opened():
         pods = PodLister(kube)
         await pods.prime([namespace])
-        observer = Observer(pods, LeaseMonitor(kube, [namespace], lambda key: None))
+        observer = Observer(pods, LeaseMonitor(kube, [namespace], lambda key: None), NodeBook(kube).facts)
         recorder = Recorder(kube)
 
         async def leading() -> None:

@@ -21,6 +21,7 @@ from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder, event_name
 from rljob_operator.metrics import Metrics
+from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.objects import children
@@ -316,7 +317,9 @@ def test_a_pod_as_we_made_it_wakes_nobody() -> None:
 
 def test_what_keeps_pods_from_starting_is_told_together() -> None:
     marks: list[float] = []
-    watch = Watch(lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), Metrics())
+    watch = Watch(
+        lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), NodeBook(mock.Mock()), Metrics()
+    )
     for number in range(3):
         pod = render_pod(make_job(), NewPod(f"rollout-{number}", Role.ROLLOUT, 1), 1, Config())
         pod["metadata"] |= {"uid": f"uid-{number}"}

@@ -18,11 +18,22 @@ from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod
+from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod
 from rljob_operator.policies.plan import REMOVED_SECONDS, Plan, plan, refused
 
 CONFIG = Config()
-LEAVES = {"ScaledDown", "Suspended", "JobEnded", "TemplateChanged", "Superseded", "Ended", "ContainerEnded"}
+LEAVES = {
+    "NodeNotAvoided",
+    "NodeFenced",
+    "NodeNotReady",
+    "ScaledDown",
+    "Suspended",
+    "JobEnded",
+    "TemplateChanged",
+    "Superseded",
+    "Ended",
+    "ContainerEnded",
+}
 
 CHOICE = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
 
@@ -35,6 +46,7 @@ class Cluster:
         self.now: datetime = NOW
         self.pods: dict[str, Pod] = {}
         self.silence: Silence | None = None
+        self.nodes: dict[str, Node] = {}
         self.children = False
         self.refused_edit: Trouble | None = None
         self.serial = 0
@@ -44,7 +56,7 @@ class Cluster:
         return self.job.status
 
     def observed(self) -> Observed:
-        return Observed(tuple(self.pods.values()), (), self.silence, self.children)
+        return Observed(tuple(self.pods.values()), (), self.silence, self.children, self.nodes)
 
     def decide(self) -> Plan:
         return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)
@@ -59,7 +71,7 @@ class Cluster:
         decided = refused(decided, self.job, refusals, self.now)
         if decided.status is not None:
             writes.append(lambda: self._write(decided.status))
-        writes += [lambda r=r: self._delete(r.pod) for r in decided.removals]
+        writes += [lambda r=r: self._delete(r.pod, r.force) for r in decided.removals]
         for write in writes[:steps]:
             write()
 
@@ -97,12 +109,12 @@ class Cluster:
         mine = RLJobStatus.model_validate(status.to_dict())  # as it comes back over the wire
         self.job = self.job.model_copy(update={"status": mine.model_copy(update={"runtime": self.status.runtime})})
 
-    def _delete(self, pod: Pod) -> None:
+    def _delete(self, pod: Pod, force: bool = False) -> None:
         """Ended pods vanish, others terminate for a while."""
         current = self.pods.get(pod.name)
         if current is None or current.uid != pod.uid:
             return
-        if current.terminal and not current.lingering:
+        if force or (current.terminal and not current.lingering):
             del self.pods[pod.name]
         else:
             self.pods[pod.name] = replace(current, deleting=True)
@@ -192,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         pod = self._some_pod(number, live=True)
         if pod is not None:
             address = f"10.0.{pod.incarnation % 250}.{sum(pod.name.encode()) % 250}"
-            self._set(pod, phase="Running", ready=True, ip=address)
+            self._set(pod, phase="Running", ready=True, ip=address, node=f"node-{number % 3}")
 
     @rule(number=st.integers(0, 20), disrupted=st.booleans(), code=st.sampled_from(["Failed", "Succeeded"]))
     def pod_ends(self, number: int, disrupted: bool, code: str) -> None:
@@ -218,6 +230,15 @@ class Machine(RuleBasedStateMachine):
         pod = self._some_pod(number, live=True)
         if pod is not None and pod.phase == "Pending":
             self._set(pod, unschedulable="0/3 nodes are available")
+
+    @rule(number=st.integers(0, 2), state=st.sampled_from(["ready", "down", "fenced", "gone", "unknown"]))
+    def node_changes(self, number: int, state: str) -> None:
+        name = f"node-{number}"
+        if state == "unknown":
+            self.cluster.nodes.pop(name, None)
+            return
+        self.failures += 0 if state == "ready" else len(self.cluster.pods)
+        self.cluster.nodes[name] = Node(name, state == "ready", gone=state == "gone", fenced=state == "fenced")
 
     @rule(seconds=st.sampled_from([1, 7, 40, 700]))
     def time_passes(self, seconds: int) -> None:

@@ -90,6 +90,7 @@ ENGINE_MODEL = (
     "test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew",
 )
 POLICIES = ("tests/operator/test_operator_policies.py",)
+NODES = ("tests/operator/test_operator_nodes.py",)
 PARALLELISM = ("tests/operator/test_operator_parallelism.py",)
 PLAN = (
     "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
@@ -1093,7 +1094,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the back-off is not written down",
         f"{OPERATOR}/policies/plan.py",
-        '"replacements": roster.replacements,',
+        '"replacements": judged.replacements,',
         '"replacements": before.replacements,',
         PLAN,
     ),
@@ -1131,6 +1132,69 @@ MUTANTS: tuple[Mutant, ...] = (
         "named and suspect.reason == KEEPS_FAILING:",
         "named and suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES:",
         POLICIES,
+    ),
+    Mutant(
+        "a node that is not ready loses its machines at once",
+        f"{OPERATOR}/policies/nodes.py",
+        "if passed(after(node.since, policy.grace_seconds), now))",
+        ")",
+        NODES,
+    ),
+    Mutant(
+        "a grace begins anew with every look",
+        f"{OPERATOR}/policies/nodes.py",
+        "known.get(name) or NotReadyNode(name=name, since=now)",
+        "NotReadyNode(name=name, since=now)",
+        NODES,
+    ),
+    Mutant(
+        "a pod is deleted by force before its node is fenced",
+        f"{OPERATOR}/policies/nodes.py",
+        "if node.gone or node.fenced:",
+        "if True:",
+        NODES,
+    ),
+    Mutant(
+        "an avoided node is left out of one alternative only",
+        f"{OPERATOR}/policies/nodes.py",
+        "[_without(term, mine) for term in given if isinstance(term, dict)]",
+        "[_without(term, mine if term is given[0] else []) for term in given]",
+        NODES,
+    ),
+    Mutant(
+        "a node that is dead is forgiven",
+        f"{OPERATOR}/policies/nodes.py",
+        "if node.name in blamed and _may_serve(node.name, seen)]",
+        "if node.name in blamed]",
+        NODES,
+    ),
+    Mutant(
+        "machines of one node are as many failures",
+        f"{OPERATOR}/policies/pause.py",
+        "and len(set(places.values())) >= 2",
+        "and len(places) >= 2",
+        NODES,
+    ),
+    Mutant(
+        "after a pause all are replaced at once",
+        f"{OPERATOR}/policies/pause.py",
+        "return [*certain, doubtful[0]],",
+        "return [*certain, *doubtful],",
+        NODES,
+    ),
+    Mutant(
+        "a wave forgets whom it has taken",
+        f"{OPERATOR}/policies/pause.py",
+        "elif not current.ready and _just_now(machine, before.replacements, now):",
+        "elif False:",
+        NODES,
+    ),
+    Mutant(
+        "a node of which the watch is late counts as deleted",
+        f"{OPERATOR}/nodes.py",
+        "node = self._nodes.get(name) or await self._ask(name)",
+        "node = self._nodes.get(name) or Node(name, ready=False, gone=True)",
+        NODES,
     ),
     Mutant(
         "changes of a spec are not looked at",
@@ -1184,8 +1248,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whatever pod has the name is deleted",
         f"{OPERATOR}/act.py",
-        "pod.name, uid=pod.uid)",
-        "pod.name)",
+        "pod.name, uid=pod.uid, grace_seconds=grace)",
+        "pod.name, grace_seconds=grace)",
         DELETIONS,
     ),
     # --- faults: what only the simulator finds ---

@@ -38,6 +38,13 @@
   verbs: [get, create, patch]
 {{- end }}
 
+{{/* NODE_RULES: nodes have no namespace, so these are in the ClusterRole alone. */}}
+{{- define "rljob.nodeRules" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
+{{- end }}
+
 {{/* LEADER_RULES: the Lease by which the operators of a release elect their leader. */}}
 {{- define "rljob.leaderRules" -}}
 - apiGroups: [coordination.k8s.io]

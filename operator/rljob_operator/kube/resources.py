@@ -35,6 +35,7 @@ class Resource:
 
 
 RLJOB = Resource(KIND, GROUP, VERSION, PLURAL)
+NODE = Resource("Node", "", "v1", "nodes")
 POD = Resource("Pod", "", "v1", "pods")
 SERVICE = Resource("Service", "", "v1", "services")
 SECRET = Resource("Secret", "", "v1", "secrets")

@@ -22,6 +22,11 @@ NOT_DURABLE = Trouble(
     "replacement, and suspension, start the run over",
 )
 
+PAUSED = (
+    "more than half of the rollout machines, on several nodes, are believed dead at once: more likely the network, so "
+    "replacement waits a moment, and then goes on one by one"
+)
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -48,6 +53,8 @@ class Facts:
     """Why the newest spec is refused; everything else here speaks of the accepted one."""
     problems: tuple[Trouble, ...] = ()
     """What the coordinator reports."""
+    paused: Trouble | None = None
+    """Why machines that are believed dead are not replaced for a moment."""
     verdict: Verdict | None = None
 
     @property
@@ -175,6 +182,8 @@ def _relay(facts: Facts) -> tuple[bool, Trouble]:
 
 def _degraded(facts: Facts) -> tuple[bool, Trouble]:
     if facts.verdict is None and not facts.suspending:
+        if facts.paused is not None:
+            return True, facts.paused
         lasting = [problem for problem in facts.problems if problem.reason not in HALTING]
         if lasting:
             return True, lasting[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.status import Condition, Phase, RLJobStatus
+from rljob_api.status import Condition, Phase, Replacements, RLJobStatus
 from rljob_operator.policies.admission import INVALID_SPEC
-from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, STALLED, SUSPENDED
+from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, PAUSED, STALLED, SUSPENDED
 from rljob_operator.policies.failure import Loss
+from rljob_operator.policies.placement import Removal
 
 NORMAL, WARNING = "Normal", "Warning"
 
@@ -26,10 +27,17 @@ def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Loss])
     """What a person who reads the job's events should learn from this change."""
     events = _placement(before, after)
     events += [Event(WARNING if loss.counts or loss.slows else NORMAL, "MachineLost", _told(loss)) for loss in losses]
+    events += _nodes(before.replacements or Replacements(), after.replacements or Replacements())
     events += _scaling(before, after)
     events += _relay(before, after)
     events += _state(before, after)
     return events
+
+
+def forced_out(removal: Removal) -> Event:
+    """A pod is deleted without the kubelet's word."""
+    pod = removal.pod
+    return Event(WARNING, "PodForceDeleted", f"{pod.name} on {pod.node}: {removal.reason}")
 
 
 def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
@@ -51,6 +59,21 @@ def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
 
 def _told(loss: Loss) -> str:
     return f"{loss.machine} incarnation {loss.incarnation}: {loss.reason}: {loss.message}"
+
+
+def _nodes(before: Replacements, after: Replacements) -> list[Event]:
+    known = {node.name for node in before.avoided_nodes}
+    left_out = "no pod of the job is placed there for a while"
+    events = [
+        Event(WARNING, "NodeAvoided", f"{node.name}: {node.reason}: {left_out}")
+        for node in after.avoided_nodes
+        if node.name not in known
+    ]
+    if after.pause is not None and before.pause is None:
+        events.append(Event(WARNING, "ReplacementPaused", PAUSED))
+    if before.pause is not None and after.pause is None:
+        events.append(Event(NORMAL, "ReplacementResumed", "machines that are believed dead are replaced at once again"))
+    return events
 
 
 def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:

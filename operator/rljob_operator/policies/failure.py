@@ -7,13 +7,13 @@ exactly once, wherever the operator dies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rljob_api.constants import KEEPS_FAILING, ROLE_COORDINATOR, ROLE_TRAINER
 from rljob_api.spec import ReplacementBackOff, RLJobSpec
-from rljob_api.status import BackOff, Replacements, RLJobStatus, Role
+from rljob_api.status import BackOff, Replacements, RLJobStatus, Role, Suspect
 from rljob_operator.policies.clock import passed
 from rljob_operator.policies.observed import Observed, Pod
 
@@ -35,6 +35,8 @@ class Loss:
     """Against the machine's budget: the program's failure, not the cluster's."""
     slows: bool
     """Lengthens the back-off."""
+    doubted: bool = False
+    """Kubernetes still believes in the pod; whether its machine is dead, or cut off, nobody here can know."""
 
     @property
     def must_delete(self) -> bool:
@@ -42,8 +44,10 @@ class Loss:
         return self.pod is not None and self.pod.live
 
 
-def find_losses(placed: Mapping[str, Role], seen: Observed, status: RLJobStatus) -> list[Loss]:
-    """Losses among the `placed` machines that the status has not counted yet."""
+def find_losses(
+    placed: Mapping[str, Role], seen: Observed, status: RLJobStatus, dead: Collection[str] = ()
+) -> list[Loss]:
+    """Losses among the `placed` machines that the status has not counted yet. `dead`: nodes given up."""
     known = {member.machine: member.incarnation for member in status.members}
     losses = []
     for machine, role in placed.items():
@@ -56,7 +60,7 @@ def find_losses(placed: Mapping[str, Role], seen: Observed, status: RLJobStatus)
         if member is not None and all(pod.incarnation != member for pod in pods):
             losses.append(Loss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
         current = seen.current(machine)
-        wedged = None if current is None else _wedged(current, seen, status)
+        wedged = None if current is None else _wedged(current, seen, status, dead)
         if wedged is not None:
             losses.append(wedged)
     return losses
@@ -83,10 +87,14 @@ def remember(
         if loss.slows:
             failures = entry.failures + 1
             until = now + timedelta(seconds=pause_seconds(failures, policy))
-            backoff[loss.machine] = BackOff(failures=failures, until=until, last_failure_time=now, reason=loss.reason)
-    return Replacements(
-        total=old.total + len(losses), by_machine=counted, backoff=backoff, avoided_nodes=old.avoided_nodes
-    )
+            backoff[loss.machine] = BackOff(
+                failures=failures,
+                until=until,
+                last_failure_time=now,
+                reason=loss.reason,
+                doubted=loss.doubted or None,
+            )
+    return Replacements(total=old.total + len(losses), by_machine=counted, backoff=backoff)
 
 
 def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
@@ -136,21 +144,33 @@ def _ended(pod: Pod) -> Loss:
     return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
 
 
-def _wedged(pod: Pod, seen: Observed, status: RLJobStatus) -> Loss | None:
+def suspected(pod: Pod, status: RLJobStatus) -> Suspect | None:
+    """The report by which enough in the data plane believe this pod dead."""
+    return next((s for s in _suspects(pod, status) if len(set(s.witnesses)) >= WITNESSES), None)
+
+
+def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
+    """What the coordinator reports of this very incarnation."""
+    said = status.runtime.suspects if status.runtime is not None else ()
+    return [s for s in said if (s.machine, s.incarnation) == (pod.machine, pod.incarnation)]
+
+
+def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]) -> Loss | None:
     """A pod that Kubernetes believes in and the job does not."""
+
+    def loss(reason: str, message: str, counts: bool = True, doubted: bool = False) -> Loss:
+        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, True, doubted)
+
+    silence = seen.silence
     if pod.role is Role.COORDINATOR:
-        silence = seen.silence
-        if silence is None or silence.holder.partition("_")[0] != pod.name:
-            return None
-        message = f"its Lease expired {silence.seconds:.0f} s ago"
-        return Loss(pod.machine, pod.role, pod.incarnation, "CoordinatorSilent", message, pod, True, True)
-    for suspect in status.runtime.suspects if status.runtime is not None else ():
-        named = suspect.machine == pod.machine and suspect.incarnation == pod.incarnation
-        if named and suspect.reason == KEEPS_FAILING:
-            message = "failed again after it was restarted in place"
-            return Loss(pod.machine, pod.role, pod.incarnation, suspect.reason, message, pod, True, True)
-        if named and len(set(suspect.witnesses)) >= WITNESSES:
-            reason = suspect.reason or "Suspect"
-            message = f"believed dead by {', '.join(sorted(set(suspect.witnesses)))}"
-            return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, True, True)
+        if silence is not None and silence.holder.partition("_")[0] == pod.name:
+            return loss("CoordinatorSilent", f"its Lease expired {silence.seconds:.0f} s ago")
+    elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
+        return loss(KEEPS_FAILING, "failed again after it was restarted in place")
+    elif (suspect := suspected(pod, status)) is not None:
+        told = f"believed dead by {', '.join(sorted(set(suspect.witnesses)))}"
+        return loss(suspect.reason or "Suspect", told, doubted=True)
+    if pod.node is not None and pod.node in dead:
+        state = "gone" if pod.node in seen.nodes and seen.nodes[pod.node].gone else "not ready"
+        return loss("NodeNotReady", f"its node {pod.node} is {state}", counts=False, doubted=True)
     return None

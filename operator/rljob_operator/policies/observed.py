@@ -4,11 +4,12 @@ exceptions."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from rljob_api.constants import (
+    GROUP,
     LABEL_EPOCH,
     LABEL_INCARNATION,
     LABEL_MACHINE,
@@ -28,6 +29,11 @@ _DISRUPTIONS = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "Nod
 _DISRUPTIONS_OF_ADMISSION = frozenset(
     {"NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"}
 )
+
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+AVOIDS = f"{GROUP}/avoids"
+"""Annotation: the nodes that a pod was told to stay away from, as its affinity says too."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,12 @@ class Pod:
     """A container that it is nothing without has ended and another has not."""
     condemned: bool = False
     """The status has given it up already: it only waits to be deleted."""
+    node: str | None = None
+    """Where it runs or is to run."""
+    avoids: tuple[str, ...] = ()
+    """Nodes that it was told to stay away from."""
+    deletion: datetime | None = None
+    """When it should be gone, once somebody has asked it to go."""
     exit: str = ""
     """How the main container ended, for messages, e.g. `OOMKilled, exit code 137`."""
 
@@ -81,6 +93,18 @@ class Pod:
     def available(self) -> bool:
         """Ready to work."""
         return self.live and self.ready
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that pods of the job run on, as far as it matters to them."""
+
+    name: str
+    ready: bool = True
+    gone: bool = False
+    """It is deleted."""
+    fenced: bool = False
+    """Somebody says that nothing runs there any more."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +129,8 @@ class Observed:
     """Set when the job's Lease has expired; None while it is fresh or was never taken."""
     children_present: bool = False
     """Service, Secret, Role and the rest were made or checked lately."""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """By name, those of the pods and those that are avoided. Empty where the operator may not see nodes."""
 
     @property
     def highest_epoch(self) -> int:
@@ -182,7 +208,21 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         created=_time(meta.get("creationTimestamp")),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
         waiting=_waiting([*inits, *containers]),
+        node=(item.get("spec") or {}).get("nodeName") or None,
+        avoids=tuple(name for name in ((meta.get("annotations") or {}).get(AVOIDS) or "").split(",") if name),
+        deletion=_time(meta.get("deletionTimestamp")),
         exit=_exit(status, [*inits, *containers]),
+    )
+
+
+def parse_node(item: Mapping[str, Any]) -> Node:
+    """A node from its API object."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    taints = (item.get("spec") or {}).get("taints") or []
+    return Node(
+        name=item["metadata"]["name"],
+        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        fenced=any(taint.get("key") == OUT_OF_SERVICE for taint in taints),
     )
 
 

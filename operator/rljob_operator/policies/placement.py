@@ -32,6 +32,8 @@ class Removal:
 
     pod: Pod
     reason: str
+    force: bool = False
+    """Without the kubelet's word: nobody may be there to give it."""
 
 
 def placed_machines(spec: RLJobSpec, rollout: Sequence[str]) -> dict[str, Role]:
@@ -45,7 +47,7 @@ def to_create(
     placed: Mapping[str, Role],
     seen: Observed,
     losses: Sequence[Loss],
-    outdated: Sequence[Pod],
+    outdated: Sequence[Removal],
     incarnations: Mapping[str, int],
     replacements: Replacements,
     blocked: Collection[str],
@@ -53,7 +55,7 @@ def to_create(
 ) -> list[NewPod]:
     """Pods for machines that have none, unless `blocked` (given up) or in back-off. The incarnation is above every one
     that was ever seen or remembered, so that a pod stuck on a dead node blocks nothing."""
-    going = {loss.pod.uid for loss in losses if loss.pod is not None} | {pod.uid for pod in outdated}
+    going = {loss.pod.uid for loss in losses if loss.pod is not None} | {removal.pod.uid for removal in outdated}
     created = []
     for machine, role in placed.items():
         current = seen.current(machine)
@@ -68,24 +70,34 @@ def to_create(
     return created
 
 
-def outdated_pods(placed: Mapping[str, Role], seen: Observed, shapes: Mapping[Role, str]) -> list[Pod]:
-    """Pods that never started and no longer are what the spec asks for, e.g. after the name of an image was mended. A
-    pod that runs is left alone: a changed template reaches it when it is replaced, or by suspending and resuming."""
-    current = [seen.current(machine) for machine in placed]
-    return [pod for pod in current if pod is not None and pod.phase == "Pending" and pod.shape != shapes[pod.role]]
+def outdated_pods(
+    placed: Mapping[str, Role], seen: Observed, shapes: Mapping[Role, str], avoided: Collection[str]
+) -> list[Removal]:
+    """Pods that never started and no longer are what is asked for, e.g. after the name of an image was mended, or
+    because they find no node and stay away from one that is no longer `avoided`. A pod that runs is left alone: a
+    changed template reaches it when it is replaced, or by suspending and resuming."""
+    removals = []
+    for pod in (seen.current(machine) for machine in placed):
+        if pod is None or pod.phase != "Pending":
+            continue
+        if pod.shape != shapes[pod.role]:
+            removals.append(Removal(pod, "TemplateChanged"))
+        elif pod.unschedulable is not None and not set(pod.avoids) <= set(avoided):
+            removals.append(Removal(pod, "NodeNotAvoided"))
+    return removals
 
 
 def to_remove(
     placed: Mapping[str, Role],
     seen: Observed,
     losses: Sequence[Loss],
-    outdated: Sequence[Pod],
+    outdated: Sequence[Removal],
     dismissed: Collection[str],
 ) -> list[Removal]:
     """Pods to delete: wedged, outdated or superseded ones, machines that leave once they are `dismissed`, and ended
     pods except the last of each machine, whose log may be wanted."""
     removals = [Removal(loss.pod, loss.reason) for loss in losses if loss.pod is not None and loss.must_delete]
-    removals += [Removal(pod, "TemplateChanged") for pod in outdated]
+    removals += outdated
     chosen = {removal.pod.uid for removal in removals}
     for pod in seen.pods:
         if pod.deleting or pod.uid in chosen:

@@ -23,13 +23,14 @@ from rljob_api.status import (
     Target,
     TargetPhase,
 )
-from rljob_operator.policies import conditions, drain, failure, lifecycle, objects, placement, pods, scale
+from rljob_operator.policies import conditions, drain, failure, lifecycle, nodes, objects, placement, pods, scale
 from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.events import Event, transitions
+from rljob_operator.policies.events import Event, forced_out, transitions
+from rljob_operator.policies.judge import Judgement, judge
 from rljob_operator.policies.observed import Observed, Trouble
 from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.relay import disbanded, next_topology
+from rljob_operator.policies.relay import disbanded, next_topology, shortened
 from rljob_operator.policies.report import Report
 from rljob_operator.policies.target import aim
 from rljob_operator.policies.trouble import find_trouble, impatient_moments
@@ -78,10 +79,13 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     if job.metadata.deletion_timestamp is not None:
         return Plan()
     decided = _decide(job, seen.judged_by(job.status), now, config, refused_edit)
-    if not decided.removals:
-        return decided
-    waits = (REMOVED_SECONDS, decided.again_seconds)
-    return replace(decided, again_seconds=min(wait for wait in waits if wait is not None))
+    stuck, moments = nodes.stuck(seen, job.spec.failure_policy.node_failure, now)
+    if not decided.delete_job:
+        decided = replace(
+            decided, removals=(*decided.removals, *stuck), events=(*decided.events, *map(forced_out, stuck))
+        )
+    waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
+    return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
 
 
 def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None) -> Plan:
@@ -132,24 +136,19 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     working = {pod.machine for pod in seen.pods if pod.available}
     machines = scale.choose_machines(told, scale.wanted_count(spec.rollout), set(told) - working)
     placed = placement.placed_machines(spec, machines)
-    losses = failure.find_losses(placed, seen, before)
-    replacements = failure.remember(before.replacements, losses, placed, spec.failure_policy.backoff, now)
-    blocked = failure.given_up(replacements, spec, machines)
-    verdict = lifecycle.operators_word(spec, before, replacements, blocked, len(machines), now)
+    judged = judge(job, seen, placed, now, config)
+    verdict = lifecycle.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
     if verdict is not None:
-        return _end(job, seen, verdict, replacements, losses, now)
-    roster = _Roster(machines, tuple(losses), replacements, blocked)
-    return _go_on(job, seen, roster, now, config, refused_edit)
+        return _end(job, seen, verdict, judged.replacements, judged.losses, now)
+    return _go_on(job, seen, _Roster(machines, judged), now, config, refused_edit)
 
 
 @dataclass(frozen=True)
 class _Roster:
-    """The rollout machines that are wanted, `blocked` ones of them given up, and what happened to all machines."""
+    """The rollout machines that are wanted, and what happened to all machines."""
 
     machines: tuple[str, ...]
-    losses: tuple[failure.Loss, ...]
-    replacements: Replacements
-    blocked: frozenset[str]
+    judged: Judgement
 
 
 def _go_on(
@@ -161,14 +160,18 @@ def _go_on(
     moments = [
         *lifecycle.deadlines(job.spec, status),
         *impatient_moments(seen, config),
-        *(entry.until for entry in roster.replacements.backoff.values()),
+        *roster.judged.moments,
         drain.drain_ends(status, job.spec),
     ]
-    plan = _leading_to(status, job, moves.removals, roster.losses, moments, now)
+    plan = _leading_to(status, job, moves.removals, roster.judged.losses, moments, now)
+    avoided = roster.judged.avoided
     return replace(
         plan,
         children=_children(job, seen, moves.created, config),
-        creations=tuple(Creation(new, pods.render_pod(job, new, moves.relay.epoch, config)) for new in moves.created),
+        creations=tuple(
+            Creation(new, pods.render_pod(job, new, moves.relay.epoch, config, avoided)) for new in moves.created
+        ),
+        events=(*plan.events, *roster.judged.events),
     )
 
 
@@ -185,17 +188,17 @@ class _Moves:
 
 
 def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Config) -> _Moves:
-    spec, before, machines = job.spec, job.status, roster.machines
+    spec, before, machines, judged = job.spec, job.status, roster.machines, roster.judged
     placed = placement.placed_machines(spec, machines)
     shapes = {role: pods.shape(spec, role, config) for role in Role}
-    outdated = placement.outdated_pods(placed, seen, shapes)
+    outdated = placement.outdated_pods(placed, seen, shapes, judged.avoided)
     created = placement.to_create(
-        placed, seen, roster.losses, outdated, before.incarnations, roster.replacements, roster.blocked, now
+        placed, seen, judged.losses, outdated, before.incarnations, judged.replacements, judged.blocked, now
     )
     gone = drain.dismissed(seen, before, spec, now)
-    removals = placement.to_remove(placed, seen, roster.losses, outdated, gone)
+    removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
     members = placement.members(seen, created, removals)
-    smallest = max(1, min(spec.rollout.smallest, len(machines) - len(roster.blocked)))
+    smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
     leaving = placement.leaving(placed, seen, removals)
     return _Moves(shapes, created, removals, len(leaving), members, relay)
@@ -210,21 +213,22 @@ def _running(
     config: Config,
     refused_edit: Trouble | None,
 ) -> RLJobStatus:
-    before = job.status
+    before, judged = job.status, roster.judged
     report = Report(
         job=job,
         seen=seen,
         machines=roster.machines,
         members=moves.members,
         chain_length=len(moves.relay.chain),
-        losses=roster.losses,
+        losses=judged.losses,
         leaving=moves.leaving,
         shapes=moves.shapes,
+        paused=judged.replacements.pause is not None,
         pods=sum(pod.live for pod in seen.pods) + len(moves.created),
     )
-    given_up = len(roster.blocked)
+    given_up = len(judged.blocked)
     too_few = len(roster.machines) - given_up < job.spec.rollout.smallest
-    trouble = find_trouble(seen, roster.blocked, too_few, config, now)
+    trouble = find_trouble(seen, judged.blocked, too_few, config, now)
     facts = replace(report.facts(trouble, given_up), refused=refused_edit)
     target, history = aim(job, roster.machines, TargetPhase.RUN)
     updates = {
@@ -233,7 +237,7 @@ def _running(
         "target": target,
         "parallelism": history,
         "relay": moves.relay,
-        "replacements": roster.replacements,
+        "replacements": judged.replacements,
         "start_time": before.start_time or now,
         "active_since": before.active_since or now,
         "first_ready_time": before.first_ready_time or (now if facts.started else None),
@@ -304,7 +308,9 @@ def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | 
         "active_since": before.active_since if waiting else None,
         "first_ready_time": before.first_ready_time if waiting else None,
         "drain_since": _drain_since(before, target, now) if waiting else None,
-        "relay": before.relay if waiting else disbanded(before.relay),
+        "relay": shortened(before.relay, before.members, members, seen.highest_epoch)
+        if waiting
+        else disbanded(before.relay),
     }
     status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
     return _leading_to(status, job, removals, (), [drain.drain_ends(status, spec)], now)

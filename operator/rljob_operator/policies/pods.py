@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_api import constants as c
@@ -17,6 +17,8 @@ from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
+from rljob_operator.policies.nodes import affinity
+from rljob_operator.policies.observed import AVOIDS
 from rljob_operator.policies.placement import NewPod
 
 USER = 65532
@@ -35,8 +37,8 @@ _LOCKED: Json = {
 _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 
-def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config) -> Json:
-    """The manifest of one incarnation of a machine."""
+def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Json:
+    """The manifest of one incarnation of a machine, which is to stay away from the `avoided` nodes."""
     template = template_of(job.spec, new.role)
     labels = {
         **{key: value for key, value in template.metadata.labels.items() if not key.startswith(f"{c.GROUP}/")},
@@ -54,9 +56,13 @@ def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config) -> Json:
         "labels": labels,
         "ownerReferences": [owner_reference(job)],
     }
+    spec = _pod_spec(job, new, template, config)
+    if avoided:
+        spec["affinity"] = affinity(spec.get("affinity"), avoided)
+        annotations[AVOIDS] = ",".join(avoided)
     if annotations:
         metadata["annotations"] = annotations
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(job, new, template, config)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def shape(spec: RLJobSpec, role: Role, config: Config) -> str:

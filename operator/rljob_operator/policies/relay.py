@@ -41,6 +41,15 @@ def next_topology(
     return RelayTopology(epoch=floor + 1, master=chain[0] if chain else None, chain=chain)
 
 
+def shortened(
+    before: RelayTopology | None, previous_members: Sequence[Member], members: Sequence[Member], highest_epoch: int
+) -> RelayTopology | None:
+    """The chain without the members that are gone; nobody joins it."""
+    if before is None or not before.chain:
+        return before
+    return next_topology(before, previous_members, members, before.chain, 1, highest_epoch)
+
+
 def disbanded(before: RelayTopology | None) -> RelayTopology | None:
     """No chain any more. The epoch stays: the next chain, not the absence of one, is a new epoch."""
     return None if before is None else RelayTopology(epoch=before.epoch)

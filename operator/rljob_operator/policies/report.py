@@ -28,6 +28,8 @@ class Report:
     losses: tuple[Loss, ...] = ()
     leaving: int = 0
     shapes: Mapping[Role, str] = field(default_factory=dict)
+    paused: bool = False
+    """Whether replacement waits because too many machines are believed dead at once."""
 
     def facts(self, trouble: Trouble | None, given_up: int = 0) -> conditions.Facts:
         """What the conditions are derived from; nobody waits for the machines that are given up."""
@@ -49,6 +51,7 @@ class Report:
             started=before.first_ready_time is not None,
             durable=spec.checkpoint.survives_pods,
             trouble=trouble,
+            paused=Trouble("ReplacementPaused", conditions.PAUSED) if self.paused else None,
             problems=tuple(Trouble(p.reason, p.message) for p in runtime.problems) if runtime is not None else (),
         )
         whole = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
