@@ -56,6 +56,7 @@ ROUNDS = (
     "tests/coordinator/test_coordinator_rounds.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
 )
 STORE = ("tests/coordinator/test_coordinator_store.py",)
+EXPERIENCE_STORE = "tests/coordinator/test_coordinator_experience_store.py"
 MIGRATIONS = "tests/coordinator/test_coordinator_store_migrations.py"
 RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
@@ -574,6 +575,62 @@ MUTANTS: tuple[Mutant, ...] = (
         "    for step, kind, prompts, responses, groups, group_size in db.execute(opened).fetchall():",
         "    for step, kind, prompts, responses, groups, group_size in ():",
         (f"{MIGRATIONS}::test_the_round_under_way_goes_on_where_it_was",),
+    ),
+    Mutant(
+        "what a move's source made after the offset stays",
+        f"{RUNTIME}/coordinator/experience_store.py",
+        'AND start >= ?", (*row, offset))',
+        'AND start > ?", (*row, offset))',
+        (f"{EXPERIENCE_STORE}::test_a_move_cuts_at_its_offset_and_goes_on_from_there",),
+    ),
+    Mutant(
+        "a chunk that a move cuts stays whole",
+        f"{RUNTIME}/coordinator/experience_store.py",
+        '" AND sample = ?5 AND start + length(tokens) / 4 > ?1",',
+        '" AND sample = ?5 AND start > ?1",',
+        (f"{EXPERIENCE_STORE}::test_a_move_cuts_at_its_offset_and_goes_on_from_there",),
+    ),
+    Mutant(
+        "attempts of earlier draws are forgotten",
+        f"{RUNTIME}/coordinator/experience_store.py",
+        "attempts.get(one, 0)) for one in range(responses)],",
+        "0) for one in range(responses)],",
+        (f"{EXPERIENCE_STORE}::test_requeued_prompts_wait_in_the_order_in_which_they_were_requeued",),
+    ),
+    Mutant(
+        "tokens that no checkpoint has made final are dropped",
+        f"{RUNTIME}/coordinator/experience_store.py",
+        "\" WHERE tokens IS NULL AND fate = 'trained' AND step <= ?\",",
+        "\" WHERE tokens IS NULL AND fate = 'trained' AND step <= ? + 1\",",
+        (f"{EXPERIENCE_STORE}::test_a_rewind_gives_back_what_later_updates_took",),
+    ),
+    Mutant(
+        "a rewind gives back groups without their tokens",
+        f"{RUNTIME}/coordinator/experience_store.py",
+        'draw = g.draw AND tokens IS NOT NULL) ORDER BY step, place",',
+        'draw = g.draw AND tokens < 0) ORDER BY step, place",',
+        (f"{EXPERIENCE_STORE}::test_a_rewind_before_the_last_checkpoint_draws_again_what_it_no_longer_holds",),
+    ),
+    Mutant(
+        "a prompt that was filtered is drawn again",
+        f"{RUNTIME}/coordinator/experience_schema.py",
+        "f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND fate IS NOT 'requeued')\",",
+        "f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND ifnull(fate, 'trained') = 'trained')\",",
+        (f"{EXPERIENCE_STORE}::test_the_store_refuses",),
+    ),
+    Mutant(
+        "the update whose answer was lost is not trained again, in an asynchronous job",
+        f"{RUNTIME}/coordinator/recovery.py",
+        "if (opened is not None and opened.assigned) or store.experience.assigned(step):",
+        "if opened is not None and opened.assigned:",
+        (f"{EXPERIENCE_STORE}::test_an_update_whose_answer_was_lost_is_trained_again",),
+    ),
+    Mutant(
+        "a checkpoint forgets the groups under way",
+        f"{RUNTIME}/coordinator/recovery.py",
+        "store.experience.cursor(), store.experience.unsettled()",
+        "store.experience.cursor(), store.experience.requeued()",
+        (f"{EXPERIENCE_STORE}::test_a_new_history_draws_again_what_a_checkpoint_had_under_way",),
     ),
     Mutant(
         "the store lets anything be trained on",
