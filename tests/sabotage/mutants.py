@@ -24,6 +24,7 @@ GRADIENT = (
     "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-no std, tight clip-float64]",
 )
+AUDIT = "tests/coordinator/test_coordinator_audit.py"
 IMPORTANCE = "tests/training/test_training_importance.py"
 WEIGHED = (
     "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
@@ -511,6 +512,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "importance_cap=algorithm.importance_cap if spec.mode is Mode.ASYNCHRONOUS else None,",
         "importance_cap=algorithm.importance_cap,",
         (f"{IMPORTANCE}::test_only_an_asynchronous_job_has_a_cap",),
+    ),
+    Mutant(
+        "the history check does not count what the cursor passed",
+        f"{RUNTIME}/audit/updates.py",
+        "if missing > skipped:",
+        "if False:",
+        (f"{AUDIT}::test_what_is_wrong_with_rounds_is_told_with_its_key[a prompt is gone]",),
+    ),
+    Mutant(
+        "the history check lets a response be trained on twice",
+        f"{RUNTIME}/audit/rounds.py",
+        "HAVING COUNT(*) > 1",
+        "HAVING COUNT(*) > 2",
+        (f"{AUDIT}::test_what_is_wrong_with_rounds_is_told_with_its_key[a response is trained on twice]",),
+    ),
+    Mutant(
+        "the history check believes that what was assigned was trained on",
+        f"{RUNTIME}/audit/groups.py",
+        "if draw.fate is None and draw.step is not None and draw.step != updates.ended + 1:",
+        "if False:",
+        (f"{AUDIT}::test_what_is_wrong_with_groups_is_told_with_its_key[it is assigned to an update that is over]",),
     ),
     Mutant(
         "a checkpoint counts without its marker",

@@ -1,10 +1,11 @@
-"""The `rljob` command: `run`, `status`, `bench`, `profile`, `simulate`, `trace`."""
+"""The `rljob` command: `run`, `status`, `bench`, `check`, `profile`, `simulate`, `trace`."""
 
 from __future__ import annotations
 
 import typer
 
 from rljob_runtime.cli.bench import bench
+from rljob_runtime.cli.check import check
 from rljob_runtime.cli.profile import profile
 from rljob_runtime.cli.run import run
 from rljob_runtime.cli.simulate import simulate
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(status)
 app.command()(bench)
+app.command()(check)
 app.command()(profile)
 app.command()(simulate)
 app.add_typer(trace)

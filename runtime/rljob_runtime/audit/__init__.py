@@ -1,0 +1,9 @@
+"""Reads the history of a job in its state store and proves that nothing was lost and nothing trained on twice.
+
+It asks the rows alone: neither the store's constraints nor the code that wrote them are trusted.
+"""
+
+from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.history import NoHistory, audit
+
+__all__ = ["Finding", "NoHistory", "Rule", "Verdict", "audit"]

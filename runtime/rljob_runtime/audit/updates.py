@@ -1,0 +1,82 @@
+"""The updates of a history, and what both modes have in common: every prompt that the cursor passed was drawn."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rljob_runtime.audit.findings import Finding, Rule
+from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+
+
+@dataclass(frozen=True)
+class Updates:
+    """`steps`: those that have a boundary; the history begins at the first, which was made elsewhere or is 0. `first`
+    and `last`: the cursors there. `waited` and `waits`: the long prompts that waited then. `skipped`: records that
+    could not be used."""
+
+    steps: tuple[int, ...]
+    first: Cursor
+    last: Cursor
+    waited: frozenset[PromptKey]
+    waits: frozenset[PromptKey]
+    skipped: int
+
+    @classmethod
+    def of(cls, db: sqlite3.Connection) -> Updates | None:
+        """None for a store in which nothing was begun."""
+        rows = db.execute("SELECT step, epoch, position, long_queue, totals FROM boundaries ORDER BY step").fetchall()
+        if not rows:
+            return None
+        (first, waited), (last, waits) = (
+            (Cursor(row[1], row[2]), frozenset(PromptKey.parse(text) for text in json.loads(row[3])))
+            for row in (rows[0], rows[-1])
+        )
+        skipped = int(json.loads(rows[-1][4]).get("skippedPrompts") or 0)
+        return cls(tuple(row[0] for row in rows), first, last, waited, waits, skipped)
+
+    @property
+    def began(self) -> int:
+        """The step that the history begins at."""
+        return self.steps[0]
+
+    @property
+    def ended(self) -> int:
+        """The last step that is done."""
+        return self.steps[-1]
+
+    def gaps(self, trained: Iterable[int]) -> Iterator[Finding]:
+        """`trained`: the steps that something was trained on in."""
+        done, known = set(self.steps), set(trained)
+        for step in range(self.began + 1, self.ended + 1):
+            if step not in done:
+                yield Finding(Rule.GAP, f"update {step}", f"is missing: {self.ended} are done")
+            elif step not in known:
+                yield Finding(Rule.GAP, f"update {step}", "is done, and nothing was trained on in it")
+        for step in sorted(known - done):
+            if step > self.began:
+                yield Finding(Rule.UNFOUNDED, f"update {step}", "was trained, and is not done")
+
+
+def passed_over(drawn: Iterable[PromptKey], first: Cursor, now: Cursor, skipped: int) -> Iterator[Finding]:
+    """Prompts that the cursor passed between `first` and `now`, and that nobody drew. `drawn`: the fresh ones, each
+    once. How many a whole epoch has is what the highest index of all says; `skipped` records are none."""
+    prompts = set(drawn)
+    counts = Counter(prompt.epoch for prompt in prompts)
+    size = 1 + max((prompt.index for prompt in prompts), default=-1)
+    for epoch in range(first.epoch, now.epoch + 1):
+        begin = first.position if epoch == first.epoch else 0
+        end = now.position if epoch == now.epoch else max(size, begin)
+        missing = end - begin - counts[epoch]
+        if missing > skipped:
+            told = f"{end - begin} prompts were passed by the cursor, {counts[epoch]} were drawn"
+            yield Finding(Rule.LOST, f"epoch {epoch}", told + (f", {skipped} skipped" if skipped else ""))
+        elif missing < 0:
+            told = f"{counts[epoch]} prompts were drawn, the cursor passed {end - begin}"
+            yield Finding(Rule.GAP, f"epoch {epoch}", told)
+    for prompt in sorted(prompts):
+        if not first.epoch <= prompt.epoch <= now.epoch:
+            yield Finding(Rule.GAP, str(prompt), f"is of an epoch that the cursor is not in: {now.epoch}")

@@ -1,0 +1,48 @@
+"""`rljob check FOLDER|state.db`: proves from a job's store that nothing was lost and nothing trained on twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rljob_runtime.audit import NoHistory, Verdict, audit
+from rljob_runtime.cli.files import fail
+
+_SHOWN = 50
+
+
+def check(
+    path: Annotated[Path, typer.Argument(help="The job's folder, or its state.db.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Read a job's history from its store (from a copy of it) and say whether every prompt is accounted for.
+
+    Exit status: 0 when all holds, 1 when something does not, 2 when there is no history.
+    """
+    try:
+        verdict = audit(path)
+    except NoHistory as error:
+        raise fail(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps(verdict.to_dict()))
+    else:
+        _tell(verdict)
+    if verdict.findings:
+        raise typer.Exit(1)
+
+
+def _tell(verdict: Verdict) -> None:
+    for finding in verdict.findings[:_SHOWN]:
+        typer.echo(str(finding))
+    if len(verdict.findings) > _SHOWN:
+        typer.echo(f"and {len(verdict.findings) - _SHOWN} more; --json has them all")
+    where = ", ".join(f"{verdict.prompts.get(fate, 0)} {fate}" for fate in ("trained", "filtered", "requeued", "open"))
+    typer.echo(
+        f"check: updates {verdict.began + 1} to {verdict.ended}: {sum(verdict.prompts.values())} prompts drawn "
+        f"{verdict.draws} times ({where}); trained on {verdict.trajectories} responses of {verdict.versions} versions, "
+        f"{verdict.tokens} tokens; lost {verdict.lost}, duplicated {verdict.duplicated}, "
+        f"broken {len(verdict.findings)}"
+    )
