@@ -35,6 +35,7 @@ __all__ = [
     "Condition",
     "ConditionStatus",
     "CoordinatorStatus",
+    "ElasticityHistory",
     "Finished",
     "FinishedOutcome",
     "LayoutForecast",
@@ -203,6 +204,23 @@ class ParallelismHistory(StatusModel):
     """Long rounds and plain ones."""
 
 
+class ElasticityHistory(StatusModel):
+    """What is remembered of the number of rollout machines, where the operator chooses it."""
+
+    machines: Annotated[int, Field(ge=1)]
+    """The number chosen last."""
+    start: Annotated[int, Field(ge=1)]
+    """The spec's `rollout.machines`: another one starts anew from there."""
+    round: Count = 0
+    """The last update that it has seen."""
+    starving: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
+    """For how much of each of the last updates the trainer waited, since the number changed."""
+    flooding: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
+    """For how much of each of them replicas stood still because the buffer was full."""
+    changed: Timestamp | None = None
+    """When the number last changed."""
+
+
 class MachineGroup(StatusModel):
     """Pods of one role."""
 
@@ -324,6 +342,9 @@ class RLJobStatus(StatusModel):
     """What the operator asks of the coordinator."""
     parallelism: ParallelismHistory | None = None
     """What the planner of tensor parallel sizes remembers; only where allowedTensorParallelSizes gives it a choice."""
+    elasticity: ElasticityHistory | None = None
+    """What the choice of the number of rollout machines rests on; only in mode Asynchronous with minMachines below
+    maxMachines."""
     relay: RelayTopology | None = None
     """The order of the weight chain."""
     replacements: Replacements | None = None

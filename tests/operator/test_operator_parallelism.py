@@ -365,7 +365,10 @@ def test_it_is_total_stays_inside_the_choices_and_moves_one_kind_by_one_step_or_
         assert len(moved) == len(choice.reasons) <= 1
         for was, now in moved:
             faster = foretold.get(sizes[now], 1) < foretold.get(sizes[was], 0)
-            assert faster or (abs(now - was) == 1 and not foretold.get(sizes[now], 0) > foretold.get(sizes[was], 99))
+            # Engines that refuse a size are not argued with, whatever is foretold.
+            refused = ran != before[kind is RoundKind.LONG]
+            slower = foretold.get(sizes[now], 0) > foretold.get(sizes[was], 99)
+            assert faster or (abs(now - was) == 1 and (refused or not slower))
         if moved and ran != before[kind is RoundKind.LONG]:
             # Towards the size that it ran at, and only after a round before it was said to be under this target.
             assert known is not None

@@ -93,6 +93,7 @@ ENGINE_MODEL = (
 )
 POLICIES = ("tests/operator/test_operator_policies.py",)
 NODES = ("tests/operator/test_operator_nodes.py",)
+ELASTICITY = ("tests/operator/test_operator_elasticity.py",)
 PARALLELISM = ("tests/operator/test_operator_parallelism.py",)
 PLAN = (
     "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
@@ -1274,6 +1275,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "node = self._nodes.get(name) or await self._ask(name)",
         "node = self._nodes.get(name) or Node(name, ready=False, gone=True)",
         NODES,
+    ),
+    Mutant(
+        "a machine goes though the others cannot do its work",
+        f"{OPERATOR}/policies/elasticity.py",
+        "flooding > FLOODING and busy * SPARE <= memory.machines - 1:",
+        "flooding > FLOODING:",
+        ELASTICITY,
+    ),
+    Mutant(
+        "updates without all machines count",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if again or not whole or not last.seconds",
+        "if again or not last.seconds",
+        ELASTICITY,
+    ),
+    Mutant(
+        "steps follow each other without a rest",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if len(memory.starving) < UPDATES or (",
+        "if len(memory.starving) < 1 or (",
+        ELASTICITY,
+    ),
+    Mutant(
+        "the number of machines is not bounded",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:",
+        "if step == 0:",
+        ELASTICITY,
+    ),
+    Mutant(
+        "an update counts twice",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if last is None or last.round == memory.round:",
+        "if last is None:",
+        ELASTICITY,
+    ),
+    Mutant(
+        "trainer and replicas that wait by turns get machines",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if starving > STARVING and flooding > FLOODING:",
+        "if False:",
+        ELASTICITY,
     ),
     Mutant(
         "changes of a spec are not looked at",

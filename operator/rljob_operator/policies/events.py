@@ -83,7 +83,8 @@ def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     old, new = len(before.target.machines), len(after.target.machines)
     if old != new:
         reason = "RolloutScaledUp" if new > old else "RolloutScaledDown"
-        events.append(Event(NORMAL, reason, f"from {old} to {new} rollout machines"))
+        why = f" ({after.target.reason})" if after.elasticity is not None else ""
+        events.append(Event(NORMAL, reason, f"from {old} to {new} rollout machines{why}"))
     was, now = before.target.tensor_parallel, after.target.tensor_parallel
     for kind, one, other in (("short", was.short, now.short), ("long", was.long, now.long)):
         if one != other:

@@ -23,7 +23,18 @@ from rljob_api.status import (
     Target,
     TargetPhase,
 )
-from rljob_operator.policies import conditions, drain, failure, lifecycle, nodes, objects, placement, pods, scale
+from rljob_operator.policies import (
+    conditions,
+    drain,
+    elasticity,
+    failure,
+    lifecycle,
+    nodes,
+    objects,
+    placement,
+    pods,
+    scale,
+)
 from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.events import Event, forced_out, transitions
@@ -134,13 +145,14 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     spec, before = job.spec, job.status
     told = before.target.machines if before.target is not None else ()
     working = {pod.machine for pod in seen.pods if pod.available}
-    machines = scale.choose_machines(told, scale.wanted_count(spec.rollout), set(told) - working)
+    size = elasticity.of_job(job, working, now)
+    machines = scale.choose_machines(told, size.count, set(told) - working)
     placed = placement.placed_machines(spec, machines)
     judged = judge(job, seen, placed, now, config)
     verdict = lifecycle.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
     if verdict is not None:
         return _end(job, seen, verdict, judged.replacements, judged.losses, now)
-    return _go_on(job, seen, _Roster(machines, judged), now, config, refused_edit)
+    return _go_on(job, seen, _Roster(machines, size, judged), now, config, refused_edit)
 
 
 @dataclass(frozen=True)
@@ -148,6 +160,7 @@ class _Roster:
     """The rollout machines that are wanted, and what happened to all machines."""
 
     machines: tuple[str, ...]
+    size: elasticity.Size
     judged: Judgement
 
 
@@ -230,12 +243,13 @@ def _running(
     too_few = len(roster.machines) - given_up < job.spec.rollout.smallest
     trouble = find_trouble(seen, judged.blocked, too_few, config, now)
     facts = replace(report.facts(trouble, given_up), refused=refused_edit)
-    target, history = aim(job, roster.machines, TargetPhase.RUN)
+    target, history = aim(job, roster.machines, TargetPhase.RUN, roster.size.why)
     updates = {
         "accepted": accept(job),
         "incarnations": _numbers(before, seen, moves.created),
         "target": target,
         "parallelism": history,
+        "elasticity": roster.size.history,
         "relay": moves.relay,
         "replacements": judged.replacements,
         "start_time": before.start_time or now,

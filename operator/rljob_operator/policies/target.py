@@ -9,14 +9,17 @@ from rljob_api.status import ParallelismHistory, RuntimeStatus, Target, TargetPh
 from rljob_operator.policies import parallelism
 
 
-def aim(job: RLJob, machines: Sequence[str], phase: TargetPhase) -> tuple[Target, ParallelismHistory | None]:
-    """The next target, and what the parallelism planner remembers. It learns from rounds only while the job runs."""
+def aim(
+    job: RLJob, machines: Sequence[str], phase: TargetPhase, why: str = ""
+) -> tuple[Target, ParallelismHistory | None]:
+    """The next target, and what the parallelism planner remembers. It learns from rounds only while the job runs.
+    `why` there are more or fewer machines, where that was not the user's doing."""
     before = job.status
     said = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
     choice = parallelism.choose(
         job.spec.rollout, before.target, before.parallelism, said.last_round, len(machines), said.applied
     )
-    reason = _reason(before.target, machines, choice) if phase is TargetPhase.RUN else "Suspended"
+    reason = _reason(before.target, machines, choice, why) if phase is TargetPhase.RUN else "Suspended"
     return next_target(before.target, machines, choice.sizes, phase, reason), choice.history
 
 
@@ -32,9 +35,10 @@ def next_target(
     )
 
 
-def _reason(before: Target | None, new: Sequence[str], choice: parallelism.Choice) -> str:
+def _reason(before: Target | None, new: Sequence[str], choice: parallelism.Choice, why: str) -> str:
     old = before.machines if before is not None else ()
     if not old:
         return "Started"
     scaled = ("ScaledUp",) if len(new) > len(old) else ("ScaledDown",) if len(new) < len(old) else ()
-    return "; ".join((*scaled, *choice.reasons)) or "Resumed"
+    told = tuple(f"{one}: {why}" if why else one for one in scaled)
+    return "; ".join((*told, *choice.reasons)) or "Resumed"

@@ -1,0 +1,136 @@
+"""How many rollout machines an asynchronous job has: more while the trainer waits for them, fewer while they wait for
+the trainer (the buffer of experience is full and generation stands still).
+
+Between the two thresholds nothing happens, a step is one machine, and only updates that the present number of machines
+has served whole are a measure of it. Two things keep it from stepping up and down for ever: a step down is made only if
+the machines that are left can do what all of them did, with something to spare, and after a step or a replacement the
+figures of four whole updates, and a minute, go by. All that is remembered is in the status, so a restarted operator
+decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from rljob_api.learning import Mode
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.status import ElasticityHistory, Replacements, RoundReport, RuntimeStatus, Target
+from rljob_operator.policies.clock import after
+from rljob_operator.policies.failure import given_up
+from rljob_operator.policies.scale import wanted_count
+
+STARVING = 0.10
+"""The trainer waits for a larger share of its updates: one machine more."""
+FLOODING = 0.20
+"""Replicas stand still for a larger share: one machine less, if the others can do the work."""
+SPARE = 1.05
+"""How much more than what was done the machines that are left must be able to do."""
+UPDATES = 4
+"""Updates that a decision rests on."""
+REST_SECONDS = 60.0
+"""No step so soon after another one, or after a machine was replaced."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many rollout machines there should be."""
+
+    count: int
+    history: ElasticityHistory | None
+    """What the next decision needs to know; None for a job whose number of machines is the user's alone."""
+    why: str = ""
+    """Why the number has changed."""
+
+
+def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
+    """The number for a job whose machines `working` have a pod at work. Nobody waits for those that are given up."""
+    status = job.status
+    said, told = status.runtime or RuntimeStatus(), status.target or Target()
+    missing = set(told.machines) - set(working)
+    if status.replacements is not None:
+        missing -= given_up(status.replacements, job.spec, told.machines)
+    whole = not missing and (said.applied or 0) >= told.revision > 0
+    return size(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
+
+
+def elastic(spec: RLJobSpec) -> bool:
+    """Whether the operator may change the number of machines."""
+    return spec.mode is Mode.ASYNCHRONOUS and spec.rollout.smallest < spec.rollout.largest
+
+
+def size(
+    spec: RLJobSpec,
+    history: ElasticityHistory | None,
+    last: RoundReport | None,
+    whole: bool,
+    replacements: Replacements | None,
+    now: datetime,
+) -> Size:
+    """The number after the `last` update that was reported. `whole`: every machine of the target, as the coordinator
+    has applied it, is at work."""
+    if not elastic(spec):
+        return Size(wanted_count(spec.rollout), None)
+    memory = _taken_up(spec, history, last)
+    if last is None or last.round == memory.round:
+        return Size(memory.machines, memory)
+    memory = _learned(memory, last, whole)
+    rested = after(_disturbed(memory, replacements), REST_SECONDS)
+    if len(memory.starving) < UPDATES or (rested is not None and now < rested):
+        return Size(memory.machines, memory)
+    step, why = _step(memory, last.round)
+    count = memory.machines + step
+    if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:
+        return Size(memory.machines, memory)
+    changed = {"machines": count, "changed": now, "starving": (), "flooding": ()}
+    return Size(count, memory.model_copy(update=changed), why)
+
+
+def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
+    """The memory as far as the spec still agrees with it. Whoever sets `machines` anew is obeyed."""
+    asked = spec.rollout.machines
+    if history is None or history.start != asked:
+        seen = history.round if history is not None else last.round if last is not None else 0
+        return ElasticityHistory(machines=wanted_count(spec.rollout), start=asked, round=seen)
+    held = max(spec.rollout.smallest, min(history.machines, spec.rollout.largest))
+    if held == history.machines:
+        return history
+    return history.model_copy(update={"machines": held, "starving": (), "flooding": ()})
+
+
+def _learned(memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
+    """The memory with this update in it, or without any where it says nothing of the present machines."""
+    again = last.round < memory.round  # back to a checkpoint
+    waited, stood = last.trainer_wait_seconds, last.buffer_full_seconds
+    if again or not whole or not last.seconds or waited is None or stood is None:
+        return memory.model_copy(update={"round": last.round, "starving": (), "flooding": ()})
+    return memory.model_copy(
+        update={
+            "round": last.round,
+            "starving": (*memory.starving, min(1.0, waited / last.seconds))[-UPDATES:],
+            "flooding": (*memory.flooding, min(1.0, stood / last.seconds))[-UPDATES:],
+        }
+    )
+
+
+def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> datetime | None:
+    """When the machines last changed."""
+    entries = replacements.backoff.values() if replacements is not None else ()
+    moments = [memory.changed, *(entry.last_failure_time for entry in entries)]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    """One machine more, one less, or none; and why."""
+    starving = sum(memory.starving) / UPDATES
+    flooding = sum(memory.flooding) / UPDATES
+    when = f"updates {round_ - UPDATES + 1} to {round_}"
+    if starving > STARVING and flooding > FLOODING:
+        return 0, ""  # they wait for each other by turns: the number of machines is not what is wrong
+    if starving > STARVING:
+        return 1, f"the trainer waited for {starving:.0%} of {when}"
+    busy = (1.0 - flooding) * memory.machines
+    if flooding > FLOODING and busy * SPARE <= memory.machines - 1:
+        return -1, f"the buffer was full for {flooding:.0%} of {when}"
+    return 0, ""
