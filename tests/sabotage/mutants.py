@@ -49,6 +49,7 @@ TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
+LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
 REPLAY = "tests/coordinator/test_coordinator_replay.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
@@ -2016,5 +2017,47 @@ MUTANTS: tuple[Mutant, ...] = (
         "return self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",
         "return sum(report.seconds or 0.0 for report in self.reports)",
         (f"{REPLAY}::test_jobs_are_charged_whole_and_predictions_by_round",),
+    ),
+    Mutant(
+        "one-step staleness does not wait for its generation",
+        f"{RUNTIME}/simulation/laminar/staged.py",
+        "time += beside + rig.load_seconds",
+        "time += training + rig.load_seconds",
+        (f"{LAMINAR}::test_one_step_staleness_takes_the_longer_of_the_two",),
+    ),
+    Mutant(
+        "stream generation runs ahead without bound",
+        f"{RUNTIME}/simulation/laminar/staged.py",
+        "begin = max(generated, ends[max(0, number - 1)])",
+        "begin = generated",
+        (f"{LAMINAR}::test_stream_generation_runs_one_update_ahead_at_most",),
+    ),
+    Mutant(
+        "a partial rollout takes new weights at once",
+        f"{RUNTIME}/simulation/laminar/partial.py",
+        "self._clock.at(now + self.rig.load_seconds, resume)",
+        "self._clock.at(now, resume)",
+        (f"{LAMINAR}::test_partial_rollout_interrupts_and_goes_on",),
+    ),
+    Mutant(
+        "a replica that takes new prompts counts as of its old weights",
+        f"{RUNTIME}/simulation/laminar/asynchronous.py",
+        "replica.version, replica.before = self._newest, None",
+        "replica.before = None",
+        (f"{LAMINAR}::test_nothing_moves_between_versions",),
+    ),
+    Mutant(
+        "a released replica stands",
+        f"{RUNTIME}/simulation/laminar/asynchronous.py",
+        "            self._fill(source, now)",
+        "            pass",
+        (f"{LAMINAR}::test_two_tails_are_packed_on_one_replica_and_the_other_goes_on",),
+    ),
+    Mutant(
+        "the model's updates do not look at the bound",
+        f"{RUNTIME}/simulation/laminar/asynchronous.py",
+        "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, self.policy.max_staleness, flying)",
+        "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, None, flying)",
+        (f"{LAMINAR}::test_the_bound_on_staleness_is_kept_and_costs_speed",),
     ),
 )

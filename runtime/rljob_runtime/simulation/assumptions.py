@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from rljob_runtime.enginemodel.hardware import H800, Accelerator
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, ModelShape
+from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, QWEN2_5_72B, ModelShape
 from rljob_runtime.simulation.measured import MeasuredEngines
 
 MEGA, GIGA = 1e6, 1e9
@@ -70,6 +70,13 @@ class Assumptions:
         "s a change of a machine's tensor parallel size, weights not counted",
         "measured: vLLM on CPUs, 0.41 to 0.61 s to drop an engine and build another in warm processes; a kept one is "
         "faster. GPUs assumed alike",
+    )
+
+    # Repack.
+    move_seconds: Assumption = Assumption(
+        0.69,
+        "s until what is repacked is at its new replica, its context not yet computed anew",
+        "Laminar Table 1: what a repack costs",
     )
 
     # Rewards.
@@ -152,3 +159,86 @@ SETTINGS = tuple(
     )
 )
 """P0 = 128, R0 = 8: RollPacker §6.1."""
+
+
+@dataclass(frozen=True)
+class LaminarModel:
+    """A model of Laminar's throughput experiments: numbers of H800, and how many of them train (its Table 2), by kind
+    of system. Batch-wise systems are one-step staleness and stream generation; the synchronous one is colocated.
+    `batch_tensor_parallel`: of all three; `tensor_parallel`: of partial rollout and of Laminar (its A.3)."""
+
+    name: str
+    model: ModelShape
+    accelerators: tuple[int, ...]
+    batch_trainers: tuple[int, ...]
+    partial_trainers: tuple[int, ...]
+    trainers: tuple[int, ...]
+    batch_tensor_parallel: int
+    tensor_parallel: int
+
+
+LAMINAR_MODELS = (
+    LaminarModel(
+        "7b", QWEN2_5_7B, (16, 32, 64, 128, 256),
+        (8, 8, 16, 32, 40), (8, 16, 32, 64, 128), (8, 24, 40, 80, 192), 2, 1,
+    ),
+    LaminarModel(
+        "32b", QWEN2_5_32B, (32, 64, 128, 256, 512),
+        (16, 32, 48, 64, 80), (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 4, 4,
+    ),
+    LaminarModel(
+        "72b", QWEN2_5_72B, (64, 128, 256, 512, 1024),
+        (32, 64, 96, 192, 256), (32, 64, 128, 320, 640), (32, 64, 128, 320, 768), 8, 8,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LaminarJob:
+    """What all of them train on: Laminar §8, Settings, and A.3."""
+
+    prompts: int = 512
+    responses: int = 16
+    minibatches: int = 16
+    longest_prompt: int = 2048
+    longest_response: int = 16384
+    concurrency: int = 1024
+    """Responses that a replica has at most, in partial rollout and in Laminar."""
+    capacity_rounds: float = 2.0
+    """Rounds' worth of groups that may be open: RLJob's default."""
+
+
+LAMINAR_JOB = LaminarJob()
+
+
+@dataclass(frozen=True)
+class LaminarLengths:
+    """Lengths of responses: a generator's, so stretched that `longest` becomes the job's longest; or, with `generator`
+    None, lognormal ones. `correlation`: within a prompt, of lognormal ones."""
+
+    name: str
+    source: str
+    generator: str | None = None
+    longest: int | None = None
+    median: float = 0.0
+    sigma: float = 0.0
+    correlation: float = 0.5
+
+
+DAPO_LENGTHS = LaminarLengths(
+    "dapo",
+    "PolyTrace's run on the data set that Laminar trains on, at its start, its longest response stretched from 10,112 "
+    "tokens to 16,384; Laminar's own lengths (its Fig. 17) are not public",
+    generator="dapo-32b",
+    longest=10_112,
+)
+TABLE_1_LENGTHS = LaminarLengths(
+    "table-1",
+    "lognormal, chosen by hand so that 16 replicas of 32B without repack come near Laminar's Table 1: 71.6 % of the KV "
+    "cache, responses of 296 s on average and 826 s at most; likeness within a prompt assumed",
+    median=4000,
+    sigma=0.7,
+)
+MATH_LENGTHS = LaminarLengths(
+    "math-235b", "PolyTrace's statistics of a reasoning model, cut at 16,384 tokens", generator="math-235b"
+)
