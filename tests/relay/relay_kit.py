@@ -105,7 +105,7 @@ class Predecessor:
         self, relay: Relay | RelayProcess, name: str = "trainer", standing: Standing = FIRST, key: bytes = KEY
     ) -> None:
         address = relay.address if isinstance(relay, Relay) else (relay.member.host, relay.member.port)
-        self.channel = Channel(TCP.connect(*address, 30))
+        self.channel = Channel(TCP.connect(*address, 30, 30))
         self.answer = introduce(self.channel, key, Identity(name, 0), standing)
 
     def offer(self, manifest: Manifest) -> Header:

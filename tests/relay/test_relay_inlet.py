@@ -65,7 +65,7 @@ def test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too(memory):
     with listening(memory, admit) as inlet:
         closing = threading.Thread(target=end)
         inlet._turn = Turn(closing, looked.set)
-        channel = Channel(TCP.connect(*inlet.address, 20))
+        channel = Channel(TCP.connect(*inlet.address, 20, 20))
         assert introduce(channel, KEY, TRAINER, FIRST) == Identity("rollout-0", 0)
         closing.join()
         assert inlet.predecessor is None
@@ -86,7 +86,7 @@ def test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused(mem
                 inlet.close()
                 return header
 
-        channel = Slow(TCP.connect(*inlet.address, 20))
+        channel = Slow(TCP.connect(*inlet.address, 20, 20))
         with pytest.raises(RefusedByPeer, match="ending") as refused:
             introduce(channel, KEY, TRAINER, FIRST)
         assert refused.value.code == wire.BUSY

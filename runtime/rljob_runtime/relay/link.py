@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.02
 MAX_BACKOFF_SECONDS = 1.0
+LOOK_SECONDS = 0.05
+"""How often a link that waits looks whether its successor is still there."""
 IDLE_SECONDS = 60.0
 """How long a link with nothing to do sleeps before it looks again; everything of interest wakes it."""
 
@@ -163,7 +165,9 @@ class Link:
         successor = order.successor
         assert successor is not None
         try:
-            connection = self._transport.connect(successor.host, successor.port, self._settings.silence_seconds)
+            connection = self._transport.connect(
+                successor.host, successor.port, self._settings.answer_seconds, self._settings.silence_seconds
+            )
         except OSError as error:
             raise WireError(f"{successor.machine} at {successor.host}:{successor.port}: {error}") from error
         channel = self._channel = Channel(connection)
@@ -240,15 +244,22 @@ class Link:
                 raise _Superseded
             if slot.has(index):
                 return
-            beat = self._settings.heartbeat_seconds
-            if not self._shelf.wait(lambda: slot.has(index) or self._stirred(order, slot), beat):
-                self._ping(channel)
+            self._beat(channel, lambda: slot.has(index) or self._stirred(order, slot))
 
     def _idle(self, channel: Channel, order: Order, settled: Slot | None) -> None:
         """Nothing to send: beat."""
         self._check(order)
-        if not self._shelf.wait(lambda: self._stirred(order, settled), self._settings.heartbeat_seconds):
-            self._ping(channel)
+        self._beat(channel, lambda: self._stirred(order, settled))
+
+    def _beat(self, channel: Channel, until: Callable[[], bool]) -> None:
+        """Wait until there is something to do, at most a heartbeat, which ends with a ping. A successor that ends is
+        noticed at once, though nothing is sent to it meanwhile."""
+        due = time.monotonic() + self._settings.heartbeat_seconds
+        while not self._shelf.wait(until, max(0.0, min(LOOK_SECONDS, due - time.monotonic()))):
+            channel.check()
+            if time.monotonic() >= due:
+                self._ping(channel)
+                return
 
     def _ping(self, channel: Channel) -> None:
         channel.send({"type": "ping"})

@@ -108,7 +108,7 @@ class Relay:
             self._obey(term)
         try:
             return await asyncio.to_thread(
-                self._transport.reaches, member.host, member.port, self._settings.probe_seconds
+                self._transport.reaches, member.host, member.port, self._settings.answer_seconds
             )
         except OSError as error:
             raise Refused(f"relay {self.machine}: {member.host}:{member.port} cannot be asked: {error}") from error

@@ -37,7 +37,8 @@ class RelaySettings:
         return max(2.0, 4 * self.heartbeat_seconds)
 
     @property
-    def probe_seconds(self) -> float:
-        """How long a machine has to answer a neighbour that asks whether it is still there. Two packets and back, so
-        the floor is for networks and machines that are busy."""
+    def answer_seconds(self) -> float:
+        """How long a machine has to answer a connection: for a neighbour that asks whether it is still there, and for a
+        link, which must not be held up by a machine without power when the chain closes over it. A packet and its
+        answer, so the floor is for networks and machines that are busy."""
         return max(0.5, self.heartbeat_seconds)

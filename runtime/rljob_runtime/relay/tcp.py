@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 import socket
 
 from rljob_runtime.relay.slot import SlotFile
@@ -41,6 +42,11 @@ class TcpConnection:
                 raise ConnectionResetError("the peer closed the connection")
             done += received
 
+    def ended(self) -> bool:
+        poll = select.poll()
+        poll.register(self.socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def interrupt(self) -> None:
         """Only the owner closes it: a descriptor closed under a running sendfile might be somebody else's by then."""
         with contextlib.suppress(OSError):  # It may not be connected any more, which is what is wanted.
@@ -73,8 +79,8 @@ class TcpListener:
 class Tcp:
     """`transport.Transport`."""
 
-    def connect(self, host: str, port: int, silence: float) -> Connection:
-        return _made(socket.create_connection((host, port), silence), silence)
+    def connect(self, host: str, port: int, patience: float, silence: float) -> Connection:
+        return _made(socket.create_connection((host, port), patience), silence)
 
     def listen(self, host: str, port: int, silence: float) -> Listener:
         return TcpListener(host, port, silence)

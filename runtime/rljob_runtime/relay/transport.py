@@ -2,7 +2,7 @@
 
 `tcp.TCP` is the one that there is. One over RDMA registers a slot's memory when it is first sent from or received into,
 and posts a write where TCP calls `sendfile` and `recv`; ordered delivery, silence as an error, and an `interrupt` from
-another thread are what it has to bring along. All methods raise OSError, and nothing else.
+another thread are what it has to bring along. All methods raise OSError and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ class Connection(Protocol):
 
     def receive_into(self, target: memoryview) -> None:
         """Fill `target`, which may lie in a slot's memory."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether the peer has ended it, as far as is known now: does not wait."""
         ...
 
     def interrupt(self) -> None:
@@ -58,8 +62,8 @@ class Listener(Protocol):
 class Transport(Protocol):
     """Makes connections. `silence`: seconds without any progress after which an operation on one fails."""
 
-    def connect(self, host: str, port: int, silence: float) -> Connection:
-        """To a listener."""
+    def connect(self, host: str, port: int, patience: float, silence: float) -> Connection:
+        """To a listener, within `patience` seconds."""
         ...
 
     def listen(self, host: str, port: int, silence: float) -> Listener:

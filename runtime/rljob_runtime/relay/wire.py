@@ -141,6 +141,11 @@ class Channel:
         """Tell the peer no, as well as the connection still allows."""
         self.send({"type": "refused", "code": code, "reason": reason})
 
+    def check(self) -> None:
+        """Raises WireError when the peer has ended the connection; does not wait."""
+        if self.connection.ended():
+            raise WireError("the peer closed the connection")
+
     def interrupt(self) -> None:
         """End the connection from another thread: what its owner waits for fails at once."""
         self.connection.interrupt()
