@@ -71,6 +71,10 @@ NEXT_ROUND = (
     f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
 )
 INLET = "tests/relay/test_relay_inlet.py"
+PULSE = "tests/coordinator/test_coordinator_pulse.py"
+SUSPICION = "tests/coordinator/test_coordinator_suspicion.py"
+REPAIR = "tests/relay/test_relay_repair.py"
+CHAIN = "tests/relay/test_relay_chain.py"
 WIRE = "tests/relay/test_relay_wire.py"
 FENCES = ("tests/relay/test_relay_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
 SEGMENT = (
@@ -903,6 +907,70 @@ MUTANTS: tuple[Mutant, ...] = (
         "best = min(fitting,",
         REPACK,
     ),
+    # --- who is believed dead, and by whom ---
+    Mutant(
+        "a machine without power is given a third beat",
+        f"{RUNTIME}/scheduling/suspicion.py",
+        "MISSED_BEATS = 2",
+        "MISSED_BEATS = 3",
+        (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
+    ),
+    Mutant(
+        "a coordinator that stood still blames the machines",
+        f"{RUNTIME}/scheduling/suspicion.py",
+        "return self if own_delay > heartbeat / 2 else replace",
+        "return self if False else replace",
+        (f"{SUSPICION}::test_a_coordinator_that_stood_still_blames_nobody",),
+    ),
+    Mutant(
+        "a busy machine is given no more time than an idle one",
+        f"{RUNTIME}/scheduling/suspicion.py",
+        "min(MOST_SECONDS, TIMES_SLOWEST * slowest)",
+        "0.0 * slowest",
+        (f"{SUSPICION}::test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take",),
+    ),
+    Mutant(
+        "whoever reaches a machine is not heard",
+        f"{RUNTIME}/scheduling/suspicion.py",
+        "if self.seen_by & set(present):",
+        "if False:",
+        (f"{SUSPICION}::test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough",),
+    ),
+    Mutant(
+        "neighbours are forgotten when the chain closes",
+        f"{RUNTIME}/coordinator/pulse.py",
+        "case.address, case.chain = address, self._chain()",
+        "case.address, case.chain = address, ()",
+        (f"{PULSE}::test_the_neighbours_in_the_chain_as_it_was_are_asked",),
+    ),
+    Mutant(
+        "a process that ended has two witnesses",
+        f"{RUNTIME}/coordinator/pulse.py",
+        "suspicion.heard(neighbour.name, reached)",
+        "suspicion.heard(neighbour.name, False)",
+        (f"{PULSE}::test_a_process_that_ended_on_a_machine_that_lives_has_one_witness",),
+    ),
+    Mutant(
+        "the processes of a silent machine are ended at once",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "if machine.lost_by == SILENT and await",
+        "if machine.lost_by is None and await",
+        (f"{PULSE}::test_a_machine_that_answers_again_is_absolved_and_keeps_its_processes",),
+    ),
+    Mutant(
+        "the chain stays open until the next version",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "self._pulse.start(self._broadcast.mend())",
+        "pass",
+        (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
+    ),
+    Mutant(
+        "a machine that goes as it loads weights is waited for",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "machine.unless_gone(self._load(machine, version)) for machine in chained",
+        "self._load(machine, version) for machine in chained",
+        (f"{PULSE}::test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting",),
+    ),
     # --- weights: one order of coordinators and chains, whole versions only ---
     Mutant(
         "a relay accepts an older chain",
@@ -945,6 +1013,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "PROBES = 2",
         "PROBES = 1",
         (f"{WIRE}::test_one_lost_packet_makes_no_witness",),
+    ),
+    Mutant(
+        "a link that waits does not see its successor end",
+        f"{RUNTIME}/relay/link.py",
+        "            channel.check()",
+        "            pass",
+        (f"{REPAIR}::test_a_broken_socket_is_noticed_at_once",),
+    ),
+    Mutant(
+        "a link waits for a machine without power as long as for a busy one",
+        f"{RUNTIME}/relay/link.py",
+        "successor.host, successor.port, self._settings.answer_seconds, self._settings",
+        "successor.host, successor.port, self._settings.silence_seconds, self._settings",
+        (f"{REPAIR}::test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it",),
+    ),
+    Mutant(
+        "a new predecessor is asked for the whole version",
+        f"{RUNTIME}/relay/shelf.py",
+        "if self._draft is not None and self._draft.manifest.version == version:",
+        "if False:",
+        (f"{REPAIR}::test_whoever_dies_whenever_the_rest_are_sent_each_chunk_once",),
+    ),
+    Mutant(
+        "the predecessor before may go on writing",
+        f"{RUNTIME}/relay/relay.py",
+        "            if self._predecessor_changed(chain):",
+        "            if False:",
+        (f"{CHAIN}::test_a_new_chain_ends_the_connection_of_a_predecessor_that_is_none_any_more",),
     ),
     Mutant(
         "readers are given a version before it is whole",
@@ -1400,7 +1496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nobody starts the trainer for starving machines",
         f"{RUNTIME}/coordinator/fleet.py",
-        "self.starved = True",
+        "self.starved = self.version == version",
         "self.starved = False",
         (f"{COMINGS}::test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer",),
     ),

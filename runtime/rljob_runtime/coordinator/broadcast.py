@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rljob_api.status import RelayTopology
 from rljob_runtime.coordinator.machines import Machine, loss_reason
-from rljob_runtime.coordinator.protocols import Chain, PeerError, RelayMember, StaleTerm
+from rljob_runtime.coordinator.protocols import Chain, PeerError, StaleTerm
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.scheduling.chain import ChainOrder, revise
@@ -32,8 +32,8 @@ class Seats(Protocol):
         """A call to it failed, or it stands still."""
         ...
 
-    async def beat(self, machine: Machine) -> None:
-        """Ask its relay how far it is."""
+    async def look(self, machine: Machine) -> bool:
+        """Ask its relay how far it is; False where no answer comes."""
         ...
 
 
@@ -48,11 +48,16 @@ class Broadcast:
         self._order: tuple[int, tuple[str, ...]] = (0, ())
         self._chain: ChainOrder | None = None
         self._newest_seen = (0, -1)
+        self._changing = asyncio.Lock()
 
     @property
     def chain(self) -> ChainOrder | None:
         """As it was given last."""
         return self._chain
+
+    def names(self) -> tuple[str, ...]:
+        """The machines of the chain, the master first."""
+        return self._chain.machines if self._chain is not None else ()
 
     def follow(self, epoch: int, order: Sequence[str]) -> None:
         """The operator's order, from the next delivery on."""
@@ -77,18 +82,21 @@ class Broadcast:
                 break
         return [machine for machine in chained if self.is_seated(machine)]
 
+    async def mend(self) -> None:
+        """Close the chain over who is not here any more, whatever else goes on: who feeds whom is right again before
+        the next version comes."""
+        if not set(self.names()) <= set(self._seats.seated):
+            await self._rechain()
+
     def report(self, version: int | None) -> None:
         """Tell of the chain, which holds `version`."""
         if self._chain is not None:
-            self._reporter.update(
-                relay=RelayTopology(
-                    epoch=self._chain.epoch,
-                    revision=self._chain.revision,
-                    master=self._chain.master,
-                    chain=self._chain.machines,
-                    weight_version=version,
-                )
-            )
+            self._reporter.update(relay=_topology(self._chain, version))
+
+    def _closed(self, chain: ChainOrder) -> None:
+        """Over a gap: what all held, those that are left hold. Told at once."""
+        told = self._reporter.draft.relay
+        self._reporter.event(relay=_topology(chain, told.weight_version if told is not None else None))
 
     def is_seated(self, machine: Machine) -> bool:
         """Whether it is this one that sits there: who was lost and came back holds nothing and is in no chain."""
@@ -97,22 +105,18 @@ class Broadcast:
     async def _rechain(self) -> tuple[Chain, list[Machine]]:
         """Have every seated machine's relay adopt the chain over them; these machines, the master first. Who could not
         is lost."""
-        machines = dict(self._seats.seated)
-        epoch, order = self._order
-        holds = {name: machine.whole for name, machine in machines.items()}
-        moved = [name for name, machine in machines.items() if machine.joined is None]
-        self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_seen)
-        chain = Chain(
-            self._chain.epoch,
-            self._chain.revision,
-            tuple(
-                RelayMember(name, machines[name].member.incarnation, machines[name].host, machines[name].port)
-                for name in self._chain.machines
-            ),
-        )
-        chained = [machines[name] for name in self._chain.machines]
-        await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
-        return chain, chained
+        async with self._changing:
+            machines, before = dict(self._seats.seated), self.names()
+            epoch, order = self._order
+            holds = {name: machine.whole for name, machine in machines.items()}
+            moved = [name for name, machine in machines.items() if machine.joined is None]
+            now = self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_seen)
+            chained = [machines[name] for name in now.machines]
+            chain = Chain(now.epoch, now.revision, tuple(machine.address for machine in chained))
+            await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
+            if set(now.machines) < set(before):
+                self._closed(now)
+            return chain, chained
 
     async def _adopt(self, machine: Machine, chain: Chain) -> None:
         number = (chain.epoch, chain.revision)
@@ -137,7 +141,7 @@ class Broadcast:
             if not pending:
                 return True
             counts = [machine.received for machine in pending]
-            await asyncio.gather(*(machine.unless_gone(self._seats.beat(machine)) for machine in pending))
+            await asyncio.gather(*(machine.unless_gone(self._seats.look(machine)) for machine in pending))
             now = clock()
             if counts != [machine.received for machine in pending] or any(m.whole == version for m in pending):
                 moved = now
@@ -149,3 +153,13 @@ class Broadcast:
 
     def _all_seated(self, machines: Sequence[Machine]) -> bool:
         return all(self.is_seated(machine) for machine in machines)
+
+
+def _topology(chain: ChainOrder, version: int | None) -> RelayTopology:
+    return RelayTopology(
+        epoch=chain.epoch,
+        revision=chain.revision,
+        master=chain.master,
+        chain=chain.machines,
+        weight_version=version,
+    )

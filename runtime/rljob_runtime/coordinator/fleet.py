@@ -12,17 +12,17 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from rljob_api.status import Member, Suspect
+from rljob_api.status import Member
 from rljob_runtime.coordinator.broadcast import Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
 from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason
 from rljob_runtime.coordinator.protocols import (
     Binding,
     PeerError,
-    PeerTimeout,
     Replica,
     StaleTerm,
 )
+from rljob_runtime.coordinator.pulse import SILENT, Pulse
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
@@ -47,7 +47,8 @@ class Fleet:
         self._feed: Callable[[int, Ship], Awaitable[None]] = self.bring
         """How newcomers come to the version in hand: as the others did."""
         self._arrival = asyncio.Event()
-        self._suspects: dict[str, Suspect] = {}
+        self._pulse = Pulse(self, self._broadcast.names, term, settings, reporter)
+        self.look = self._pulse.look
         self._asides = Aside()
         self.aside = self._asides.start
         self.layouts = Layouts(term, settings.tensor_parallel, reporter, settings.join_patience)
@@ -132,7 +133,7 @@ class Fleet:
         self.layouts.leave(name)
         if machine is not None:
             machine.gone.set()
-        self._absolve(name)
+        self._pulse.absolve(name)
         log.info("machine %s: %s", name, reason)
         self.on_change()
 
@@ -154,14 +155,17 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def lose(self, name: str, reason: str, detail: object = "") -> None:
-        """A seated machine failed a call. Its keeper starts over; the operator hears of it at once."""
+        """A seated machine failed a call. Its keeper starts over, the chain closes over it, and the operator hears of
+        it, all at once."""
         machine = self._machines.pop(name, None)
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
         self.layouts.forget(name)
-        self._suspect(machine.member, reason)
+        self._pulse.suspect(machine.member, reason, machine.address)
+        machine.lost_by = reason
         machine.gone.set()
+        self._pulse.start(self._broadcast.mend())
         self.on_change()
 
     def lose_replica(self, replica: Replica, reason: str, detail: object = "") -> None:
@@ -169,16 +173,6 @@ class Fleet:
         for machine in list(self._machines.values()):
             if any(candidate is replica for candidate in machine.replicas):
                 self.lose(machine.name, reason, detail)
-
-    def _suspect(self, member: Member, reason: str) -> None:
-        self._suspects[member.machine] = Suspect(
-            machine=member.machine, incarnation=member.incarnation, reason=reason, witnesses=("coordinator",)
-        )
-        self._reporter.event(suspects=tuple(self._suspects.values()))
-
-    def _absolve(self, name: str) -> None:
-        if self._suspects.pop(name, None) is not None:
-            self._reporter.event(suspects=tuple(self._suspects.values()))
 
     async def _keep(self, member: Member) -> None:
         """Make, seat, and make again, until cancelled."""
@@ -194,8 +188,8 @@ class Fleet:
             except PeerError as error:
                 failures += 1
                 log.info("machine %s.%d not there (try %d): %s", member.machine, member.incarnation, failures, error)
-                if failures == self._settings.missed_beats:
-                    self._suspect(member, "NotJoined")
+                if failures == self._settings.join_tries:
+                    self._pulse.suspect(member, "NotJoined")
                 if self.unable:
                     self.on_change()
                 await self._binding.release(member)
@@ -207,6 +201,8 @@ class Fleet:
                 self.aside(machine.end_loan(self._term))
                 self._arrival.set()
                 await machine.gone.wait()
+                if machine.lost_by == SILENT and await self._pulse.comes_back(machine):
+                    continue
                 failures = 1
                 await self._binding.release(member)
             await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
@@ -215,28 +211,12 @@ class Fleet:
 
     async def watch(self) -> None:
         """Beat every seated relay until cancelled. Raises what a keeper died of."""
-        while True:
-            await asyncio.sleep(self._settings.heartbeat)
-            for _, keeper in self._keepers.values():
-                if keeper.done():
-                    keeper.result()
-            await asyncio.gather(*(self.beat(machine) for machine in list(self._machines.values())))
+        await self._pulse.watch(self._check_keepers)
 
-    async def beat(self, machine: Machine) -> None:
-        """Ask its relay how far it is; after a few beats without an answer it is lost."""
-        try:
-            status = await machine.relay.status(self._term)
-        except PeerTimeout as error:
-            machine.missed += 1
-            if machine.missed >= self._settings.missed_beats:
-                self.lose_this(machine, "HeartbeatLost", error)
-        except StaleTerm:
-            raise
-        except PeerError as error:
-            self.lose_this(machine, "ProcessExited", error)
-        else:
-            machine.missed = 0
-            machine.note(status)
+    def _check_keepers(self) -> None:
+        for _, keeper in self._keepers.values():
+            if keeper.done():
+                keeper.result()
 
     def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
         """As `lose`, if it is this one that sits there."""
@@ -248,14 +228,16 @@ class Fleet:
         while True:
             await self._arrival.wait()
             self._arrival.clear()
-            if self.version is not None and self._ship is not None:
+            version = self.version
+            if version is not None and self._ship is not None:
                 try:
-                    await self._feed(self.version, self._ship)
+                    await self._feed(version, self._ship)
                 except StaleTerm:
                     raise
                 except TrainerLost as error:
-                    log.warning("nobody holds version %d any more: %s", self.version, error)
-                    self.starved = True
+                    log.warning("nobody holds version %d any more: %s", version, error)
+                    # Where it was forgotten meanwhile nobody waits for it.
+                    self.starved = self.version == version
                     self.on_change()
                 except PeerError as error:
                     log.warning("newcomers not fed yet: %s", error)
@@ -270,7 +252,7 @@ class Fleet:
         again. `asked`: see `Layouts.want`."""
         async with self._bringing:
             self.layouts.want(tensor_parallel, asked)
-            await asyncio.gather(*(self._settle(machine) for machine in list(self._machines.values())))
+            await asyncio.gather(*(one.unless_gone(self._settle(one)) for one in list(self._machines.values())))
 
     async def _settle(self, machine: Machine) -> None:
         if not self.layouts.due(machine.name, machine.tensor_parallel):
@@ -313,7 +295,7 @@ class Fleet:
             chained = await self._broadcast.deliver(version, ship, anew, lambda: self.version == version)
             if self.version != version:
                 return
-            await asyncio.gather(*(self._load(machine, version) for machine in chained))
+            await asyncio.gather(*(machine.unless_gone(self._load(machine, version)) for machine in chained))
             self._broadcast.report(self.version)
         self.on_change()
 
@@ -345,7 +327,7 @@ class Fleet:
             self.lose_this(machine, "WeightsNotLoaded", error)
         else:
             machine.loaded = version
-            self._absolve(machine.name)
+            self._pulse.absolve(machine.name)
 
     def forget_weights(self) -> None:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next

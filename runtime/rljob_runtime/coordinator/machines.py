@@ -15,10 +15,12 @@ from rljob_runtime.coordinator.protocols import (
     PeerGone,
     PeerTimeout,
     Relay,
+    RelayMember,
     RelayStatus,
     Replica,
     RolloutMachine,
 )
+from rljob_runtime.scheduling.suspicion import Beats
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -41,7 +43,9 @@ class Machine:
     loaded: int | None = None
     joined: tuple[int, int] | None = None
     received: int = 0
-    missed: int = 0
+    beats: Beats = field(default_factory=Beats)
+    lost_by: str = ""
+    """Why it left the fleet, where it failed."""
     lent: bool = False
     """Its worker has the accelerators: nothing is laid out on them meanwhile."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +94,11 @@ class Machine:
             for one in (task, gone):
                 one.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
+
+    @property
+    def address(self) -> RelayMember:
+        """Where its relay listens."""
+        return RelayMember(self.name, self.member.incarnation, self.host, self.port)
 
     async def end_loan(self, term: int) -> None:
         """Have its worker forget what it was lent for, in this term or by a coordinator that is no more."""

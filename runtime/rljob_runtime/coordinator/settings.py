@@ -68,8 +68,8 @@ class Settings:
     least."""
     lending: LendingRules | Verdict | None = None
     """When rollout machines are lent, where a plan streams; or why they never are. None: no plan streams."""
-    missed_beats: int = 3
-    """Beats of a relay without an answer until its machine counts as lost."""
+    join_tries: int = 3
+    """To find or make the actors of a machine, until it is a suspect that has not joined."""
     poll_wait: float = 0.5
     """How long a poll waits at the replica for its first token."""
     flush: float = 1.0

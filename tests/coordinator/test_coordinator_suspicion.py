@@ -1,0 +1,99 @@
+"""Who is believed dead by whom: tables and properties of the decision, no I/O, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.suspicion import COORDINATOR, MOST_SECONDS, Beats, Suspicion, neighbours
+
+HEARTBEAT = 0.5
+NAMES = ("a", "b", "c", "d", "e")
+
+
+# --- beats ---
+
+
+def test_two_missed_beats_in_a_row_make_a_machine_silent():
+    beats = Beats().overdue(HEARTBEAT, 0.0)
+    assert not beats.silent
+    assert beats.overdue(HEARTBEAT, 0.0).silent
+    assert not beats.answered(0.3).overdue(HEARTBEAT, 0.0).silent
+
+
+def test_a_coordinator_that_stood_still_blames_nobody():
+    beats = Beats()
+    for _ in range(10):
+        beats = beats.overdue(HEARTBEAT, own_delay=0.3)
+    assert not beats.silent
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds"),
+    [((), 0.25), ((0.001, 0.002), 0.25), ((0.1, 0.001), 0.4), ((0.5,), 2.0), ((30.0,), MOST_SECONDS)],
+)
+def test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take(answers, seconds):
+    beats = Beats()
+    for answer in answers:
+        beats = beats.answered(answer)
+    assert beats.patience(HEARTBEAT) == pytest.approx(seconds)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60), st.floats(0.05, 10))
+def test_silence_is_two_misses_since_the_last_answer_and_patience_has_bounds(history, heartbeat):
+    beats, missed = Beats(), 0
+    for answer in history:
+        beats = beats.overdue(heartbeat, 0.0) if answer is None else beats.answered(answer)
+        missed = missed + 1 if answer is None else 0
+        assert beats.silent == (missed >= 2)
+        assert heartbeat / 2 <= beats.patience(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
+
+
+def test_a_machine_without_power_is_out_of_the_chain_after_two_and_a_half_heartbeats():
+    """The worst moment is just after an answer: a whole heartbeat to the next beat, another to the one after it."""
+    worst = HEARTBEAT + HEARTBEAT + Beats().answered(0.01).patience(HEARTBEAT)
+    assert worst == 2.5 * HEARTBEAT < 1.5
+
+
+# --- witnesses ---
+
+SAID = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=12)
+
+
+@given(SAID, st.sets(st.sampled_from(NAMES)))
+def test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough(said, present):
+    suspicion = Suspicion("HeartbeatLost")
+    for neighbour, reached in said:
+        suspicion = suspicion.heard(neighbour, reached)
+    last = {neighbour: reached for neighbour, reached in said if neighbour in present}
+    expected = () if any(last.values()) else tuple(sorted(last))
+    assert suspicion.witnesses(present) == (COORDINATOR, *expected)
+
+
+@pytest.mark.parametrize(
+    ("chain", "machine", "present", "asked"),
+    [
+        ("abcde", "c", "abde", "bd"),
+        ("abcde", "a", "bcde", "bc"),
+        ("abcde", "e", "abcd", "dc"),
+        ("abcde", "c", "ae", "ae"),
+        ("abcde", "c", "abd", "bd"),
+        ("abcde", "c", "", ""),
+        ("ab", "a", "b", "b"),
+        ("a", "a", "", ""),
+        ("ab", "x", "ab", "ba"),
+        ("", "x", "abc", "ab"),
+        ("abc", "b", "abcx", "ac"),
+        ("ab", "b", "xy", "xy"),
+    ],
+)
+def test_the_nearest_that_are_left_are_asked(chain, machine, present, asked):
+    assert neighbours(tuple(chain), machine, set(present)) == tuple(asked)
+
+
+@given(st.permutations(NAMES), st.sampled_from((*NAMES, "x")), st.sets(st.sampled_from((*NAMES, "y"))))
+def test_whoever_is_left_is_asked_never_the_machine_itself_and_nobody_twice(chain, machine, present):
+    asked = neighbours(chain, machine, present)
+    assert len(asked) == len(set(asked)) == min(2, len(present - {machine}))
+    assert set(asked) <= present - {machine}
