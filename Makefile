@@ -12,7 +12,9 @@ CLUSTER ?= $(if $(KUBECONFIG),own,local)
 EXAMPLE ?= addition-smollm2
 BENCHES := planner quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar repack staleness operator recovery
 
-.PHONY: help setup demo test unit lint down cluster-up cluster-down bench
+FAULTS ?= 100
+
+.PHONY: help setup demo chaos test unit lint down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -22,6 +24,9 @@ setup:  ## make .venv with everything in it
 
 demo: setup  ## a real cluster, the operator, an RLJob trained to the end; EXAMPLE=…, CLUSTER=local|kind, or KUBECONFIG=…
 	@$(RUN) CLUSTER=$(CLUSTER) hack/demo $(EXAMPLE)
+
+chaos: setup  ## a real asynchronous job on a local cluster, and faults of every kind; FAULTS=100, then the history is checked
+	@$(RUN) python -m hack.chaos --faults $(FAULTS) --json build/chaos.json
 
 test: setup lint  ## everything: lint, unit, engines, operator, real nodes, sabotages
 	@$(RUN) CLUSTER=$(CLUSTER) hack/test

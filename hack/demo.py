@@ -3,7 +3,9 @@
     hack/demo EXAMPLE      CLUSTER=local (default), kind, or own (KUBECONFIG names it)
 
 Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`,
-where the rewards are the means of the first and of the last fifth of the rounds.
+where the rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job the local
+cluster loses a node in the middle; the line then goes on `faults=1 lost=… duplicated=… recovered_seconds=…`
+(:mod:`demo_faults`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))  # run as a script, this folder alone is there
+
+from hack import demo_faults  # noqa: E402
+
 CLUSTER = [sys.executable, str(ROOT / "hack/cluster/cluster")]
 SYSTEM_NAMESPACE = "rljob-system"
 NAMESPACE = "rljob-demo"
@@ -36,21 +43,51 @@ def main(example: str) -> int:
     cluster()
     install_operator()
     name, rounds = apply(manifest)
+    local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", "")) if is_asynchronous(manifest) else None
+    fault = demo_faults.PowerOff(local, NAMESPACE, name) if local is not None else None
     outcome = follow(name, rounds, started)
+    if fault is not None:
+        fault.finish()
     print(kubectl("describe", "rljob", name), flush=True)
     if outcome != "Complete":
         tail = kubectl("logs", "-l", f"rljob.dev/job={name},rljob.dev/role=coordinator", "--tail=40", check=False)
         print(tail, f"demo: {outcome}", sep="\n")
         return 1
-    print(summary(name))
-    return 0
+    if local is None or fault is None:
+        print(summary(name))
+        return 0
+    return tell_fault(name, fault, local)
 
 
-def cluster() -> None:
-    """Have a cluster, and KUBECONFIG point to it."""
+def is_asynchronous(manifest: Path) -> bool:
+    """Whether the example's job is one that a lost node holds up nowhere."""
+    documents = yaml.safe_load_all(manifest.read_text(encoding="utf-8"))
+    return any(d and d["kind"] == "RLJob" and d["spec"].get("mode") == "Asynchronous" for d in documents)
+
+
+def tell_fault(name: str, fault: demo_faults.PowerOff, local: demo_faults.settings.Cluster) -> int:
+    """The loss of the node and what the history says; 0 when it was made good and nothing is missing."""
+    job = json.loads(kubectl("get", "rljob", name, "-o", "json"))
+    claim = job["spec"]["checkpoint"]["volumeClaimName"]
+    volume = kubectl("get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}").strip()
+    verdict = demo_faults.history(local, volume)
+    for finding in verdict.get("findings", [])[:20]:
+        print(f"demo: {finding['rule']}: {finding['key']}: {finding['what']}")
+    for trouble in filter(None, (fault.trouble, verdict.get("error"))):
+        print(f"demo: {trouble}")
+    timeline = fault.timeline
+    if timeline is not None:
+        print(timeline.table())
+    recovered = timeline.moments.get("generating") if timeline is not None else None
+    print(demo_faults.last_line(job["status"]["runtime"], int(timeline is not None), verdict, recovered))
+    return 0 if recovered is not None and verdict.get("findings") == [] else 1
+
+
+def cluster(nodes: int = 3) -> None:
+    """Have a cluster, and KUBECONFIG point to it. `nodes`: of the local one."""
     kind = os.environ.get("CLUSTER", "local")
     if kind != "own":
-        run(*CLUSTER, "up", *(["--kind"] if kind == "kind" else ["--nodes", "3", "--node", "real"]), quiet=False)
+        run(*CLUSTER, "up", *(["--kind"] if kind == "kind" else ["--nodes", str(nodes), "--node", "real"]), quiet=False)
         os.environ["KUBECONFIG"] = run(*CLUSTER, "kubeconfig").strip()
     os.environ["PATH"] = run(*CLUSTER, "tools").strip() + os.pathsep + os.environ["PATH"]
 

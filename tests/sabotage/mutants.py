@@ -24,6 +24,7 @@ GRADIENT = (
     "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-no std, tight clip-float64]",
 )
+CHAOS = "tests/chaos/test_chaos_recovery.py"
 AUDIT = "tests/coordinator/test_coordinator_audit.py"
 IMPORTANCE = "tests/training/test_training_importance.py"
 WEIGHED = (
@@ -539,6 +540,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "if draw.fate is None and draw.step is not None and draw.step != updates.ended + 1:",
         "if False:",
         (f"{AUDIT}::test_what_is_wrong_with_groups_is_told_with_its_key[it is assigned to an update that is over]",),
+    ),
+    Mutant(
+        "chaos: all is well although a machine is missing",
+        "hack/chaos/recovery.py",
+        "return now.whole and not now.problems - self.before.problems",
+        "return True",
+        (f"{CHAOS}::test_what_breaks_again_before_it_settled_begins_anew",),
+    ),
+    Mutant(
+        "chaos: what nobody's loss explains may be replaced",
+        "hack/chaos/recovery.py",
+        "if self.row.replaced is False:",
+        "if False:",
+        (f"{CHAOS}::test_what_hits_nobody_in_the_job_must_replace_nobody",),
     ),
     Mutant(
         "a checkpoint counts without its marker",

@@ -1,0 +1,159 @@
+"""`make chaos`: a real job on the local cluster, and faults of every kind, until it completes.
+
+    python -m hack.chaos [--faults N] [--rows NAME …] [--seed N] [--json FILE] [--mode Asynchronous|OnPolicy]
+
+Ends with exit status 0 when every fault was mended within its bound, nothing was lost, nothing was trained on twice and
+the job has completed; with 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hack import demo
+from hack.cluster import settings
+from hack.cluster.kube import Api
+
+from .campaign import Campaign, NotSteady
+from .history import check_volume
+from .inject import Injector, NotPossible
+from .job import JOB, KEEPS, ROLLS, manifest
+from .rows import ROWS
+from .schedule import schedule
+from .table import Outcome, figures, table
+from .watching import Watching
+
+NAMESPACE, NODES = "rljob-chaos", 4
+LAST_ROUNDS = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    cluster = prepare()
+    watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
+    injector = Injector(cluster.name, NAMESPACE)
+    started = time.time()
+    outcomes: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        times = "  ".join(
+            f"{moment} {value:.1f} s"
+            for moment in ("detected", "acted", "back")
+            if (value := getattr(outcome, moment)) is not None
+        )
+        number = f"{len(outcomes)}/{args.faults}"
+        wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
+        print(f"[{time.time() - started:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
+
+    apply(manifest(args.mode))
+    campaign = Campaign(watching, injector, args.seed, tell)
+    try:
+        campaign.steady(600)
+        campaign.run(schedule(args.rows, args.faults, args.seed))
+        trouble = complete(watching, injector)
+    except (NotSteady, NotPossible) as error:
+        trouble = str(error)
+    verdict = check(cluster, injector)
+    result = {
+        "bench": "chaos",
+        "seed": args.seed,
+        "settings": {"faults": args.faults, "mode": args.mode, "nodes": NODES},
+        "rows": figures(outcomes),
+        "faults": [vars(outcome) for outcome in outcomes],
+        "trouble": trouble,
+        "check": verdict,
+    }
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(result, indent=1))
+    print(table(result["rows"]))
+    for outcome in outcomes:
+        for wrong in outcome.wrong:
+            print(f"chaos: {outcome.row} {outcome.victim}: {wrong}")
+    if trouble:
+        print(f"chaos: {trouble}")
+    for finding in (verdict.get("findings") or [])[:20]:
+        print(f"chaos: {finding['rule']}: {finding['key']}: {finding['what']}")
+    bad = sum(bool(outcome.wrong) for outcome in outcomes)
+    print(last_line(len(outcomes), bad, trouble, verdict))
+    whole = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
+    return 0 if whole else 1
+
+
+def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) -> str:
+    """What came of it all."""
+    state = "Complete" if not trouble else "Failed"
+    lost, twice = (verdict.get(name, "unknown") for name in ("lost", "duplicated"))
+    return f"chaos: {state} faults={faults} unmended={wrong} lost={lost} duplicated={twice}"
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="chaos", description="Faults on a real job on the local cluster.")
+    top.add_argument("--faults", type=int, default=100)
+    top.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=list(ROWS), metavar="ROW")
+    top.add_argument("--seed", type=int, default=0)
+    top.add_argument("--json", type=Path)
+    top.add_argument("--mode", choices=("Asynchronous", "OnPolicy"), default="Asynchronous")
+    return top
+
+
+def prepare() -> settings.Cluster:
+    """The cluster with the operator, its nodes labelled."""
+    demo.cluster(NODES)
+    demo.install_operator()
+    cluster = next(one for one in settings.existing() if str(one.kubeconfig) == os.environ["KUBECONFIG"])
+    for index in range(1, cluster.nodes + 1):
+        label = KEEPS if index == 1 else ROLLS
+        demo.kubectl("label", "node", settings.node_name(index), f"{label}=true", "--overwrite", namespace=None)
+    return cluster
+
+
+def apply(documents: list[dict[str, Any]]) -> None:
+    demo.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
+    demo.kubectl("create", "namespace", NAMESPACE, namespace=None)
+    done = subprocess.run(
+        ["kubectl", "-n", NAMESPACE, "apply", "-f", "-"],
+        input=yaml.safe_dump_all(documents),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"chaos: {done.stderr}")
+
+
+def complete(watching: Watching, injector: Injector) -> str:
+    """Let the job end; why it did not, or nothing."""
+    rounds = watching.last.round + LAST_ROUNDS
+    injector.kubectl("patch", "rljob", JOB, "--type=merge", "-p", json.dumps({"spec": {"rounds": rounds}}))
+    end = time.time() + 180
+    while time.time() < end:
+        seen = watching.next(1.0) or watching.last
+        if seen.complete:
+            return ""
+        if seen.failed:
+            return f"the job failed: {seen.failed}"
+    return f"the job did not complete: {watching.last.round} of {rounds} rounds"
+
+
+def check(cluster: settings.Cluster, injector: Injector) -> dict[str, Any]:
+    """`rljob check` on the store, which lies on a volume of the cluster."""
+    try:
+        volume = injector.kubectl("get", "pvc", JOB, "-o", "jsonpath={.spec.volumeName}").strip()
+    except NotPossible as error:
+        return {"error": str(error)}
+    return check_volume(cluster.volumes / volume)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

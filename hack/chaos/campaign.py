@@ -1,0 +1,104 @@
+"""One fault after the other, each once all is well after the one before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from random import Random
+
+from .inject import Injector, NotPossible
+from .observation import Observation
+from .recovery import SETTLED, Recovery
+from .rows import ROWS, Row
+from .table import Outcome
+from .watching import Watching
+
+STEADY_SECONDS = 300.0
+"""Bound on the wait for a whole job before a fault."""
+
+
+class NotSteady(Exception):
+    """The job is not whole, so that no fault can be told from what is wrong already."""
+
+
+class Campaign:
+    """`tell`: is given each outcome as it is there."""
+
+    def __init__(self, watching: Watching, injector: Injector, seed: int, tell: Callable[[Outcome], None]) -> None:
+        self._watching = watching
+        self._injector = injector
+        self._rng = Random(seed)
+        self._tell = tell
+
+    def run(self, rows: Iterable[str]) -> list[Outcome]:
+        """A fault of each of these rows, in order. Raises `NotSteady`."""
+        outcomes = []
+        for name in rows:
+            outcomes.append(self._fault(ROWS[name]))
+            self._tell(outcomes[-1])
+        return outcomes
+
+    def _fault(self, row: Row) -> Outcome:
+        end = time.time() + STEADY_SECONDS
+        why = "there is nobody to hit"
+        while time.time() < end:
+            seen = self.steady(end - time.time())
+            victims = row.victims(seen, self._rng)
+            if victims:
+                try:
+                    return self._hit(row, victims, seen)
+                except NotPossible as error:
+                    why = str(error)
+            self._watching.next(2.0)
+        return Outcome(row.name, "", None, None, None, (f"not possible: {why}",))
+
+    def _hit(self, row: Row, victims: tuple[str, ...], before: Observation) -> Outcome:
+        injected = self._injector.inject(row.name, victims, before)
+        recovery = Recovery(row, victims, before, injected.at)
+        again = row.name == "replica-again"
+        try:
+            while not recovery.see(self._next(injected.at)) and time.time() < injected.at + row.bound:
+                if row.lasts is not None and recovery.taken_back is None and time.time() > injected.at + row.lasts:
+                    injected.undo()
+                    recovery.taken_back = time.time()
+                if again and recovery.acted is not None and not self._watching.last.troubled(victims[0]):
+                    again = False
+                    # The first was restarted in its place; the second within the window counts.
+                    now = self._watching.last
+                    injected = self._injector.inject(row.name, victims, now)
+                    recovery = Recovery(row, victims, now, injected.at)
+            recovery.give_up()
+        finally:
+            injected.undo()
+        return Outcome(
+            row.name,
+            ", ".join(victims),
+            recovery.detected,
+            recovery.acted,
+            recovery.back,
+            tuple(dict.fromkeys(recovery.wrong)),
+        )
+
+    def _next(self, at: float) -> Observation:
+        """The next change, or, when nothing changes, what was seen last: time goes on without changes too."""
+        return self._watching.next(0.25) or self._watching.last
+
+    def steady(self, seconds: float) -> Observation:
+        """Wait until the job is whole and updates are made. Raises `NotSteady`."""
+        end = time.time() + seconds
+        since: int | None = None
+        while time.time() < end:
+            seen = self._watching.next(1.0) or self._watching.last
+            if seen.failed or seen.complete:
+                raise NotSteady(seen.failed or "the job is complete")
+            if not seen.whole:
+                since = None
+            elif since is None or seen.round < since:
+                since = seen.round
+            elif seen.round >= since + SETTLED:
+                return seen
+        last = self._watching.last
+        raise NotSteady(
+            f"round {last.round}, stage {last.stage}, chain {', '.join(last.chain)} of {last.desired}, suspects "
+            f"{', '.join(name for name, _ in last.suspects) or 'none'} after {seconds:.0f} s"
+        )

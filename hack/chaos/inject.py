@@ -1,0 +1,214 @@
+"""Makes faults, and takes them back, on a local cluster with real nodes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hack.cluster import lifecycle, settings
+from hack.cluster.settings import ClusterError
+
+from .observation import Observation
+
+SYSTEM_NAMESPACE = "rljob-system"
+Undo = Callable[[], None]
+
+
+class NotPossible(Exception):
+    """Not now; the message says why."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """`at`: when the fault happened, by the clock that all nodes share. `undo`: takes it back; harmless where there is
+    nothing to take back."""
+
+    at: float
+    undo: Undo
+
+
+def _nothing() -> None:
+    pass
+
+
+_ACTOR = """
+import json, os, pathlib, resource, sys, time
+part, what, machine = sys.argv[1:4]
+def text(path):
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended meanwhile
+        return ""
+found = []
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if text(process / "cmdline").startswith("ray::Host"):
+        # A relay writes the weights in shared memory, a replica reads them.
+        maps = text(process / "maps").splitlines()
+        writes = any(f"/dev/shm/{machine}/" in line and " rw-s " in line for line in maps)
+        if part == "rank" or (part == "relay") == writes:
+            found.append(int(process.name))
+if what == "limit" or what == "unlimit":
+    for pid in found:
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (int(sys.argv[4]) if what == "limit" else hard, hard))
+else:
+    for pid in found[:1]:
+        os.kill(pid, int(what))
+print(json.dumps({"at": time.time(), "pids": found}))
+"""
+"""In a pod of the job: signals one of its actors, or bounds the size of the files that it writes."""
+
+_CORRUPT = """
+import json, pathlib, time
+folders = sorted(one.parent for one in pathlib.Path("/var/lib/rljob/checkpoints").glob("step-*/COMPLETE"))
+if len(folders) > 1:
+    largest = max(folders[-1].iterdir(), key=lambda file: file.stat().st_size)
+    with largest.open("r+b") as file:
+        file.seek(largest.stat().st_size // 2)
+        file.write(b"\\xff" * 4096)
+print(json.dumps({"at": time.time(), "pids": folders[1:] and [1]}))
+"""
+
+_ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}), flush=True); os.kill(-1, 9)"
+"""Of a pod whose containers share their process namespace: its program is not the first process there."""
+
+LARGEST_FILE = 64 << 10
+"""Bytes, while a disk is said to be full."""
+
+
+class Injector:
+    """For one job on the cluster of that name."""
+
+    def __init__(self, cluster: str, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def inject(self, row: str, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Make the fault. Raises `NotPossible`, with nothing done."""
+        make: Callable[..., Injected] = getattr(self, "_" + row.replace("-", "_"))
+        return make(victims, seen)
+
+    # --- processes on rollout machines ---
+
+    def _replica_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._signal(seen, victims[0], "replica", signal.SIGKILL), _nothing)
+
+    _replica_again = _replica_killed
+
+    def _relay_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._signal(seen, victims[0], "relay", signal.SIGKILL), _nothing)
+
+    def _replica_hung(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._signal(seen, victims[0], "replica", signal.SIGSTOP), _nothing)
+
+    # --- nodes ---
+
+    def _node_off(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        at = time.time()
+        for node in victims:
+            self._node("kill", node)
+        return Injected(at, lambda: self._nodes_again("up", victims))
+
+    def _cable_cut(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        at = time.time()
+        for node in victims:
+            self._node("cut", node)
+        return Injected(at, lambda: self._nodes_again("join", victims))
+
+    _many_nodes = _cable_cut
+
+    # --- trainer and coordinator ---
+
+    def _trainer_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._signal(seen, victims[0], "rank", signal.SIGKILL), _nothing)
+
+    def _coordinator_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._exec(seen, victims[0], _ALL), _nothing)
+
+    def _trainer_deleted(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        pod = seen.pod_of(victims[0])
+        if pod is None:
+            raise NotPossible(f"{victims[0]} has no pod")
+        at = time.time()
+        self.kubectl("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
+        return Injected(at, _nothing)
+
+    _coordinator_deleted = _trainer_deleted
+
+    # --- the control plane ---
+
+    def _operator_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        at, chosen = time.time(), ("-l", "app.kubernetes.io/name=rljob")
+        self.kubectl("delete", "pods", *chosen, "--grace-period=0", "--force", "--wait=false", system=True)
+        return Injected(at, _nothing)
+
+    def _api_paused(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return self._stopped("kube-apiserver")
+
+    def _etcd_paused(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return self._stopped("etcd")
+
+    # --- disks ---
+
+    def _disk_full(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Files of the trainer that grow no further stand in for a disk without room: writing fails in the middle."""
+        at = self._exec(seen, victims[0], _ACTOR, "rank", "limit", victims[0], str(LARGEST_FILE))
+        return Injected(at, lambda: self._unlimited(victims[0], seen))
+
+    def _checkpoint_corrupt(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        self._exec(seen, victims[0], _CORRUPT)
+        return self._trainer_killed(victims, seen)
+
+    # --- details ---
+
+    def _unlimited(self, machine: str, seen: Observation) -> None:
+        self._exec(seen, machine, _ACTOR, "rank", "unlimit", machine)
+
+    def _signal(self, seen: Observation, machine: str, part: str, number: int) -> float:
+        return self._exec(seen, machine, _ACTOR, part, str(int(number)), machine)
+
+    def _exec(self, seen: Observation, machine: str, script: str, *arguments: str) -> float:
+        """Run a script in a machine's pod; when it did its work. Raises `NotPossible` when it found nothing to do."""
+        pod = seen.pod_of(machine)
+        if pod is None:
+            raise NotPossible(f"{machine} has no pod")
+        inside = ("exec", pod.name, "-c", "main", "--", "python", "-c", script, *arguments)
+        told = self.kubectl(*inside, check=False).strip().splitlines()
+        found = [json.loads(line) for line in told if line.startswith("{")]
+        if not found or not found[0]["pids"]:
+            raise NotPossible(f"{machine}: {told[-1] if told else 'no answer'}")
+        return float(found[0]["at"])
+
+    def _stopped(self, component: str) -> Injected:
+        cluster = settings.load(self.cluster)
+        process = lifecycle.daemons_of(cluster).get(component) if cluster is not None else None
+        if process is None or not process.alive:
+            raise NotPossible(f"{component} does not run")
+        at = time.time()
+        process.signal(signal.SIGSTOP)
+        return Injected(at, lambda: process.signal(signal.SIGCONT))
+
+    def _node(self, action: str, node: str) -> None:
+        lifecycle.node_command(self.cluster, action, int(node.rpartition("-")[2]))
+
+    def _nodes_again(self, action: str, nodes: tuple[str, ...]) -> None:
+        for node in nodes:
+            try:
+                self._node(action, node)
+            except ClusterError as error:
+                print(f"chaos: {node}: {error}", flush=True)
+
+    def kubectl(self, *args: str, system: bool = False, check: bool = True) -> str:
+        """kubectl in the job's namespace, or in the operator's. Raises `NotPossible` with what it said."""
+        namespace = SYSTEM_NAMESPACE if system else self.namespace
+        try:
+            done = subprocess.run(["kubectl", "-n", namespace, *args], capture_output=True, text=True, timeout=120)
+        except subprocess.TimeoutExpired:
+            raise NotPossible(f"kubectl {args[0]} did not return") from None
+        if check and done.returncode:
+            raise NotPossible(f"kubectl {args[0]}: {done.stderr.strip()}")
+        return done.stdout + ("" if check else done.stderr)

@@ -1,0 +1,46 @@
+"""The job that faults are made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = "chaos"
+KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
+"""Labels of the node that keeps coordinator and trainer, and of those that rollout machines go to."""
+
+
+def manifest(mode: str) -> list[dict[str, Any]]:
+    """The smallest example with three rollout machines, for as long as it takes; coordinator and trainer on a node of
+    their own, so that every other one may be lost."""
+    documents = yaml.safe_load_all((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
+    job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
+    spec = job["spec"]
+    container = spec["rollout"]["template"]["spec"]["containers"]
+
+    def template(label: str, **more: Any) -> dict[str, Any]:
+        return {"spec": {"containers": container, "nodeSelector": {label: "true"}, **more}}
+
+    job["metadata"] = {"name": JOB}
+    spec |= {"mode": mode, "rounds": 1_000_000, "checkpoint": {"volumeClaimName": JOB, "everyRounds": 10, "keep": 3}}
+    spec["data"]["prompts"]["reasoningGym"]["size"] = 100_000
+    spec["trainer"]["template"] = template(KEEPS)
+    # A process that shares the namespace can be killed from within.
+    spec["coordinator"]["template"] = template(KEEPS, shareProcessNamespace=True)
+    spec["rollout"] |= {"machines": 3, "template": template(ROLLS)}
+    spec["runPolicy"] = {"backoffLimit": 1000}
+    spec["failurePolicy"] = {
+        "maxReplacementsPerMachine": 1000,
+        "backoff": {"initialSeconds": 1, "maxSeconds": 2, "resetAfterSeconds": 5},
+        "nodeFailure": {"avoidFailedNodesSeconds": 20},
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": JOB},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    return [claim, job]

@@ -1,0 +1,120 @@
+"""What the API objects say of a job at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+JOB = "rljob.dev/job"
+MACHINE = "rljob.dev/machine"
+ROLE = "rljob.dev/role"
+INCARNATION = "rljob.dev/incarnation"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of the job. `live`: it has not ended and nobody has deleted it."""
+
+    name: str
+    machine: str
+    role: str
+    incarnation: int
+    node: str | None
+    ready: bool
+    live: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """`at`: seconds, of this machine's clock. `chain`: the relays as the coordinator has them. `suspects`: machine and
+    incarnation. `checkpoint`: the round of the newest."""
+
+    at: float
+    pods: tuple[Pod, ...] = ()
+    phase: str = ""
+    stage: str = ""
+    round: int = 0
+    term: int = 0
+    version: int = 0
+    desired: int = 0
+    chain: tuple[str, ...] = ()
+    suspects: frozenset[tuple[str, int]] = frozenset()
+    problems: frozenset[str] = frozenset()
+    checkpoint: int = 0
+    paused: bool = False
+    complete: bool = False
+    failed: str = ""
+
+    def pod_of(self, machine: str) -> Pod | None:
+        """The live pod that fills the machine."""
+        found = [pod for pod in self.pods if pod.machine == machine and pod.live]
+        return max(found, key=lambda pod: pod.incarnation, default=None)
+
+    def of_role(self, role: str) -> tuple[Pod, ...]:
+        """Live pods, by machine."""
+        found = {pod.machine for pod in self.pods if pod.role == role and pod.live}
+        return tuple(pod for pod in map(self.pod_of, sorted(found)) if pod is not None)
+
+    def incarnation(self, machine: str) -> int:
+        """The highest that is there, live or not; 0 for none."""
+        return max((pod.incarnation for pod in self.pods if pod.machine == machine), default=0)
+
+    def troubled(self, machine: str) -> bool:
+        """Whether anybody can see that something is wrong with a machine."""
+        pod = self.pod_of(machine)
+        if pod is None or not pod.ready or machine in {suspect for suspect, _ in self.suspects}:
+            return True
+        return pod.role == "rollout" and machine not in self.chain
+
+    @property
+    def whole(self) -> bool:
+        """Every machine is there and ready, the chain has all of them, and nobody is suspected."""
+        rollout = self.of_role("rollout")
+        return (
+            0 < self.desired == len(rollout) == len(self.chain)
+            and bool(self.of_role("trainer") and self.of_role("coordinator"))
+            and not self.paused
+            and not any(self.troubled(pod.machine) for role in ROLES for pod in self.of_role(role))
+        )
+
+
+ROLES = ("coordinator", "trainer", "rollout")
+
+
+def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Observation:
+    """From the objects as the API server has them; whatever is not there yet is empty."""
+    status = job.get("status") or {}
+    runtime = status.get("runtime") or {}
+    conditions = {one["type"]: one for one in status.get("conditions", []) if one["status"] == "True"}
+    return Observation(
+        at=at,
+        pods=tuple(sorted(map(_pod, pods), key=lambda pod: (pod.machine, pod.incarnation))),
+        phase=status.get("phase", ""),
+        stage=runtime.get("stage", ""),
+        round=int(runtime.get("round") or 0),
+        term=int(runtime.get("term") or 0),
+        version=int(runtime.get("weightVersion") or 0),
+        desired=int((status.get("rollout") or {}).get("desired") or 0),
+        chain=tuple((runtime.get("relay") or {}).get("chain") or ()),
+        suspects=frozenset((one["machine"], int(one["incarnation"])) for one in runtime.get("suspects") or ()),
+        problems=frozenset(one["reason"] for one in runtime.get("problems") or ()),
+        checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),
+        paused=bool((status.get("replacements") or {}).get("pause")),
+        complete="Complete" in conditions,
+        failed=conditions["Failed"].get("message", "Failed") if "Failed" in conditions else "",
+    )
+
+
+def _pod(pod: Mapping[str, Any]) -> Pod:
+    labels, status = pod["metadata"].get("labels") or {}, pod.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    return Pod(
+        name=pod["metadata"]["name"],
+        machine=labels.get(MACHINE, ""),
+        role=labels.get(ROLE, ""),
+        incarnation=int(labels.get(INCARNATION) or 0),
+        node=(pod.get("spec") or {}).get("nodeName"),
+        ready=conditions.get("Ready") == "True",
+        live="deletionTimestamp" not in pod["metadata"] and status.get("phase") not in ("Succeeded", "Failed"),
+    )

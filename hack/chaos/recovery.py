@@ -1,0 +1,106 @@
+"""From a fault until all is well: a state machine over observations.
+
+All is well at the first update after which every machine is ready, the chain is whole and nobody is suspected, if that
+holds for some updates more: tokens flow, and not only those that were under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .observation import ROLES, Observation
+from .rows import Row, machines_on
+
+SETTLED = 2
+"""Updates that must follow the first one, with all machines there."""
+
+
+@dataclass
+class Recovery:
+    """One fault of `row` that hit `victims` at `at`. `before` is the last observation before it."""
+
+    row: Row
+    victims: tuple[str, ...]
+    before: Observation
+    at: float
+    detected: float | None = None
+    """Seconds from the fault to the first sign of it in an object; so are the others."""
+    acted: float | None = None
+    """To a new pod, or to the end of the trouble where it is mended in place."""
+    back: float | None = None
+    """To all being well; None as long as it is not."""
+    wrong: list[str] = field(default_factory=list)
+    """What must not be."""
+    taken_back: float | None = None
+    """When a fault that lasts was ended; nothing is well before."""
+    _whole: tuple[float, int] | None = None
+    _first: float | None = None
+
+    def __post_init__(self) -> None:
+        self.machines: tuple[str, ...] = ()
+        if self.row.watches == "victims":
+            self.machines = self.victims
+        elif self.row.watches == "nodes":
+            self.machines = machines_on(self.before, self.victims)
+
+    @property
+    def done(self) -> bool:
+        """Whether all is well, or never will be."""
+        return self.back is not None or bool(self.wrong)
+
+    def see(self, now: Observation) -> bool:
+        """Take an observation; whether this was the last one needed."""
+        if now.at < self.at or self.done:
+            return self.done
+        since = now.at - self.at
+        if self.detected is None and (self.row.seen(self.before, now) or any(map(now.troubled, self.machines))):
+            self.detected = since
+        if self.detected is not None and self.acted is None and self._acted(now):
+            self.acted = since
+        if now.failed:
+            self.wrong.append(f"the job failed: {now.failed}")
+        if self.row.replaced is False:
+            self.wrong += [f"{name} was replaced" for name in self._replaced(now)]
+        self._settle(now)
+        return self.done
+
+    def give_up(self) -> None:
+        """The bound is over."""
+        if self.done:
+            return
+        if self.detected is None and self.row.must_be_seen:
+            self.wrong.append("nobody saw it")
+        self.wrong.append(f"not well within {self.row.bound:.0f} s")
+
+    def _acted(self, now: Observation) -> bool:
+        if self.machines:
+            return all(self._new(name, now) or not now.troubled(name) for name in self.machines)
+        return not self.row.seen(self.before, now)
+
+    def _new(self, machine: str, now: Observation) -> bool:
+        return now.incarnation(machine) > self.before.incarnation(machine)
+
+    def _replaced(self, now: Observation) -> list[str]:
+        known = [pod.machine for role in ROLES for pod in self.before.of_role(role)]
+        return [name for name in known if self._new(name, now)]
+
+    def _well(self, now: Observation) -> bool:
+        """Whether it could be over: what was to be seen and done is, and everybody is there."""
+        if self.detected is None and self.row.must_be_seen:
+            return False
+        if self.row.lasts is not None and (self.taken_back is None or now.at < self.taken_back):
+            return False
+        if self.row.replaced and not all(self._new(name, now) for name in self.machines):
+            return False
+        return now.whole and not now.problems - self.before.problems
+
+    def _settle(self, now: Observation) -> None:
+        if not self._well(now):
+            self._whole = self._first = None
+            return
+        if self._whole is None or now.round < self._whole[1]:
+            self._whole, self._first = (now.at, now.round), None
+        if self._first is None and now.round > self._whole[1]:
+            self._first = now.at - self.at
+        if now.round > self._whole[1] + SETTLED:
+            self.back = self._first

@@ -1,0 +1,113 @@
+"""The kinds of faults: whom each may hit, how its detection and its mending are recognised, and its bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from .observation import Observation
+
+Victims = Callable[[Observation, Random], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """`victims`: the machines, or nodes, that a fault hits; empty when it is not possible now. `machine`: whose trouble
+    shows it, of these; None where nothing of the job is hit. `seen`: what else shows it. `replaced`: whether the pod of
+    each victim must be another one (True), must be the same (False), or either. `lasts`: seconds until the fault is
+    taken back; None: when all is well again without that. `bound`: seconds until all is well."""
+
+    name: str
+    victims: Victims
+    bound: float
+    watches: str = "victims"
+    replaced: bool | None = None
+    lasts: float | None = None
+    seen: Callable[[Observation, Observation], bool] = lambda before, now: False
+    must_be_seen: bool = True
+
+
+def _rollout(seen: Observation, rng: Random) -> tuple[str, ...]:
+    machines = [pod.machine for pod in seen.of_role("rollout") if pod.ready]
+    return (rng.choice(machines),) if machines else ()
+
+
+def _trainer(seen: Observation, rng: Random) -> tuple[str, ...]:
+    return tuple(pod.machine for pod in seen.of_role("trainer"))[:1]
+
+
+def _coordinator(seen: Observation, rng: Random) -> tuple[str, ...]:
+    return tuple(pod.machine for pod in seen.of_role("coordinator"))[:1]
+
+
+def _nobody(seen: Observation, rng: Random) -> tuple[str, ...]:
+    return ("",)
+
+
+def spare_nodes(seen: Observation) -> list[str]:
+    """Nodes with rollout machines, and neither the coordinator nor the trainer; the fullest first."""
+    kept = {pod.node for role in ("coordinator", "trainer") for pod in seen.of_role(role)}
+    counts = Counter(pod.node for pod in seen.of_role("rollout") if pod.node is not None and pod.node not in kept)
+    return sorted(counts, key=lambda node: (-counts[node], node))
+
+
+def _node(seen: Observation, rng: Random) -> tuple[str, ...]:
+    nodes = spare_nodes(seen)
+    return (rng.choice(nodes),) if nodes else ()
+
+
+def _nodes(seen: Observation, rng: Random) -> tuple[str, ...]:
+    """More than half of the rollout machines, on two nodes or more, but not all of them."""
+    nodes, machines = spare_nodes(seen), seen.of_role("rollout")
+    for count in range(2, len(nodes) + 1):
+        hit = [pod for pod in machines if pod.node in nodes[:count]]
+        if 2 * len(hit) > len(machines) > len(hit):
+            return tuple(nodes[:count])
+    return ()
+
+
+def _two_checkpoints(seen: Observation, rng: Random) -> tuple[str, ...]:
+    return _trainer(seen, rng) if seen.checkpoint else ()
+
+
+def machines_on(seen: Observation, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The rollout machines on these nodes."""
+    return tuple(pod.machine for pod in seen.of_role("rollout") if pod.node in nodes)
+
+
+def _rewound(before: Observation, now: Observation) -> bool:
+    return now.stage == "Starting" or now.round < before.round
+
+
+def _new_term(before: Observation, now: Observation) -> bool:
+    return now.term > before.term
+
+
+def _disk_is_full(before: Observation, now: Observation) -> bool:
+    return "CheckpointFailed" in now.problems
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row("replica-killed", _rollout, 90),
+        Row("replica-hung", _rollout, 150),
+        Row("replica-again", _rollout, 150, replaced=True),
+        Row("relay-killed", _rollout, 90),
+        Row("node-off", _node, 180, watches="nodes", replaced=True),
+        Row("cable-cut", _node, 180, watches="nodes", replaced=True),
+        Row("many-nodes", _nodes, 300, watches="nodes", lasts=20, seen=lambda before, now: now.paused),
+        Row("trainer-killed", _trainer, 120, replaced=None, seen=_rewound),
+        Row("trainer-deleted", _trainer, 120, replaced=True, seen=_rewound),
+        Row("coordinator-killed", _coordinator, 120, seen=_new_term),
+        Row("coordinator-deleted", _coordinator, 120, replaced=True, seen=_new_term),
+        Row("operator-killed", _nobody, 90, watches="nobody", replaced=False, must_be_seen=False),
+        Row("api-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
+        Row("etcd-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
+        Row("disk-full", _trainer, 120, watches="nobody", replaced=False, lasts=20, seen=_disk_is_full),
+        Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound),
+    )
+}
+"""In the order of the table in the design: processes, nodes, trainer, coordinator, control plane, disks."""

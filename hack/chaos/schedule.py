@@ -1,0 +1,21 @@
+"""Which faults, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+
+def schedule(rows: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` faults: each row as often as any other, but for one; the same ones for the same seed, in an order in
+    which the same row seldom comes twice in a row. Raises `ValueError` for no rows or a negative count."""
+    if not rows or count < 0:
+        raise ValueError(f"{count} faults of {len(rows)} rows: there must be a row, and no negative count")
+    rng = Random(seed)
+    order: list[str] = []
+    while len(order) < count:
+        turn = rng.sample(list(rows), len(rows))
+        if order and len(turn) > 1 and turn[0] == order[-1]:
+            turn[0], turn[-1] = turn[-1], turn[0]
+        order += turn
+    return order[:count]

@@ -1,0 +1,129 @@
+"""Which faults are made, on whom, and how they are told."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+from chaos_kit import WHOLE
+from hack.chaos.__main__ import last_line
+from hack.chaos.history import check_volume
+from hack.chaos.inject import Injector
+from hack.chaos.job import manifest
+from hack.chaos.observation import Observation
+from hack.chaos.rows import ROWS, machines_on, spare_nodes
+from hack.chaos.schedule import schedule
+from hack.chaos.table import Outcome, figures, percentile, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api import load
+
+
+@given(st.integers(0, 200), st.integers(0, 10))
+def test_every_row_comes_as_often_as_any_other(count: int, seed: int) -> None:
+    order = schedule(list(ROWS), count, seed)
+    assert len(order) == count
+    times = Counter(dict.fromkeys(ROWS, 0)) + Counter(order)
+    every = [times[row] for row in ROWS]
+    assert max(every) - min(every) <= 1
+    assert order == schedule(list(ROWS), count, seed)
+    assert all(one != other for one, other in pairwise(order))
+
+
+def test_a_hundred_faults_are_five_or_more_of_every_row() -> None:
+    assert min(Counter(schedule(list(ROWS), 100, 0)).values()) >= 5
+
+
+@pytest.mark.parametrize(("rows", "count"), [([], 3), (["node-off"], -1)])
+def test_a_schedule_of_nothing_is_refused(rows, count) -> None:
+    with pytest.raises(ValueError, match="there must be a row"):
+        schedule(rows, count, 0)
+
+
+def test_every_row_can_be_made() -> None:
+    injector = Injector("default", "somewhere")
+    assert all(callable(getattr(injector, "_" + row.replace("-", "_"))) for row in ROWS)
+
+
+def test_a_node_with_the_coordinator_or_the_trainer_is_spared() -> None:
+    assert spare_nodes(WHOLE) == ["node-2", "node-3", "node-4"]
+    assert machines_on(WHOLE, ("node-3", "node-1")) == ("rollout-1",)
+    together = tuple(replace(pod, node="node-1") if pod.machine != "rollout-2" else pod for pod in WHOLE.pods)
+    assert spare_nodes(replace(WHOLE, pods=together)) == ["node-4"]
+
+
+def test_victims_are_of_the_row_and_none_is_made_up() -> None:
+    rng = Random(1)
+    for row in ROWS.values():
+        victims = row.victims(WHOLE, rng)
+        assert victims
+        assert row.victims(Observation(0.0), rng) in ((), ("",))
+        for victim in victims:
+            assert victim == "" or WHOLE.pod_of(victim) or victim in spare_nodes(WHOLE)
+    assert len(ROWS["many-nodes"].victims(WHOLE, rng)) == 2, "more than half of three machines, and not all"
+    assert ROWS["checkpoint-corrupt"].victims(replace(WHOLE, checkpoint=0), rng) == ()
+
+
+def test_the_table_has_p50_and_worst_of_each_time() -> None:
+    outcomes = [
+        Outcome("node-off", "node-2", 1.0, 3.0, 30.0),
+        Outcome("node-off", "node-3", 0.5, 2.0, 50.0),
+        Outcome("node-off", "node-4", 2.0, 9.0, None, ("not well within 180 s",)),
+        Outcome("operator-killed", "", None, None, 4.0),
+    ]
+    found = figures(outcomes)
+    assert found["node-off"] == {
+        "count": 3,
+        "wrong": 1,
+        "detected": {"p50": 1.0, "worst": 2.0},
+        "acted": {"p50": 3.0, "worst": 9.0},
+        "back": {"p50": 30.0, "worst": 50.0},
+    }
+    assert found["operator-killed"]["detected"] is None
+    lines = table(found).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert " ".join(lines[1].split()) == "node-off 3 1 1.0 s 2.0 s 3.0 s 9.0 s 30.0 s 50.0 s"
+    assert " ".join(lines[2].split()) == "operator-killed 1 0 - - - - 4.0 s 4.0 s"
+    assert json.dumps(found)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
+def test_a_percentile_is_one_of_the_values_that_enough_do_not_exceed(values, share) -> None:
+    found = percentile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values)
+
+
+def test_no_values_have_no_percentile() -> None:
+    with pytest.raises(ValueError, match="no percentile"):
+        percentile([], 0.5)
+
+
+def test_the_job_is_a_good_one_that_spares_a_node() -> None:
+    claim, job = manifest("OnPolicy")
+    spec = load(job).spec
+    assert spec.rollout.machines == 3
+    assert spec.checkpoint.volume_claim_name == claim["metadata"]["name"]
+    places = [job["spec"][role]["template"]["spec"]["nodeSelector"] for role in ("coordinator", "trainer", "rollout")]
+    assert places[0] == places[1] != places[2]
+
+
+def test_the_last_line_tells_what_came_of_it() -> None:
+    assert last_line(100, 0, "", {"lost": 0, "duplicated": 0}) == (
+        "chaos: Complete faults=100 unmended=0 lost=0 duplicated=0"
+    )
+    assert last_line(3, 1, "the job failed", {}) == "chaos: Failed faults=3 unmended=1 lost=unknown duplicated=unknown"
+
+
+def test_a_volume_without_a_store_has_no_verdict(tmp_path) -> None:
+    assert check_volume(tmp_path) == {"error": f"no state.db below {tmp_path}"}
+    (tmp_path / "coordinator").mkdir()
+    with sqlite3.connect(tmp_path / "coordinator" / "state.db") as db:
+        db.execute("CREATE TABLE other (one INTEGER)")
+    assert "is no state store" in check_volume(tmp_path)["error"]
