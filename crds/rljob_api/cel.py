@@ -50,9 +50,9 @@ RULES: dict[str, list[Rule]] = {
     ],
     "spec": [
         Rule(
-            "self.mode != 'Asynchronous'",
-            "mode: Asynchronous is not available in this version (Laminar's asynchronous mode); leave it out or set it "
-            "to OnPolicy",
+            "!has(self.experience.capacityPrompts) || "
+            "self.experience.capacityPrompts >= self.algorithm.promptsPerRound",
+            "experience.capacityPrompts must be at least algorithm.promptsPerRound: an update takes so many",
         ),
         Rule(
             "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",

@@ -365,11 +365,33 @@ class StreamTraining(Model):
     """Share of responses done up to which they may be lent; 0, with minCompleted 0: none is."""
 
 
+class Sampler(StrEnum):
+    """Which of the groups that are ready an update takes."""
+
+    FIFO = "FIFO"
+    PRIORITY = "Priority"
+    STALENESS_AWARE = "StalenessAware"
+    UNIFORM = "Uniform"
+
+
+class ExperienceBuffer(Model):
+    """Asynchronous: groups between rollouts and trainer."""
+
+    sampler: Sampler = Field(default=Sampler.FIFO)
+    """FIFO: those that were ready first. Priority: those whose rewards differ most, and some of the oldest.
+    StalenessAware: those of the oldest weights. Uniform: any."""
+    capacity_prompts: Annotated[int | None, Field(ge=1, le=1_048_576)] = None
+    """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound; absent: twice that."""
+    max_staleness: Annotated[int | None, Field(ge=0, le=1024)] = None
+    """Most updates between the weights that made a group and the update that trains on it. It bounds how far replicas
+    run ahead, and the trainer waits for a group that would exceed it: none is thrown away. Absent: no bound."""
+
+
 class Repack(Model):
     """Laminar: the last trajectories of idle replicas are moved together; the freed replicas go on with new weights."""
 
-    enabled: Switch = False
-    """Not available in this version."""
+    enabled: Switch = True
+    """Whether they are moved. Asynchronous only."""
     interval_seconds: float = Field(default=5.0, gt=0, le=3600)
     """How often idleness is looked at."""
     kv_cache_threshold: float = Field(default=0.99, gt=0, le=1)

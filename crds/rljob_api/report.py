@@ -183,6 +183,15 @@ class RoundReport(StatusModel):
     predicted_gain_seconds: float | None = None
     """Seconds by which the loan (or one that was not made, when negative) was predicted to end the round earlier."""
 
+    staleness: Annotated[float | None, Field(ge=0)] = None
+    """Mean number of updates between the weights that made a group and this one. Asynchronous."""
+    max_staleness: Count | None = None
+    """The largest such number."""
+    repacks: Count | None = None
+    """Replicas that were emptied onto others, to go on with newer weights. Asynchronous."""
+    moved_responses: Count | None = None
+    """Responses that went on at another replica by that."""
+
 
 class RuntimeTotals(StatusModel):
     """Counts over the life of the job."""
@@ -259,6 +268,10 @@ class RuntimeStatus(StatusModel):
     """Mean number of trainer steps between a trajectory's weights and its use."""
     max_staleness: Count | None = None
     """The largest such number in the last round."""
+    buffer: Count | None = None
+    """Groups that are ready for training. Asynchronous."""
+    in_flight: Count | None = None
+    """Groups that are generated, or wait for their rewards. Asynchronous."""
     long_queue: Count | None = None
     """Prompts that wait for a long round (tail batching)."""
     suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)

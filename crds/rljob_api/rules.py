@@ -36,6 +36,7 @@ def check(job: RLJob) -> Errors:
         _prompts,
         _rewards,
         _algorithm,
+        _asynchronous,
         _techniques,
         _rollout,
         _layouts,
@@ -81,7 +82,6 @@ def _size(spec: RLJobSpec) -> Errors:
 
 
 TECHNIQUES = {
-    "repack": "Laminar's repack",
     "adaptiveTensorParallel": "PAT's tensor parallelism inside a generation stage",
 }
 
@@ -92,15 +92,8 @@ def not_available(what: str, instead: object = False) -> str:
 
 
 def _not_there_yet(spec: RLJobSpec) -> Errors:
-    if spec.mode is Mode.ASYNCHRONOUS:
-        yield FieldError(
-            "spec.mode",
-            spec.mode.value,
-            "is not available in this version (Laminar's asynchronous mode); leave it out or set it to OnPolicy",
-        )
     for field, what in TECHNIQUES.items():
         technique: Any = {
-            "repack": spec.repack,
             "adaptiveTensorParallel": spec.adaptive_tensor_parallel,
         }[field]
         if technique.enabled is not False:
@@ -221,6 +214,24 @@ def _algorithm(spec: RLJobSpec) -> Errors:
         yield FieldError(
             "spec.algorithm.warmupRounds", algorithm.warmup_rounds, f"must be at most rounds ({spec.rounds})"
         )
+
+
+def _asynchronous(spec: RLJobSpec) -> Errors:
+    capacity, wanted = spec.experience.capacity_prompts, spec.algorithm.prompts_per_round
+    if capacity is not None and capacity < wanted:
+        yield FieldError(
+            "spec.experience.capacityPrompts",
+            capacity,
+            f"must be at least algorithm.promptsPerRound ({wanted}): an update takes so many",
+        )
+    if spec.mode is not Mode.ASYNCHRONOUS:
+        return
+    for field, enabled, why in (
+        ("tailBatching", spec.tail_batching.enabled, "nobody waits for the long ones there"),
+        ("streamTraining", spec.stream_training.enabled, "training goes on beside generation anyway"),
+    ):
+        if enabled is not False:
+            yield FieldError(f"spec.{field}.enabled", enabled, f"must be false in mode Asynchronous: {why}")
 
 
 def _techniques(spec: RLJobSpec) -> Errors:

@@ -16,6 +16,7 @@ from rljob_api.learning import (
     DataSpec,
     DType,
     DynamicSampling,
+    ExperienceBuffer,
     LossAggregation,
     Mode,
     ModelSpec,
@@ -66,6 +67,7 @@ __all__ = [
     "EmptyDirCheckpoint",
     "Engine",
     "EngineOptions",
+    "ExperienceBuffer",
     "FailurePolicy",
     "ForceDelete",
     "Gang",
@@ -102,7 +104,8 @@ class RLJobSpec(Model):
     """Desired state: the model, what it learns from, and the machines it learns on."""
 
     mode: Mode = Field(default=Mode.ON_POLICY)
-    """OnPolicy: generate, train, publish, again. Asynchronous is not available in this version."""
+    """OnPolicy: generate, train, publish, again. Asynchronous: rollouts and training go on beside each other, every
+    replica at its own pace (Laminar)."""
     suspend: bool = False
     """Stop the job and give its machines back; the state is kept, and false goes on where it stopped."""
     managed_by: QualifiedName = MANAGED_BY_OPERATOR
@@ -119,6 +122,8 @@ class RLJobSpec(Model):
     """RollPacker's tail batching. OnPolicy only."""
     stream_training: StreamTraining = StreamTraining()
     """RollPacker's stream trainer. OnPolicy only."""
+    experience: ExperienceBuffer = ExperienceBuffer()
+    """What lies between rollouts and training. Asynchronous only."""
     repack: Repack = Repack()
     """Laminar's repack. Asynchronous only."""
     adaptive_tensor_parallel: AdaptiveTensorParallel = AdaptiveTensorParallel()
@@ -136,6 +141,11 @@ class RLJobSpec(Model):
         prompts = self.data.prompts
         paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
+
+    @property
+    def experience_capacity(self) -> int:
+        """Most groups in flight or ready."""
+        return self.experience.capacity_prompts or 2 * self.algorithm.prompts_per_round
 
     @property
     def rewards_apart(self) -> bool:

@@ -34,6 +34,8 @@ WHILE_SUSPENDED = (
     "algorithm",
     "tailBatching",
     "streamTraining",
+    "experience",
+    "repack",
     "trainer",
     "coordinator",
     "relay",

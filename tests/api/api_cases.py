@@ -339,16 +339,25 @@ CROSS_FIELD = [
         "must be at most activeDeadlineSeconds (600)",
     ),
     one("spec.failurePolicy.backoff.initialSeconds", 301, "must be at most maxSeconds (300)"),
+    one("spec.experience.capacityPrompts", 127, "must be at least algorithm.promptsPerRound (128)"),
+    Case(
+        {"spec.mode": "Asynchronous", "spec.tailBatching.enabled": True},
+        "spec.tailBatching.enabled",
+        "must be false in mode Asynchronous",
+        value=True,
+        server=False,
+    ),
+    Case(
+        {"spec.mode": "Asynchronous", "spec.streamTraining.enabled": "Auto"},
+        "spec.streamTraining.enabled",
+        "must be false in mode Asynchronous",
+        value="Auto",
+        server=False,
+    ),
     one("spec.relay.heartbeatSeconds", 6, "must be at most half of rebuildTimeoutSeconds (10)"),
 ]
 
 NOT_THERE_YET = [
-    one(
-        "spec.mode",
-        "Asynchronous",
-        "is not available in this version (Laminar's asynchronous mode); leave it out or set",
-    ),
-    one("spec.repack.enabled", True, "is not available in this version (Laminar's repack)"),
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),
 ]

@@ -46,7 +46,9 @@ def test_a_failing_seed_is_shrunk_and_told_how_to_play_again(monkeypatch, tmp_pa
     assert "seed 4 fails." in result.output
     assert "one place: a prompt is in two (at 1.500 s, event 7)" in result.output
     assert f"faults, 1 of {len(plan.faults)}" in result.output
-    assert f'rljob simulate --seeds 1 --seed 4 --plan "{needed}" --trace-out seed-4.json' in result.output
+    assert (
+        f'rljob simulate --mode OnPolicy --seeds 1 --seed 4 --plan "{needed}" --trace-out seed-4.json' in result.output
+    )
 
 
 def test_a_plan_is_played_again_with_a_timeline(tmp_path):

@@ -19,8 +19,7 @@ from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulation.events import Event, Observe
-from rljob_runtime.simulation.invariants import Invariants
-from rljob_runtime.simulation.pace import loop_time
+from rljob_runtime.simulation.experience_invariants import invariants_of
 from rljob_runtime.simulation.replica import steady
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
 from rljob_runtime.simulation.world import Site, World
@@ -84,7 +83,7 @@ class Stage:
     """Called when prompts and rewards are opened; may raise what opening them may raise."""
 
     def __post_init__(self) -> None:
-        self.invariants = Invariants(self.job.spec.algorithm.responses_per_prompt, self.prompts.size, loop_time)
+        self.invariants = invariants_of(self.job, self.prompts.size)
         self.watchers: list[Observe] = [self.invariants]
         wider = tuple((size, steady(0.02 / size)) for size in self.sizes[1:])
         site = Site(self.replicas, tensor_parallel=self.sizes[0], wider=wider, layout_seconds=0.5)

@@ -29,7 +29,11 @@ IMMUTABLE: list[Json] = [
     {"managedBy": "kueue.x-k8s.io/multikueue"},
     {"checkpoint": {"volumeClaimName": "claim"}},
 ]
-BROKEN: list[Json] = [{"rounds": 0}, {"rollout": {"tensorParallelSize": 3}}, {"repack": {"enabled": True}}]
+BROKEN: list[Json] = [
+    {"rounds": 0},
+    {"rollout": {"tensorParallelSize": 3}},
+    {"adaptiveTensorParallel": {"enabled": True}},
+]
 
 
 class Object:

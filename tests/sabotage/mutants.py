@@ -52,6 +52,8 @@ SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invaria
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
 LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
+UPDATES = "tests/coordinator/test_coordinator_updates.py"
+CONTINUOUS = "tests/coordinator/test_coordinator_continuous.py"
 REPLAY = "tests/coordinator/test_coordinator_replay.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
@@ -593,7 +595,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a failed reward counts as zero",
-        f"{RUNTIME}/coordinator/generation.py",
+        f"{RUNTIME}/coordinator/scoring.py",
         "reward = None\n",
         "reward = 0.0\n",
         ROUNDS,
@@ -2170,5 +2172,106 @@ MUTANTS: tuple[Mutant, ...] = (
         "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, self.policy.max_staleness, flying)",
         "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, None, flying)",
         (f"{LAMINAR}::test_the_bound_on_staleness_is_kept_and_costs_speed",),
+    ),
+    Mutant(
+        "a response goes on with other weights",
+        f"{RUNTIME}/scheduling/continuous.py",
+        "fitting = [name for name, version in holders.items() if version == group.version]",
+        "fitting = list(holders)",
+        (f"{CONTINUOUS}::test_what_a_lost_replica_generated_goes_on_with_the_same_weights_only",),
+    ),
+    Mutant(
+        "a moving response has two owners",
+        f"{RUNTIME}/scheduling/continuous.py",
+        "        self._aborts.append(Launch(key, sample.lease))\n        self._let_go(key, sample.lease)\n",
+        "        self._let_go(key, sample.lease)\n",
+        (f"{CONTINUOUS}::test_the_destinations_first_token_is_the_commit",),
+    ),
+    Mutant(
+        "the reward of a response that moved is not awaited",
+        f"{RUNTIME}/scheduling/continuous.py",
+        "sample.state is SampleState.GENERATED and sample.made == attempt",
+        "sample.state is SampleState.GENERATED and sample.attempt == attempt",
+        (f"{CONTINUOUS}::test_a_source_that_ends_first_keeps_its_response",),
+    ),
+    Mutant(
+        "a group is stranded while it is generated",
+        f"{RUNTIME}/scheduling/continuous.py",
+        "prompts = dict.fromkeys(key.prompt for key in self._waiting)",
+        "prompts = dict.fromkeys(self._groups)",
+        (f"{CONTINUOUS}::test_a_group_whose_weights_nobody_holds_is_stranded",),
+    ),
+    Mutant(
+        "replicas never take newer weights",
+        f"{RUNTIME}/coordinator/holders.py",
+        "return whole if seat.version is None or whole > seat.version else None",
+        "return whole if seat.version is None else None",
+        (f"{UPDATES}::test_a_job_runs_to_its_end",),
+    ),
+    Mutant(
+        "groups whose weights are gone wait for ever",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "            await self._requeue(prompts, VERSION_GONE)\n",
+        "            pass\n",
+        (f"{UPDATES}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
+    ),
+    Mutant(
+        "a leaving machine is let go with its work",
+        f"{RUNTIME}/coordinator/updates.py",
+        "await self._orders.obey(RoundKind.LONG, keep=self.rollouts.retire(leaving))",
+        "await self._orders.obey(RoundKind.LONG)",
+        (f"{UPDATES}::test_a_machine_that_is_to_leave_ends_its_work_first",),
+    ),
+    Mutant(
+        "what a lost trainer had consumed is not given back",
+        f"{RUNTIME}/coordinator/updates.py",
+        "            await self.rollouts.reread()\n",
+        "            pass\n",
+        (f"{UPDATES}::test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back",),
+    ),
+    Mutant(
+        "the full buffer does not close admission",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)",
+        "return self._wanted - self._open",
+        (f"{UPDATES}::test_a_full_buffer_slows_generation_and_loses_nothing",),
+    ),
+    Mutant(
+        "more is begun than will be trained on",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)",
+        "return self.buffer.admit(version, self._versions())",
+        (f"{UPDATES}::test_groups_beyond_the_last_update_are_not_begun",),
+    ),
+    Mutant(
+        "groups are not assigned before they are trained on",
+        f"{RUNTIME}/coordinator/updates.py",
+        "            await store.do(lambda s: s.experience.assign(step, assigned))\n",
+        "            pass\n",
+        (f"{UPDATES}::test_a_job_runs_to_its_end",),
+    ),
+    Mutant(
+        "a move keeps what its source made after it",
+        f"{RUNTIME}/scheduling/partials.py",
+        "        del held.token_ids[offset:]\n",
+        "        pass\n",
+        (f"{UPDATES}::test_the_last_long_responses_move_together_and_the_freed_replicas_go_on",),
+    ),
+    Mutant(
+        "the attempt of a move is not reserved",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "        await self._parts.store.do(lambda s: s.experience.launched(reserved))\n",
+        "        assert reserved\n",
+        (
+            "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant",
+            f"{UPDATES}::test_the_last_long_responses_move_together_and_the_freed_replicas_go_on",
+        ),
+    ),
+    Mutant(
+        "the trainer waits for the relays",
+        f"{RUNTIME}/coordinator/publication.py",
+        "            if not shipped.done():\n                shipped.set_result(None)\n\n        async def deliver",
+        "        async def deliver",
+        (f"{UPDATES}::test_the_trainer_has_only_copied_its_weights_when_it_goes_on",),
     ),
 )

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from rljob_api.learning import Mode
 from rljob_runtime.enginemodel.hardware import H800
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_32B
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -51,12 +52,14 @@ SCENARIO = next(
 LONG = replace(SCENARIO, rounds=8, edit=None)
 
 
+@pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("portion", range(PORTIONS))
-def test_seeds_hold_every_invariant(portion):
+def test_seeds_hold_every_invariant(portion, mode):
     for seed in range(portion, SEEDS, PORTIONS):
-        scenario = draw_scenario(seed)
+        scenario = draw_scenario(seed, mode)
         outcome = play(scenario, plan_of(scenario))
-        assert outcome.passed, f"seed {seed}: {outcome.violation}; rljob simulate --seeds 1 --seed {seed} tells more"
+        command = f"rljob simulate --mode {mode.value} --seeds 1 --seed {seed}"
+        assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
 
 
 @pytest.mark.parametrize(

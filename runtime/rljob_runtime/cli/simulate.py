@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rljob_api.learning import Mode
 from rljob_runtime.cli.files import fail
 from rljob_runtime.simulation.faults import FaultPlan, shrink
 from rljob_runtime.simulation.pace import loop_time
@@ -36,6 +37,7 @@ def simulate(
         Path | None, typer.Option(help="Write the run, or the failing one, as a timeline for ui.perfetto.dev.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to run side by side.")] = 1,
+    mode: Annotated[Mode, typer.Option(help="Of the jobs.")] = Mode.ON_POLICY,
 ) -> None:
     """Run the real coordinator under virtual time with seeded faults, and check its invariants after every event.
 
@@ -53,24 +55,26 @@ def simulate(
     # What the coordinator warns of is what faults are for.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
     console = Console()
-    failed = _first_failing(console, seed, seeds, jobs, faults)
+    failed = _first_failing(console, seed, seeds, jobs, faults, mode)
     if trace_out is not None:
-        _trace(failed if failed is not None else seed, faults, trace_out)
+        _trace(failed if failed is not None else seed, faults, trace_out, mode)
         console.print(f"timeline of seed {failed if failed is not None else seed}: {trace_out}", soft_wrap=True)
     if failed is None:
         return
-    _explain(console, failed, faults)
+    _explain(console, failed, faults, mode)
     raise typer.Exit(1)
 
 
-def _first_failing(console: Console, first: int, count: int, jobs: int, faults: FaultPlan | None) -> int | None:
+def _first_failing(
+    console: Console, first: int, count: int, jobs: int, faults: FaultPlan | None, mode: Mode
+) -> int | None:
     """Play the seeds in order, up to one that fails."""
     total = events = coordinators = 0
     seconds = 0.0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("seeds", total=count)
-        for seed, outcome in _outcomes(first, count, jobs, faults):
+        for seed, outcome in _outcomes(first, count, jobs, faults, mode):
             total, events, seconds = total + 1, events + outcome.events, seconds + outcome.seconds
             coordinators += outcome.coordinators
             progress.advance(bar)
@@ -85,24 +89,24 @@ def _first_failing(console: Console, first: int, count: int, jobs: int, faults: 
     return None
 
 
-def _outcomes(first: int, count: int, jobs: int, faults: FaultPlan | None) -> Iterator[tuple[int, Outcome]]:
+def _outcomes(first: int, count: int, jobs: int, faults: FaultPlan | None, mode: Mode) -> Iterator[tuple[int, Outcome]]:
     seeds = range(first, first + count)
     if jobs == 1:
         for seed in seeds:
-            yield seed, _play(seed, faults)
+            yield seed, _play(seed, faults, mode)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(seeds, pool.map(_play, seeds, [faults] * count, chunksize=_PORTION), strict=True)
+        yield from zip(seeds, pool.map(_play, seeds, [faults] * count, [mode] * count, chunksize=_PORTION), strict=True)
         pool.shutdown(cancel_futures=True)
 
 
-def _play(seed: int, faults: FaultPlan | None) -> Outcome:
-    scenario = draw_scenario(seed)
+def _play(seed: int, faults: FaultPlan | None, mode: Mode) -> Outcome:
+    scenario = draw_scenario(seed, mode)
     return play(scenario, plan_of(scenario) if faults is None else faults)
 
 
-def _trace(seed: int, faults: FaultPlan | None, file: Path) -> None:
-    scenario, timeline = draw_scenario(seed), Timeline(loop_time)
+def _trace(seed: int, faults: FaultPlan | None, file: Path, mode: Mode) -> None:
+    scenario, timeline = draw_scenario(seed, mode), Timeline(loop_time)
     play(scenario, plan_of(scenario) if faults is None else faults, [timeline])
     try:
         timeline.write(file)
@@ -110,8 +114,8 @@ def _trace(seed: int, faults: FaultPlan | None, file: Path) -> None:
         raise fail(f"--trace-out {file} cannot be written: {error.strerror}") from None
 
 
-def _explain(console: Console, seed: int, faults: FaultPlan | None) -> None:
-    scenario = draw_scenario(seed)
+def _explain(console: Console, seed: int, faults: FaultPlan | None, mode: Mode) -> None:
+    scenario = draw_scenario(seed, mode)
     plan = plan_of(scenario) if faults is None else faults
     with console.status("shrinking the plan"):
         smallest = shrink(plan, lambda smaller: not play(scenario, smaller).passed)
@@ -122,7 +126,8 @@ def _explain(console: Console, seed: int, faults: FaultPlan | None) -> None:
         f"  faults, {len(smallest.faults)} of {len(plan.faults)}: TIME KIND TARGET DURATION",
         *(f"    {fault}" for fault in smallest.faults),
         "again, with a timeline:",
-        f'  rljob simulate --seeds 1 --seed {seed} --plan "{smallest}" --trace-out seed-{seed}.json',
+        f"  rljob simulate --mode {mode.value} --seeds 1 --seed {seed} "
+        f'--plan "{smallest}" --trace-out seed-{seed}.json',
     ]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 

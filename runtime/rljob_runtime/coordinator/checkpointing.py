@@ -75,6 +75,10 @@ class Checkpoints:
             log.error("checkpoint of step %d failed: %s", step, error)
             self._reporter.problem(PROBLEM, Problem(reason=PROBLEM, message=str(error)[:2048]))
         else:
+            # The one before is kept too: this one may be found damaged.
+            if self._newest is not None:
+                before = self._newest
+                await self._store.do(lambda store: store.experience.forget(before))
             self._newest = step
             self._reporter.problem(PROBLEM, None)
             self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name))

@@ -2,7 +2,7 @@
 
     recover → (advance → checkpoint) × rounds → export
 
-How it advances is the course of the job's mode (`rounds`).
+How it advances is the course of the job's mode (`rounds`, `updates`).
 It decides nothing that `scheduling` can decide, holds no clock but the event loop's, and can be killed at any line:
 what matters is in the store before it is acted on.
 """
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from rljob_api.learning import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
 from rljob_runtime.coordinator.checkpointing import Checkpoints, ExportRefused
 from rljob_runtime.coordinator.course import Course, Ended, Parts, RoundObserver
@@ -42,6 +43,7 @@ from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
+from rljob_runtime.coordinator.updates import Updates
 from rljob_runtime.scheduling.reporting import reward_ends, taken_up
 
 log = logging.getLogger(__name__)
@@ -97,7 +99,11 @@ class Coordinator:
             rewards,
             observers,
         )
-        self.course: Course = Rounds(parts, self._orders, before.kind if before is not None else None)
+        self.course: Course = (
+            Updates(parts, self._orders)
+            if settings.mode is Mode.ASYNCHRONOUS
+            else Rounds(parts, self._orders, before.kind if before is not None else None)
+        )
         self._orders.hand_over = self.course.hand_over
         self._prompts: PromptSource | None = None
         self._setbacks = 0
@@ -175,7 +181,7 @@ class Coordinator:
                 boundary = await self.course.advance(boundary)
                 self._orders.step, self._setbacks = boundary.step, 0
                 await self._checkpoints.after_round(boundary.step)
-            await self.course.hand_over()
+            await self.course.finish()
             await self._checkpoints.ensure(boundary.step)
             path = await self._export()
             # The final model may wait long for space, and more rounds may be asked for meanwhile.
@@ -216,7 +222,9 @@ class Coordinator:
         self._prompts = prompts
         self._halts.over()
         try:
-            boundary = await self._store.do(lambda s: agree(s, state, prompts, self._settings.prompts_per_round))
+            boundary = await self._store.do(
+                lambda s: agree(s, state, prompts, self._settings.prompts_per_round, self._settings.mode)
+            )
         except NoHistory as error:
             await self._trainer.lose(error)
             raise TrainerLost(str(error)) from error

@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.protocols import PromptSource, Rewards, TrainRepo
 from rljob_runtime.coordinator.publication import Publication
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Boundary
+from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import TrainerSeat
 
@@ -76,4 +76,8 @@ class Course(Protocol):
 
     async def hand_over(self) -> None:
         """Nothing generates any more, and what came is in the store: before a suspension, and at the end."""
+        ...
+
+    async def finish(self) -> None:
+        """As `hand_over`, when no further boundary is asked for: what is open is not needed."""
         ...

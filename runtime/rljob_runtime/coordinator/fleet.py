@@ -253,11 +253,15 @@ class Fleet:
         async with self._bringing:
             self.layouts.want(tensor_parallel, asked)
             await asyncio.gather(*(one.unless_gone(self._settle(one)) for one in list(self._machines.values())))
+        self.on_change()
 
     async def _settle(self, machine: Machine) -> None:
         if not self.layouts.due(machine.name, machine.tensor_parallel):
             return
         machine.loaded = None
+        # Nobody is given anything meanwhile, and what they held is lost.
+        machine.replicas = ()
+        self.on_change()
         try:
             machine.tensor_parallel, machine.replicas = await self.layouts.settle(
                 machine.peers, machine.tensor_parallel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from rljob_api import RLJob
@@ -113,12 +113,16 @@ class Following:
         """Rounds of this kind come next: who sits down from now on is laid out for them."""
         self._fleet.layouts.want(*_layout(self.target, kind))
 
-    async def apply_target(self, kind: RoundKind | None) -> None:
-        """At a boundary: machines that the target no longer names are let go, the others are laid out for a round of
-        this kind (None: there is no further one), and the operator is told."""
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Machines that are here and that the target does not name."""
+        return frozenset(self._fleet.kept) - frozenset(self.target.machines)
+
+    async def apply_target(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
+        """At a boundary: machines that the target no longer names are let go, but for those to `keep` still; the others
+        are laid out for a round of this kind (None: there is no further one), and the operator is told."""
         target = self.target
-        leaving = set(self._fleet.kept) - set(target.machines)
-        gone = await self._fleet.remove(leaving)
+        gone = await self._fleet.remove(self.leaving - frozenset(keep))
         if kind is not None:
             await self._fleet.lay_out(*_layout(target, kind))
         drained = tuple(

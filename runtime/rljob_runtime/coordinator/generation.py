@@ -11,29 +11,29 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
+from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.outlook import outlook
 from rljob_runtime.coordinator.protocols import (
     Delta,
     GenerateRequest,
-    PeerError,
     PromptSource,
     ReplicaReport,
     Rewards,
 )
+from rljob_runtime.coordinator.scoring import Scored, Scoring
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store_records import OpenRound, Tokens
+from rljob_runtime.coordinator.store_records import OpenRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.lending import ExpectedLengths
 from rljob_runtime.scheduling.loan_gain import Measured, Outlook
-from rljob_runtime.scheduling.partials import Partials, Verdict
+from rljob_runtime.scheduling.partials import Verdict
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.rounds import Launch, Round, SampleState
 from rljob_runtime.scheduling.survival import Seen, Survival
@@ -53,12 +53,6 @@ log = logging.getLogger(__name__)
 
 class Interrupted(Exception):
     """The stage was stopped before the round was complete; what came is in the store."""
-
-
-@dataclass(frozen=True)
-class _Scored:
-    response: Response
-    reward: float | None
 
 
 class Generation:
@@ -93,13 +87,13 @@ class Generation:
         self._settings = settings
         self._on_progress = on_progress
         self._on_groups = on_groups
-        self._partials = Partials()
-        self._inbox: asyncio.Queue[Polled | PollFailed | _Scored | None] = asyncio.Queue()
-        self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait)
+        self._intake = Intake(self.tally)
+        self._partials = self._intake.partials
+        self._inbox: asyncio.Queue[Polled | PollFailed | Scored | None] = asyncio.Queue()
+        self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
         self._lender = lender
         self._measured = measured
-        self._scorers: set[asyncio.Task[None]] = set()
-        self._unsaved: list[Tokens] = []
+        self._scoring = Scoring(prompts, rewards, self.tally, self._inbox.put_nowait)
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
@@ -189,7 +183,7 @@ class Generation:
         for key, reason in self._opened.finish_reasons.items():
             response = self.responses[key] = self._partials.close(key, reason)
             if self.round.state(key) is SampleState.GENERATED:
-                self._score(response)
+                self._scoring.start(response)
 
     async def _stand_down(self) -> None:
         """Keep what came, and have the replicas stop."""
@@ -198,10 +192,7 @@ class Generation:
 
     async def _end_tasks(self) -> None:
         await self._herd.close()
-        scorers = list(self._scorers)
-        for task in scorers:
-            task.cancel()
-        await asyncio.gather(*scorers, return_exceptions=True)
+        await self._scoring.close()
 
     # --- replicas ---
 
@@ -284,7 +275,7 @@ class Generation:
 
     # --- events ---
 
-    async def _next_events(self) -> list[Polled | PollFailed | _Scored | None]:
+    async def _next_events(self) -> list[Polled | PollFailed | Scored | None]:
         """Everything that has come, waiting for the first."""
         try:
             async with asyncio.timeout(self._settings.flush):
@@ -295,16 +286,16 @@ class Generation:
             events.append(self._inbox.get_nowait())
         return events
 
-    async def _handle(self, event: Polled | PollFailed | _Scored | None) -> None:
+    async def _handle(self, event: Polled | PollFailed | Scored | None) -> None:
         match event:
             case Polled(replica, report):
                 self.tally.note(replica.name, report)
                 await self._collect(replica.name, report)
             case PollFailed(replica, error):
                 self._herd.lose(replica, error)
-            case _Scored(response, None):
+            case Scored(response, None):
                 await self._reward_failed(response)
-            case _Scored(response, reward) if reward is not None:
+            case Scored(response, reward) if reward is not None:
                 if self.round.scored(response.key, response.attempt, reward):
                     await self._store.do(lambda store: store.score(self._step, response.key, reward))
 
@@ -325,47 +316,18 @@ class Generation:
 
     def _take(self, replica: str, delta: Delta) -> Verdict:
         """Judge one delta and keep what is new in it."""
-        key, lease = delta.key, Lease(replica, delta.attempt)
-        if self.round.lease(key) != lease:
-            return Verdict.STALE
-        before = self._partials.length_of(key)
-        done = delta.finish_reason is not None
-        verdict = self._partials.accept(
-            key, lease, delta.offset, delta.token_ids, delta.logprobs, delta.weight_version, done
-        )
-        if verdict in (Verdict.ACCEPTED, Verdict.FINISHED):
-            known = before - delta.offset
-            new_tokens, new_logprobs = delta.token_ids[known:], delta.logprobs[known:]
-            self.tally.tokens += len(new_tokens)
-            self._unsaved.append(Tokens(key, before, new_tokens, new_logprobs))
-        if verdict is Verdict.FINISHED and not self.round.generated(key, lease):
+        lease = Lease(replica, delta.attempt)
+        verdict = self._intake.take(delta, lease, self.round.lease(delta.key))
+        if verdict is Verdict.FINISHED and not self.round.generated(delta.key, lease):
             return Verdict.STALE
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:
-        tokens, self._unsaved = self._unsaved, []
+        tokens = self._intake.take_unsaved()
         await self._store.do(lambda store: store.finish(self._step, tokens, finished))
         for response in finished:
             self.responses[response.key] = response
-            self._score(response)
-
-    def _score(self, response: Response) -> None:
-        task = asyncio.create_task(self._ask_reward(response), name=f"score-{response.key}")
-        self._scorers.add(task)
-        task.add_done_callback(self._scorers.discard)
-
-    async def _ask_reward(self, response: Response) -> None:
-        prompt, text = self._prompts.prompt(response.key.prompt), self._prompts.decode(response.token_ids)
-        ended = asyncio.get_running_loop().time()
-        try:
-            reward: float | None = await self._rewards.score(prompt, text)
-        except PeerError as error:
-            log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
-            reward = None
-        else:
-            self.tally.rewards += 1
-            self.tally.reward_seconds += asyncio.get_running_loop().time() - ended
-        self._inbox.put_nowait(_Scored(response, reward))
+            self._scoring.start(response)
 
     async def _reward_failed(self, response: Response) -> None:
         """Aborted, never a zero: it is generated anew, or its group is given up."""
@@ -380,6 +342,6 @@ class Generation:
             log.warning("prompt %s is filtered: its rewards keep failing", key.prompt)
 
     async def _flush(self) -> None:
-        tokens, self._unsaved = self._unsaved, []
+        tokens = self._intake.take_unsaved()
         if tokens:
             await self._store.do(lambda store: store.append(self._step, tokens))

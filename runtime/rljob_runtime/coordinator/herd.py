@@ -39,7 +39,8 @@ class PollFailed:
 
 
 class Herd:
-    """`post` is given what the pollers hear; what engines are seen to do goes to `watch`."""
+    """`present`: the replicas to follow, now. `post` is given what the pollers hear; what engines are seen to do goes
+    to `watch`."""
 
     def __init__(
         self,
@@ -48,8 +49,10 @@ class Herd:
         settings: Settings,
         watch: EngineWatch,
         post: Callable[[Polled | PollFailed], None],
+        present: Callable[[], Mapping[str, Replica]],
     ) -> None:
         self._fleet = fleet
+        self._present = present
         self._term = term
         self._settings = settings
         self._watch = watch
@@ -60,6 +63,10 @@ class Herd:
     def names(self, without: Collection[str] = ()) -> list[str]:
         """The replicas that are here, but for those of the machines `without`."""
         return [name for name in self._tracked if machine_of(name) not in without]
+
+    def replica(self, name: str) -> Replica | None:
+        """The replica of that name, if it is here."""
+        return self._tracked.get(name)
 
     def kv_tokens(self, name: str) -> int:
         """What the KV cache of a replica holds; 0 before it has said anything."""
@@ -72,7 +79,7 @@ class Herd:
     async def track(self, void: Mapping[TrajectoryKey, int]) -> list[str]:
         """Follow the fleet. The replicas that left it, also where another one of the same name took the seat between
         two looks; a newcomer is emptied of what a former coordinator left there, up to the attempts `void`."""
-        present = self._fleet.replicas()
+        present = self._present()
         gone = [name for name, replica in self._tracked.items() if present.get(name) is not replica]
         for name in gone:
             del self._tracked[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.checkpointing import Checkpoints
@@ -32,13 +32,13 @@ class Orders:
         self.stopping = True
         self._following.stop()
 
-    async def obey(self, kind: RoundKind | None) -> None:
+    async def obey(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
         """At a boundary: stop here if asked to, let go of the machines that are to leave, and have the others laid out
-        for a round of this kind (None: there is none). Raises `Interrupted`."""
+        for a round of this kind (None: there is none). Machines to `keep` leave later. Raises `Interrupted`."""
         if self.stopping:
             raise Interrupted
         await self.obey_suspend()
-        await self._following.apply_target(kind)
+        await self._following.apply_target(kind, keep)
 
     async def obey_suspend(self) -> None:
         """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.generation import Interrupted
+from rljob_runtime.coordinator.protocols import Chain, PeerError
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer_seat import TrainerSeat
+from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 
@@ -32,6 +36,42 @@ class Publication:
     async def publish(self, step: int) -> int:
         """The weights after `step` are in every replica; under the version they had if they were published before and
         no relay can hold a newer one."""
+        version = await self._number(step)
+        await self._bring(version, step)
+        return version
+
+    async def ship(self, step: int) -> int:
+        """As `publish`, but the trainer has only copied them when this returns: relays get them behind its next step,
+        and replicas take them when they have nothing to do."""
+        version = await self._number(step)
+        if self._trainer.published == version:
+            return version
+        shipped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def ship(version: int, chain: Chain) -> None:
+            await self._trainer.ship(version, step, chain)
+            if not shipped.done():
+                shipped.set_result(None)
+
+        async def deliver() -> None:
+            try:
+                await self._fleet.deliver(version, ship, anew=True)
+            except (PeerError, TrainerLost) as error:
+                if shipped.done():
+                    log.warning("version %d does not go to every relay, the next one will: %s", version, error)
+                else:
+                    shipped.set_exception(error)
+            else:
+                if not shipped.done():
+                    # Nobody is there; who comes is fed.
+                    shipped.set_result(None)
+
+        self._fleet.aside(deliver())
+        await self._trainer.unless_refused(shipped, f"version {version} was not published")
+        self._reporter.update(weight_version=version)
+        return version
+
+    async def _number(self, step: int) -> int:
         versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
         if self._reported is not None:
             versions = versions.reported(self._reported)
@@ -39,7 +79,6 @@ class Publication:
         if version is None:
             version = number = versions.next_version()
             await self._store.do(lambda store: store.publish(number, step))
-        await self._bring(version, step)
         return version
 
     async def _bring(self, version: int, step: int) -> None:

@@ -65,6 +65,9 @@ class Rounds:
         # Between rounds nothing generates.
         pass
 
+    async def finish(self) -> None:
+        pass
+
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self._prompts is not None
         clock = RoundClock(asyncio.get_running_loop().time)

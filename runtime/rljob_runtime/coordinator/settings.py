@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_api import RLJob
-from rljob_api.learning import AUTO
+from rljob_api.learning import AUTO, Mode
 from rljob_api.rules import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
+from rljob_runtime.scheduling.experience import SamplerKind
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
 from rljob_runtime.scheduling.plans import PLAIN, Choices, choices
+from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.retry import BackOff
 from rljob_runtime.scheduling.rounds import Rules, Shape
 from rljob_runtime.scheduling.tail_batching import Factors, times
@@ -53,6 +55,16 @@ class Settings:
     heartbeat: float
     rebuild_timeout: float
 
+    mode: Mode = Mode.ON_POLICY
+    sampler: SamplerKind = SamplerKind.FIFO
+    """Asynchronous: which ready groups an update takes."""
+    capacity: int = 0
+    """Asynchronous: groups that may be open, in flight or ready."""
+    max_staleness: int | None = None
+    """Asynchronous: updates between a group's weights and its use; None for no bound."""
+    repack: RepackRules | None = None
+    """Asynchronous: when replicas are emptied onto others; None for never."""
+    repack_seconds: float = 5.0
     tensor_parallel: int = 1
     """The spec's."""
     tensor_parallel_sizes: tuple[int, ...] = (1,)
@@ -83,6 +95,16 @@ class Settings:
     rewards_back_off: BackOff = field(default_factory=lambda: BackOff(initial=5.0, maximum=300.0))
     """Between tries to start rewards for which the machine lacks something."""
 
+    @property
+    def drops_equal(self) -> bool:
+        """Whether groups of equal rewards are not trained on."""
+        return self.max_prompt_factor is not None
+
+    @property
+    def most_barren(self) -> int:
+        """Asynchronous: groups in a row of which none can be trained on, before the job has failed."""
+        return times(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
+
     def rules(self, shape: Shape) -> Rules:
         """When a round of this shape gives up groups, and how many prompts it may draw."""
         most = self.max_rounds_without_group * shape.prompts
@@ -107,6 +129,12 @@ class Settings:
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
+            mode=spec.mode,
+            sampler=SamplerKind(spec.experience.sampler),
+            capacity=spec.experience_capacity,
+            max_staleness=spec.experience.max_staleness,
+            repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
+            repack_seconds=spec.repack.interval_seconds,
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
             choices=_choices(spec),

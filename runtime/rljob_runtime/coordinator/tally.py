@@ -1,8 +1,8 @@
-"""What a generation stage counts."""
+"""What a generation stage counts, or what goes on between two updates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from rljob_runtime.coordinator.protocols import ReplicaReport
 
@@ -18,6 +18,13 @@ class Tally:
     aborted_responses: int = 0
     lost_tokens: int = 0
     """Tokens of responses that were generated anew from nothing."""
+    drawn_prompts: int = 0
+    filtered_groups: int = 0
+    requeued_prompts: int = 0
+    repacks: int = 0
+    """Replicas that were emptied onto others."""
+    moved_responses: int = 0
+    """That went on at another replica."""
     rewards: int = 0
     reward_seconds: float = 0.0
     """Of all `rewards`, from the end of a response."""
@@ -29,3 +36,11 @@ class Tally:
         self.preemptions += total - self._preempted.get(life, total)
         self._preempted[life] = total
         self.kv_use = max(self.kv_use, report.stats.kv_use)
+
+    def take(self) -> Tally:
+        """What was counted since this was asked last; counting goes on from zero."""
+        taken = replace(self)
+        for one in fields(self):
+            if not one.name.startswith("_"):
+                setattr(self, one.name, one.default)
+        return taken

@@ -48,6 +48,11 @@ class TrainerSeat:
         self.published: int | None = None
         """The version that this trainer published last; None before it has published any."""
 
+    @property
+    def there(self) -> bool:
+        """Whether it was not seen to be lost since it was started."""
+        return self._trainer is not None
+
     def follow(self, members: Sequence[Member]) -> None:
         """These are the trainer's pods now."""
         members = tuple(sorted(members, key=lambda member: member.machine))

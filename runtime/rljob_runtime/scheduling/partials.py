@@ -105,6 +105,13 @@ class Partials:
         held.logprobs.extend(logprobs[known:])
         return Verdict.FINISHED if finished else Verdict.ACCEPTED
 
+    def move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
+        """From `offset` on another lease extends it; what came after that under the former one is dropped."""
+        held = self._held[key]
+        del held.token_ids[offset:]
+        del held.logprobs[offset:]
+        held.lease = lease
+
     def close(self, key: TrajectoryKey, reason: FinishReason) -> Response:
         """The whole response; it is no longer under way."""
         held = self._held.pop(key)

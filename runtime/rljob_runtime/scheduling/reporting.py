@@ -13,7 +13,7 @@ CHANGE_SECONDS = 5.0
 PROGRESS_SECONDS = 30.0
 
 # These move all the time and change nobody's mind.
-PROGRESS_FIELDS = ("progress", "kv_cache_use", "tokens_per_second", "preemptions")
+PROGRESS_FIELDS = ("progress", "kv_cache_use", "tokens_per_second", "preemptions", "buffer", "in_flight")
 
 
 @dataclass(frozen=True)

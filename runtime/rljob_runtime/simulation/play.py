@@ -20,9 +20,10 @@ from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards, WorkloadLengths
 from rljob_runtime.simulation.edits import Editor
 from rljob_runtime.simulation.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
+from rljob_runtime.simulation.experience_invariants import invariants_of
 from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.injector import Injector, Seat
-from rljob_runtime.simulation.invariants import Invariants, Violation
+from rljob_runtime.simulation.invariants import Violation
 from rljob_runtime.simulation.pace import first_of, loop_time
 from rljob_runtime.simulation.programs import ProgramRewards
 from rljob_runtime.simulation.scenario import Scenario
@@ -121,7 +122,7 @@ class _Run:
         scenario = self._scenario
         asyncio.get_running_loop().set_exception_handler(self._stumbled)
         self._broken = asyncio.Event()
-        self._invariants = Invariants(scenario.responses, scenario.prompts_an_epoch, loop_time, self._broken.set)
+        self._invariants = invariants_of(self._job, scenario.prompts_an_epoch, self._broken.set)
         self._world = World(
             scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rljob_api import RLJob, load
-from rljob_api.learning import AUTO
+from rljob_api.learning import AUTO, Mode, Sampler
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -23,6 +23,30 @@ from rljob_runtime.simulation.world import Site
 
 MOST_MACHINES = 8
 MOST_TRAJECTORIES = 100
+
+
+@dataclass(frozen=True)
+class Experience:
+    """See `learning.ExperienceBuffer` and `learning.Repack`. `capacity` is in groups, `repack_seconds` None for
+    never."""
+
+    sampler: Sampler = Sampler.FIFO
+    capacity: int | None = None
+    bound: int | None = None
+    repack_seconds: float | None = 5.0
+
+    def to_spec(self) -> dict[str, object]:
+        """The fields of the spec."""
+        repack = {} if self.repack_seconds is None else {"intervalSeconds": self.repack_seconds}
+        return {
+            "mode": "Asynchronous",
+            "experience": {
+                "sampler": self.sampler.value,
+                **({} if self.capacity is None else {"capacityPrompts": self.capacity}),
+                **({} if self.bound is None else {"maxStaleness": self.bound}),
+            },
+            "repack": {"enabled": self.repack_seconds is not None, **repack},
+        }
 
 
 @dataclass(frozen=True)
@@ -54,6 +78,8 @@ class Scenario:
     """How many rewards there are."""
     programs: Programs | None = None
     """What rewards run; then `reward_seconds` and `reward_levels` do not matter."""
+    experience: Experience | None = None
+    """In mode Asynchronous: how it lies between rollouts and trainer."""
     edit: Edit | None = None
     """What the user changes while it runs."""
     max_prompt_tokens: int = 500
@@ -101,6 +127,7 @@ class Scenario:
                     "rollout": {"machines": self.machines, "engine": "Reference", **self._layouts},
                     "relay": {"heartbeatSeconds": self.heartbeat_seconds},
                     "checkpoint": {"emptyDir": {}, "everyRounds": self.checkpoint_every},
+                    **(self.experience.to_spec() if self.experience is not None else {}),
                 },
             }
         )
@@ -132,8 +159,32 @@ class Scenario:
         return 5.0 + 8.0 * self.rounds
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """The scenario of a seed."""
+def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:
+    """The scenario of a seed in this mode."""
+    scenario = _draw_rounds(seed)
+    return scenario if mode is Mode.ON_POLICY else _asynchronous(scenario, random.Random(f"{seed}/asynchronous"))
+
+
+def _asynchronous(scenario: Scenario, random_: random.Random) -> Scenario:
+    """The same job and machines without the techniques of rounds; machines are not lent."""
+    experience = Experience(
+        sampler=random_.choice(list(Sampler)),
+        capacity=random_.choice([None, scenario.prompts, scenario.prompts + 1, 4 * scenario.prompts]),
+        bound=random_.choice([None, None, 0, 1, 2]),
+        repack_seconds=random_.choice([None, 0.5, 2.0]),
+    )
+    return replace(
+        scenario,
+        experience=experience,
+        tail_factor=None,
+        response_factor=None,
+        auto=False,
+        stream_training=False,
+        site=replace(scenario.site, lendable=False, shares_accelerators=False),
+    )
+
+
+def _draw_rounds(seed: int) -> Scenario:
     random_ = random.Random(f"{seed}/scenario")
     responses = random_.choice([2, 3, 4, 8])
     rounds = random_.randint(1, 4)

@@ -1,0 +1,82 @@
+"""What a look at the replicas gives to `scheduling.repack` (Laminar, section 5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from rljob_runtime.coordinator.engine_watch import EngineWatch
+from rljob_runtime.coordinator.protocols import EngineStats, PromptSource
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.lending import ExpectedLengths
+from rljob_runtime.scheduling.partials import Partials
+from rljob_runtime.scheduling.repack import Merge, ReplicaLoad, plan_repack
+from rljob_runtime.scheduling.rounds import Launch
+from rljob_runtime.scheduling.survival import Seen, Survival
+from rljob_runtime.scheduling.trajectory import TrajectoryKey
+
+REMEMBERED = 2048
+"""Lengths of responses that ended lately."""
+
+
+class Repacking:
+    """Of one coordinator."""
+
+    def __init__(self, settings: Settings, watch: EngineWatch, partials: Partials, prompts: PromptSource) -> None:
+        self._rules = settings.repack
+        self._most_tokens = settings.max_response_tokens
+        self._watch = watch
+        self._partials = partials
+        self._prompts = prompts
+        self._lengths: deque[int] = deque(maxlen=REMEMBERED)
+        self._stats: dict[str, EngineStats] = {}
+        self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
+        """At the last look: tokens held, and how long each of its responses was."""
+
+    def note(self, replica: str, stats: EngineStats) -> None:
+        """What its last poll said."""
+        self._stats[replica] = stats
+
+    def ended(self, tokens: int) -> None:
+        """A response came to its end."""
+        self._lengths.append(tokens)
+
+    def look(self, replicas: Mapping[str, tuple[int, Sequence[Launch]]]) -> tuple[Merge, ...]:
+        """The merges to make now. `replicas`: by name what each holds, and what it generates."""
+        if self._rules is None:
+            return ()
+        expected = self._expected(launch for _, launches in replicas.values() for launch in launches)
+        loads = [self._load(name, version, its, expected) for name, (version, its) in replicas.items()]
+        self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name][1])) for load in loads}
+        return plan_repack(loads, self._rules)
+
+    def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
+        seen = [Seen(tokens) for tokens in self._lengths]
+        seen += [Seen(self._partials.length_of(launch.key), ended=False) for launch in running]
+        return ExpectedLengths(Survival.of(seen), self._most_tokens)
+
+    def _load(self, name: str, version: int, running: Sequence[Launch], expected: ExpectedLengths) -> ReplicaLoad:
+        prompts = sum(len(self._prompts.prompt(launch.key.prompt).token_ids) for launch in running)
+        lengths = [self._partials.length_of(launch.key) for launch in running]
+        stats, kv_tokens = self._stats.get(name), self._watch.kv_tokens(name)
+        before = self._before.get(name)
+        return ReplicaLoad(
+            name=name,
+            version=version,
+            trajectories=len(running),
+            # Of one that has said nothing yet, nothing is known to be admitted.
+            waiting=stats.waiting if stats is not None else len(running),
+            tokens=prompts + sum(lengths),
+            expected_tokens=prompts + round(sum(expected.of(length) for length in lengths)),
+            kv_tokens=kv_tokens,
+            kv_before=before[0] if before is not None else None,
+            generated=self._grown(running, before[1]) if before is not None else 0,
+            receives=kv_tokens > 0,
+        )
+
+    def _lengths_of(self, running: Sequence[Launch]) -> dict[TrajectoryKey, int]:
+        return {launch.key: self._partials.length_of(launch.key) for launch in running}
+
+    def _grown(self, running: Sequence[Launch], before: Mapping[TrajectoryKey, int]) -> int:
+        """Tokens that those of its responses have generated since the last look which it had then."""
+        return sum(length - before[key] for key, length in self._lengths_of(running).items() if key in before)

@@ -1,0 +1,442 @@
+"""Rollouts of `mode: Asynchronous`: every replica takes prompts of its own, generates them with the weights that it
+holds, and takes newer ones when it is done (Laminar, section 3). Nobody waits for anybody.
+
+One loop owns all state and takes one event at a time, as in `generation`; pollers, loads and scorers only post events.
+It outlives trainers: what they lose is given back to the buffer while rollouts go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from statistics import pstdev
+
+from rljob_runtime.coordinator.course import Parts
+from rljob_runtime.coordinator.engine_watch import EngineWatch
+from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer, Ready
+from rljob_runtime.coordinator.experience_store import KeptGroup
+from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
+from rljob_runtime.coordinator.holders import Holders, Loaded
+from rljob_runtime.coordinator.intake import Intake
+from rljob_runtime.coordinator.protocols import Delta, GenerateRequest, PromptSource, Replica, ReplicaReport
+from rljob_runtime.coordinator.repacking import Repacking
+from rljob_runtime.coordinator.scoring import Scored, Scoring
+from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over, batch_size
+from rljob_runtime.scheduling.partials import Partial, Verdict
+from rljob_runtime.scheduling.repack import Merge
+from rljob_runtime.scheduling.rounds import Launch, PromptFate, Saved
+from rljob_runtime.scheduling.trajectory import Cursor, Lease, PromptKey, Response, Sampling, TrajectoryKey, sample_seed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Reread:
+    done: asyncio.Future[None]
+
+
+Event = Polled | PollFailed | Loaded | Scored | _Reread | None
+
+
+class Rollouts:
+    """`run` until cancelled. `on_change` is called when an update might find its groups."""
+
+    def __init__(self, parts: Parts, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
+        settings = parts.settings
+        self._parts = parts
+        self._prompts = prompts
+        self.buffer = buffer
+        self.flight = InFlight(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
+        self.tally = Tally()
+        self.barren: list[str] = []
+        """Reasons of the groups that were filtered since the last one that became ready."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._standstill = 0.0
+        self._wanted = 0
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._intake = Intake(self.tally)
+        self._watch = EngineWatch(parts.fleet.tensor_parallel)
+        post = self._inbox.put_nowait
+        self._herd = Herd(parts.fleet, parts.term, settings, self._watch, post, parts.fleet.present)
+        self._holders = Holders(parts.fleet, parts.term, post, buffer.knows)
+        self._scoring = Scoring(prompts, parts.rewards, self.tally, post)
+        self._repacking = Repacking(settings, self._watch, self._intake.partials, prompts)
+        self._requeued: deque[PromptKey] = deque()
+        self._cursor = Cursor()
+        self._scores: list[tuple[TrajectoryKey, float]] = []
+        self._leaving: Collection[str] = ()
+        self._closed: Collection[str] = ()
+        self._paused = self._ending = False
+        self._stood_down = asyncio.Event()
+        self._fleet_changed = True
+
+    # --- from outside ---
+
+    def wake(self) -> None:
+        """The fleet or the target changed: look again."""
+        self._fleet_changed = True
+        self._inbox.put_nowait(None)
+
+    def want(self, groups: int) -> None:
+        """So many groups are wanted in all that is still to come; go on if it was paused."""
+        self._wanted, self._paused = groups, False
+        self._inbox.put_nowait(None)
+
+    def retire(self, machines: Collection[str]) -> frozenset[str]:
+        """These machines get nothing new. Those of them that still hold something."""
+        self._leaving = machines
+        self._inbox.put_nowait(None)
+        return frozenset(name for name in machines if self._busy(name))
+
+    async def pause(self, for_good: bool = False) -> None:
+        """Nothing generates any more when this returns, and what came is in the store. `for_good`: what is open then is
+        not needed, its prompts wait to be drawn again."""
+        self._stood_down.clear()
+        self._paused, self._ending = True, for_good
+        self._inbox.put_nowait(None)
+        await self._stood_down.wait()
+
+    async def reread(self) -> None:
+        """The store was rewound: what later updates had consumed is ready again, or waits to be drawn again."""
+        done = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait(_Reread(done))
+        await done
+
+    def take_standstill(self) -> float:
+        """Seconds for which replicas had nothing to do because the buffer was full, on average, since this was asked
+        last."""
+        seconds, self._standstill = self._standstill, 0.0
+        return seconds
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Raises `StaleTerm` when another coordinator took over."""
+        await self._restore()
+        clock = asyncio.get_running_loop().time
+        flushed = looked = clock()
+        try:
+            while True:
+                if self._paused:
+                    await self._stand_down()
+                await self._track_replicas()
+                if not self._paused:
+                    await self._give_up_stranded()
+                    await self._launch(self.flight.launch(self._able()))
+                    await self._occupy()
+                    if clock() - looked >= self._parts.settings.repack_seconds:
+                        looked = clock()
+                        await self._repack()
+                before = clock()
+                for event in await self._next_events():
+                    await self._handle(event)
+                self._standstill += (clock() - before) * len(self._closed) / max(1, len(self._herd.names()))
+                await self._settle()
+                if clock() - flushed >= self._parts.settings.flush:
+                    flushed = clock()
+                    await self._flush()
+        finally:
+            await self._herd.close()
+            await self._holders.close()
+            await self._scoring.close()
+
+    async def _restore(self) -> None:
+        """Take up what a former coordinator left."""
+        self._cursor = await self._parts.store.do(lambda s: s.experience.cursor())
+        for group in await self._read_pool():
+            await self._take_up(group)
+        await self._settle()
+
+    async def _read_pool(self) -> list[KeptGroup]:
+        """What waits to be drawn again, and what is ready. Returns the groups in flight."""
+        self._requeued = deque(await self._parts.store.do(lambda s: s.experience.requeued()))
+        groups = await self._parts.store.do(lambda s: s.experience.open_groups())
+        self.buffer.fill(
+            Ready(one.prompt, one.version, one.ready, pstdev(s.reward for s in one.samples if s.reward is not None))
+            for one in groups
+            if one.ready is not None and one.step is None
+        )
+        self.on_change()
+        return [group for group in groups if group.ready is None]
+
+    async def _take_up(self, group: KeptGroup) -> None:
+        """A group in flight, as a former coordinator left it."""
+        for kept in group.samples:
+            if kept.tokens or kept.finish is not None:
+                self._intake.partials.restore(kept.key, await self._partial(kept.key))
+        saved = {one.key: Saved(one.attempt, one.failures, one.finish is not None, one.reward) for one in group.samples}
+        self.flight.add(group.prompt, group.version, group.replica, saved)
+        for kept in group.samples:
+            if kept.finish is not None and kept.reward is None and group.prompt in self.flight:
+                self._scoring.start(self._intake.partials.close(kept.key, kept.finish))
+
+    async def _partial(self, key: TrajectoryKey) -> Partial:
+        return await self._parts.store.do(lambda s: s.experience.partial(key))
+
+    async def _stand_down(self) -> None:
+        await self._flush()
+        running = [launch for name in self._herd.names() for launch in self.flight.running_on(name)]
+        for name in self._herd.names():
+            self.flight.lose(name)
+        await self._herd.abort([*running, *self.flight.take_aborts()])
+        if self._ending:
+            await self._requeue([*self.flight, *self.buffer.clear()], JOB_ENDED)
+        self._closed = ()
+        self._stood_down.set()
+
+    # --- replicas ---
+
+    async def _track_replicas(self) -> None:
+        """What ran on replicas that left the fleet waits for others that hold its weights."""
+        if not self._fleet_changed:
+            return
+        self._fleet_changed = False
+        for name in await self._herd.track(self.flight.attempts()):
+            self.flight.lose(name)
+        self._holders.follow(replica for name in self._herd.names() if (replica := self._herd.replica(name)))
+
+    def _able(self) -> dict[str, int]:
+        """Replicas that may be given responses, with their versions."""
+        holding, here = self._holders.holding(), set(self._herd.names(without=self._leaving))
+        return {name: version for name, version in holding.items() if name in here}
+
+    def _busy(self, machine: str) -> bool:
+        return any(self.flight.load(name) for name in self._herd.names() if machine_of(name) == machine)
+
+    async def _occupy(self) -> None:
+        """Replicas with nothing to do take their machine's newest weights, or else prompts of their own."""
+        share = batch_size(self._parts.settings.prompts_per_round, len(self._herd.names()))
+        holding, closed = self._holders.holding(), []
+        room: dict[int, int] = {}
+        for name in self._herd.names(without=self._leaving):
+            if self.flight.load(name):
+                continue
+            newer, version = self._holders.due(name), holding.get(name)
+            if newer is not None:
+                self._holders.take(name, newer)
+            elif version is not None:
+                if version not in room:
+                    room[version] = self._room(version)
+                if room[version] > 0:
+                    await self._draw(name, version, min(share, room[version]))
+                    room.clear()
+                elif self._wanted > self._open:
+                    closed.append(name)
+        self._closed = closed
+
+    @property
+    def _open(self) -> int:
+        return len(self.flight) + len(self.buffer)
+
+    def _room(self, version: int) -> int:
+        """How many groups may be begun with these weights now."""
+        return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)
+
+    def _versions(self) -> list[int]:
+        return [self.flight.version(prompt) for prompt in self.flight]
+
+    async def _draw(self, name: str, version: int, count: int) -> None:
+        """A replica takes prompts: those that wait to be drawn again come first."""
+        again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
+        fresh, self._cursor = self._prompts.draw(self._cursor, count - len(again))
+        prompts, cursor, responses = (*again, *fresh), self._cursor, self._parts.settings.responses_per_prompt
+        known = await self._parts.store.do(lambda s: s.experience.draw(prompts, cursor, version, name, responses))
+        for prompt in prompts:
+            self.flight.add(prompt, version, name, {key: Saved(n) for key, n in known.items() if key.prompt == prompt})
+        self.tally.drawn_prompts += len(prompts)
+        await self._launch(self.flight.launch({name: version}))
+
+    async def _launch(self, launches: Collection[Launch]) -> None:
+        if not launches:
+            return
+        by_replica = defaultdict(list)
+        for launch in launches:
+            version = self.flight.version(launch.key.prompt)
+            self._intake.partials.open(launch.key, launch.lease, version)
+            by_replica[launch.lease.replica].append(self._request(launch))
+        leases = [(launch.key, launch.lease) for launch in launches]
+        await self._parts.store.do(lambda s: s.experience.launched(leases))
+        await self._herd.submit(by_replica)
+
+    def _request(self, launch: Launch) -> GenerateRequest:
+        settings, key = self._parts.settings, launch.key
+        prefix, _ = self._intake.partials.tokens_of(key)
+        return GenerateRequest(
+            key=key,
+            attempt=launch.lease.attempt,
+            prompt_token_ids=tuple(self._prompts.prompt(key.prompt).token_ids),
+            sampling=Sampling(
+                max_tokens=settings.max_response_tokens,
+                temperature=settings.temperature,
+                # The attempt is in it: a prompt that is drawn again must not draw the same numbers.
+                seed=sample_seed(settings.seed, launch.lease.attempt, key, self.flight.failures(key), len(prefix)),
+                stop_token_ids=self._prompts.stop_token_ids,
+            ),
+            weight_version=self.flight.version(key.prompt),
+            prefix_token_ids=prefix,
+        )
+
+    async def _give_up_stranded(self) -> None:
+        """Groups whose weights nobody holds any more are drawn again, with newer ones."""
+        if not self._holders.settled:
+            return
+        prompts = self.flight.stranded(self._holders.within_reach())
+        if prompts:
+            log.warning("%d groups are drawn again: nobody holds their weights any more", len(prompts))
+            await self._requeue(prompts, VERSION_GONE)
+
+    async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> None:
+        for prompt in prompts:
+            if prompt in self.flight:
+                self.flight.drop(prompt)
+        await self._flush()
+        for prompt in prompts:
+            for sample in range(self._parts.settings.responses_per_prompt):
+                key = TrajectoryKey(prompt, sample)
+                self.tally.lost_tokens += self._intake.partials.length_of(key)
+                self._intake.partials.forget(key)
+        self.tally.requeued_prompts += len(prompts)
+        await self._parts.store.do(lambda s: s.experience.end(prompts, PromptFate.REQUEUED, reason))
+        self._requeued.extend(prompts)
+
+    # --- repack ---
+
+    async def _repack(self) -> None:
+        """Long trajectories are moved together, where the replicas that they leave find something to do."""
+        holding = self._able()
+        newest = max(holding.values(), default=None)
+        if newest is None or self._room(newest) <= 0:
+            return
+        replicas = {name: (version, self.flight.running_on(name)) for name, version in holding.items()}
+        for merge in self._repacking.look(replicas):
+            await self._move(merge)
+
+    async def _move(self, merge: Merge) -> None:
+        moved = self.flight.begin_move(merge.source, merge.destination)
+        log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
+        self.tally.repacks += 1
+        # The attempts are used from now on, whoever comes back from the store.
+        reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
+        await self._parts.store.do(lambda s: s.experience.launched(reserved))
+        await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
+
+    async def _commit_move(self, delta: Delta, lease: Lease) -> None:
+        """The destination's first token: in one stroke the lease is its, and what the source made since is gone."""
+        key, offset = delta.key, delta.offset
+        tokens = self._intake.take_unsaved()
+        self._intake.partials.move(key, lease, offset)
+        self.tally.moved_responses += 1
+
+        def move(store: Store) -> None:
+            store.experience.append(tokens)
+            store.experience.move(key, lease, offset)
+
+        await self._parts.store.do(move)
+
+    # --- events ---
+
+    async def _next_events(self) -> list[Event]:
+        """Everything that has come, waiting for the first."""
+        try:
+            async with asyncio.timeout(self._parts.settings.flush):
+                events = [await self._inbox.get()]
+        except TimeoutError:
+            return []
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    async def _handle(self, event: Event) -> None:
+        match event:
+            case Polled(replica, report):
+                self.tally.note(replica.name, report)
+                self._holders.heard(replica, report.weight_version)
+                self._repacking.note(replica.name, report.stats)
+                await self._collect(replica, report)
+            case PollFailed(replica, error):
+                self._herd.lose(replica, error)
+            case Loaded():
+                self._holders.ended(event)
+            case Scored(response, None):
+                await self._reward_failed(response)
+            case Scored(response, reward) if reward is not None:
+                if self.flight.scored(response.key, response.attempt, reward):
+                    self._scores.append((response.key, reward))
+            case _Reread(done):
+                await self._read_pool()
+                done.set_result(None)
+            case _:
+                pass
+
+    async def _collect(self, replica: Replica, report: ReplicaReport) -> None:
+        finished: list[Response] = []
+        strays: dict[TrajectoryKey, Launch] = {}
+        for delta in report.deltas:
+            lease = Lease(replica.name, delta.attempt)
+            if self.flight.moving_to(delta.key) == lease and self.flight.commit_move(delta.key, lease):
+                await self._commit_move(delta, lease)
+            verdict = self._intake.take(delta, lease, self.flight.lease(delta.key))
+            if verdict is Verdict.FINISHED and delta.finish_reason is not None:
+                self.flight.generated(delta.key, lease)
+                finished.append(self._intake.partials.close(delta.key, delta.finish_reason))
+            elif verdict in (Verdict.GAP, Verdict.WRONG_VERSION):
+                log.warning("%s from %s: %s; launching it again", delta.key, replica.name, verdict)
+                self.flight.take_back([delta.key])
+                strays[delta.key] = Launch(delta.key, lease)
+            elif verdict is Verdict.STALE:
+                # Nobody asks for it any more: a former coordinator did.
+                strays[delta.key] = Launch(delta.key, lease)
+        if strays:
+            await self._herd.abort(strays.values())
+        if finished:
+            tokens = self._intake.take_unsaved()
+            await self._parts.store.do(lambda s: s.experience.finish(tokens, finished))
+            for response in finished:
+                self._repacking.ended(len(response.token_ids))
+                self._scoring.start(response)
+
+    async def _reward_failed(self, response: Response) -> None:
+        """Aborted, never a zero: it is generated anew, or its group is given up."""
+        key = response.key
+        if not self.flight.reward_failed(key, response.attempt):
+            return
+        self.tally.aborted_samples += 1
+        self.tally.lost_tokens += len(response.token_ids)
+        failures = self.flight.failures(key) if key.prompt in self.flight else self._parts.settings.reward_failures + 1
+        await self._parts.store.do(lambda s: s.experience.restart(key, failures))
+
+    async def _settle(self) -> None:
+        """What the events of one look have led to: rewards to the store, groups to the buffer, aborts to replicas."""
+        scores, self._scores = self._scores, []
+        if scores:
+            await self._parts.store.do(lambda s: s.experience.score(scores))
+        over = self.flight.take_over()
+        for group in over:
+            await self._group_over(group)
+        if aborts := self.flight.take_aborts():
+            await self._herd.abort(aborts)
+        if gone := self.buffer.evicted():
+            await self._requeue(gone, "TooStale")
+        if over:
+            self.on_change()
+
+    async def _group_over(self, group: Over) -> None:
+        if group.reason is None:
+            self.barren.clear()
+            self.buffer.add(group.prompt, group.version, group.rewards)
+            return
+        self.barren.append(group.reason)
+        self.tally.filtered_groups += 1
+        reason = group.reason
+        await self._flush()
+        await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptFate.FILTERED, reason))
+
+    async def _flush(self) -> None:
+        tokens = self._intake.take_unsaved()
+        if tokens:
+            await self._parts.store.do(lambda s: s.experience.append(tokens))

@@ -1,0 +1,231 @@
+"""Groups in flight: where responses are, what is launched, moved, aborted and given up."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.continuous import InFlight, Over, batch_size
+from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, REWARD_FAILED, Launch, Saved
+from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
+
+ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
+
+
+def key(prompt: PromptKey, sample: int) -> TrajectoryKey:
+    return TrajectoryKey(prompt, sample)
+
+
+def launched(flight: InFlight, holders: dict[str, int]) -> dict[TrajectoryKey, Lease]:
+    return {launch.key: launch.lease for launch in flight.launch(holders)}
+
+
+def end(flight: InFlight, which: TrajectoryKey, reward: float = 1.0) -> None:
+    lease = flight.lease(which)
+    assert flight.generated(which, lease)
+    assert flight.scored(which, lease.attempt, reward)
+
+
+@pytest.fixture
+def flight() -> InFlight:
+    flight = InFlight(group_size=2)
+    flight.add(ONE, 5, "a")
+    return flight
+
+
+def test_a_group_runs_where_it_was_drawn_and_is_over_with_its_last_reward(flight):
+    leases = launched(flight, {"a": 5, "b": 5})
+    assert leases == {key(ONE, 0): Lease("a", 1), key(ONE, 1): Lease("a", 1)}
+    assert flight.load("a") == 2
+    end(flight, key(ONE, 0), 0.5)
+    assert flight.take_over() == ()
+    end(flight, key(ONE, 1), 1.0)
+    assert flight.take_over() == (Over(ONE, 5, (0.5, 1.0)),)
+    assert len(flight) == flight.load("a") == 0
+    assert flight.take_over() == flight.take_aborts() == ()
+
+
+def test_what_a_lost_replica_generated_goes_on_with_the_same_weights_only(flight):
+    launched(flight, {"a": 5})
+    flight.lose("a")
+    assert launched(flight, {"b": 6, "c": 4}) == {}
+    assert launched(flight, {"b": 6, "c": 5}) == {key(ONE, 0): Lease("c", 2), key(ONE, 1): Lease("c", 2)}
+    assert not flight.generated(key(ONE, 0), Lease("a", 1)), "its lease is void"
+
+
+def test_a_group_goes_to_the_replica_with_the_least_to_do_and_stays_together(flight):
+    flight.add(TWO, 5, "gone")
+    launched(flight, {"a": 5})
+    leases = {launch.key: launch.lease.replica for launch in flight.launch({"a": 5, "b": 5})}
+    assert leases == {}, "all was launched: to the only holder"
+    flight.lose("a")
+    assert {lease.replica for k, lease in launched(flight, {"b": 5, "c": 5}).items() if k.prompt == ONE} == {"b"}
+    assert {flight.lease(key(TWO, sample)).replica for sample in range(2)} == {"c"}
+
+
+def test_a_group_whose_weights_nobody_holds_is_stranded(flight):
+    assert flight.stranded({5}) == []
+    assert flight.stranded({4, 6}) == [ONE]
+    launched(flight, {"a": 5})
+    assert flight.stranded(set()) == [], "it is being generated: its weights are held"
+    flight.lose("a")
+    assert flight.stranded({6}) == [ONE]
+    flight.drop(ONE)
+    assert len(flight) == 0
+    assert flight.stranded(set()) == []
+
+
+def test_a_group_that_waits_for_rewards_alone_is_not_stranded(flight):
+    launched(flight, {"a": 5})
+    for sample in range(2):
+        assert flight.generated(key(ONE, sample), Lease("a", 1))
+    flight.lose("a")
+    assert flight.stranded(set()) == []
+    assert flight.scored(key(ONE, 0), 1, 1.0)
+
+
+def test_dropping_a_group_aborts_what_runs(flight):
+    launched(flight, {"a": 5})
+    assert flight.generated(key(ONE, 0), Lease("a", 1))
+    flight.drop(ONE)
+    assert flight.take_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
+    assert not flight.scored(key(ONE, 0), 1, 1.0)
+
+
+def test_equal_rewards_are_filtered_where_they_teach_nothing():
+    flight = InFlight(group_size=2, drop_equal=True)
+    flight.add(ONE, 5, "a")
+    launched(flight, {"a": 5})
+    for sample in range(2):
+        end(flight, key(ONE, sample))
+    assert flight.take_over() == (Over(ONE, 5, (1.0, 1.0), EQUAL_REWARDS),)
+
+
+def test_a_failed_reward_is_generated_anew_until_the_group_is_given_up(flight):
+    for attempt in range(1, 4):
+        leases = launched(flight, {"a": 5})
+        assert leases[key(ONE, 0)] == Lease("a", attempt)
+        assert flight.generated(key(ONE, 0), Lease("a", attempt))
+        assert flight.reward_failed(key(ONE, 0), attempt)
+    assert [over.reason for over in flight.take_over()] == [REWARD_FAILED]
+    assert flight.take_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
+
+
+def test_what_the_store_kept_is_taken_up():
+    flight = InFlight(group_size=3)
+    saved = {key(ONE, 0): Saved(4, generated=True, reward=0.5), key(ONE, 1): Saved(2, generated=True)}
+    flight.add(ONE, 5, "a", saved)
+    assert launched(flight, {"a": 5}) == {key(ONE, 2): Lease("a", 1)}
+    assert flight.scored(key(ONE, 1), 2, 1.0)
+    end(flight, key(ONE, 2))
+    assert [over.rewards for over in flight.take_over()] == [(0.5, 1.0, 1.0)]
+
+
+# --- moves ---
+
+
+def test_the_destinations_first_token_is_the_commit(flight):
+    launched(flight, {"a": 5})
+    moved = flight.begin_move("a", "b")
+    assert moved == [Launch(key(ONE, sample), Lease("b", 2)) for sample in range(2)]
+    assert flight.lease(key(ONE, 0)) == Lease("a", 1), "the source goes on"
+    assert flight.commit_move(key(ONE, 0), Lease("b", 2))
+    assert flight.lease(key(ONE, 0)) == Lease("b", 2)
+    assert flight.take_aborts() == (Launch(key(ONE, 0), Lease("a", 1)),)
+    assert not flight.commit_move(key(ONE, 0), Lease("b", 2)), "once"
+    assert (flight.load("a"), flight.load("b")) == (1, 2)
+
+
+def test_a_source_that_ends_first_keeps_its_response(flight):
+    launched(flight, {"a": 5})
+    flight.begin_move("a", "b")
+    assert flight.generated(key(ONE, 0), Lease("a", 1))
+    assert flight.take_aborts() == (Launch(key(ONE, 0), Lease("b", 2)),)
+    assert not flight.commit_move(key(ONE, 0), Lease("b", 2))
+    assert flight.scored(key(ONE, 0), 1, 1.0), "its reward is that of the attempt which made it"
+
+
+def test_a_source_that_dies_before_the_commit_is_followed_by_a_new_lease(flight):
+    launched(flight, {"a": 5})
+    flight.begin_move("a", "b")
+    flight.lose("a")
+    assert Counter(launch.lease for launch in flight.take_aborts()) == {Lease("b", 2): 2}
+    assert set(launched(flight, {"b": 5}).values()) == {Lease("b", 3)}
+
+
+def test_a_destination_that_dies_changes_nothing(flight):
+    launched(flight, {"a": 5})
+    flight.begin_move("a", "b")
+    flight.lose("b")
+    assert flight.take_aborts() == ()
+    assert flight.lease(key(ONE, 0)) == Lease("a", 1)
+    assert flight.load("b") == 0
+    assert [launch.lease for launch in flight.begin_move("a", "c")] == [Lease("c", 3)] * 2
+
+
+def test_what_moves_already_does_not_move_again(flight):
+    launched(flight, {"a": 5})
+    flight.begin_move("a", "b")
+    assert flight.begin_move("a", "c") == []
+
+
+# --- any order of events ---
+
+
+@given(st.integers(0, 10**9), st.integers(1, 3), st.booleans())
+def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop_equal):
+    random_ = random.Random(seed)
+    flight = InFlight(group_size, max_failures=1, drop_equal=drop_equal)
+    versions = {"a": 1, "b": 1, "c": 2}
+    attempts: Counter[TrajectoryKey] = Counter()
+    over: Counter[PromptKey] = Counter()
+    dropped: set[PromptKey] = set()
+    for index in range(4):
+        flight.add(PromptKey(0, index), random_.choice([1, 2]), random_.choice("abc"))
+    for _ in range(200):
+        keys = [key(prompt, sample) for prompt in flight for sample in range(group_size)]
+        if not keys:
+            break
+        which, name = random_.choice(keys), random_.choice("abc")
+        match random_.randrange(8):
+            case 0 | 1:
+                for launch in flight.launch(versions):
+                    assert versions[launch.lease.replica] == flight.version(launch.key.prompt), "one version"
+                    assert launch.lease.attempt > attempts[launch.key], "attempts rise"
+                    attempts[launch.key] = launch.lease.attempt
+            case 2:
+                flight.lose(name)
+            case 3:
+                for launch in flight.begin_move("a", "b"):
+                    assert launch.lease.attempt > attempts[launch.key]
+                    attempts[launch.key] = launch.lease.attempt
+            case 4 if (lease := flight.moving_to(which)) is not None:
+                assert flight.commit_move(which, lease)
+                assert flight.lease(which) == lease
+            case 5 if (lease := flight.lease(which)) is not None:
+                assert flight.generated(which, lease)
+                if random_.random() < 0.8:
+                    assert flight.scored(which, lease.attempt, random_.choice([0.0, 1.0]))
+                else:
+                    assert flight.reward_failed(which, lease.attempt)
+            case 6 if random_.random() < 0.1:
+                flight.drop(which.prompt)
+                dropped.add(which.prompt)
+            case _:
+                pass
+        over.update(one.prompt for one in flight.take_over())
+        held = sum(flight.load(name) for name in "abc")
+        leases = [flight.lease(one) for prompt in flight for one in (key(prompt, s) for s in range(group_size))]
+        moving = sum(
+            flight.moving_to(key(prompt, sample)) is not None for prompt in flight for sample in range(group_size)
+        )
+        assert held == sum(lease is not None for lease in leases) + moving, "what is held is leased or moves"
+    assert all(count == 1 for count in over.values())
+    assert not over.keys() & dropped
+    assert len(over) + len(dropped) + len(flight) == 4
+
+
+def test_a_batch_is_a_share_of_an_update():
+    assert [batch_size(*case) for case in [(128, 16), (100, 16), (1, 5), (3, 0)]] == [8, 7, 1, 3]

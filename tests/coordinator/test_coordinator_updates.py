@@ -1,0 +1,355 @@
+"""Asynchronous jobs under virtual time: nobody waits for anybody, nothing is lost or trained on twice, versions stay
+apart, and each technique can be seen at the engines."""
+
+import asyncio
+import itertools
+import random
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coordinator_kit import Stage, job, until
+from test_coordinator_crashes import play_through
+
+from rljob_api import RLJob
+from rljob_api.learning import Mode
+from rljob_api.status import FinishedOutcome, TargetPhase
+from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Published, Submitted, Trained
+from rljob_runtime.simulation.replica import steady
+from rljob_runtime.simulation.wire import Trouble
+
+
+def continuous(rounds: int = 6, prompts: int = 4, responses: int = 2, **more: Any) -> RLJob:
+    """An asynchronous job. `more`: sections of the spec."""
+    made = job(rounds=rounds, prompts=prompts, responses=responses, machines=more.pop("machines", 3))
+    more.setdefault("data", {})["maxResponseTokens"] = 1000
+    spec = made.spec.model_copy(update={"mode": Mode.ASYNCHRONOUS})
+    sections = {
+        name: getattr(spec, name).model_validate({**getattr(spec, name).to_dict(), **fields})
+        for name, fields in more.items()
+    }
+    return made.model_copy(update={"spec": spec.model_copy(update=sections)})
+
+
+def stage_of(tmp_path: Path, machines: int = 3, **more: Any) -> Stage:
+    return Stage(tmp_path / "state.db", job=continuous(machines=machines, **more), machines=machines)
+
+
+def seen(stage: Stage, kind: type) -> list[Any]:
+    found: list[Any] = []
+    stage.watchers.append(lambda event: found.append(event) if isinstance(event, kind) else None)
+    return found
+
+
+def fates(stage: Stage) -> Counter[str]:
+    with sqlite3.connect(stage.path) as db:
+        return Counter(dict(db.execute("SELECT ifnull(fate, 'open'), COUNT(*) FROM groups GROUP BY 1").fetchall()))
+
+
+def check_whole(stage: Stage, responses: int) -> None:
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == responses
+    assert fates(stage)["trained"] == responses / stage.job.spec.algorithm.responses_per_prompt
+    assert fates(stage)["open"] == 0
+
+
+def test_a_job_runs_to_its_end(tmp_path):
+    stage = stage_of(tmp_path)
+    loads, published = seen(stage, Loaded), seen(stage, Published)
+    finished = stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    check_whole(stage, 6 * 4 * 2)
+    assert stage.rounds == [1, 2, 3, 4, 5, 6]
+    assert [event.version for event in published] == [1, 2, 3, 4, 5, 6, 7]
+    assert len({event.version for event in loads}) > 2, "replicas take newer weights as they go"
+    report = stage.closed[-1]
+    assert report.staleness is not None
+    assert report.max_staleness >= report.staleness
+    assert report.trainer_wait_seconds is not None
+
+
+def test_the_trainer_does_not_wait_for_a_long_response(tmp_path):
+    """One response takes as long as four updates. They do not wait for it, and it is trained on all the same."""
+    stage = stage_of(tmp_path, rounds=8)
+    ends: dict[str, float] = {}
+    stage.world.site = replace(stage.world.site, lengths=lambda key, version: 1000 if key.prompt.index == 0 else 10)
+    updates = seen(stage, Trained)
+    stage.watchers.append(
+        lambda event: ends.setdefault(str(event.key), asyncio.get_running_loop().time())
+        if isinstance(event, Generated)
+        else None
+    )
+    stage.play()
+    step = next(
+        event.step for event in updates for group in event.groups if (group.prompt.epoch, group.prompt.index) == (0, 0)
+    )
+    assert step > 3
+    assert stage.closed[step - 1].max_staleness > 2
+    check_whole(stage, 8 * 4 * 2)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_a_bound_on_staleness_holds_and_throws_no_group_away(tmp_path, bound):
+    stage = stage_of(tmp_path, experience={"maxStaleness": bound, "capacityPrompts": 64})
+    stage.play()
+    assert max(report.max_staleness for report in stage.closed) <= bound
+    assert fates(stage)["requeued"] == 0
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_the_trainer_has_only_copied_its_weights_when_it_goes_on(tmp_path):
+    """Each hop of the broadcast takes as long as an update."""
+    stage = stage_of(tmp_path, experience={"capacityPrompts": 24})
+    stage.world.network.hop_seconds = 2.0
+    stage.play()
+    assert max(report.broadcast_seconds for report in stage.closed) < 0.1
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
+    stage = stage_of(tmp_path, experience={"capacityPrompts": 6})
+    stage.world.costs.step = 30.0
+    opened: list[int] = []
+
+    async def look(stage):
+        while True:
+            await asyncio.sleep(0.5)
+            course = stage.coordinator.course if stage.coordinator else None
+            if course is not None and course.rollouts is not None:
+                opened.append(len(course.rollouts.flight) + len(course.rollouts.buffer))
+
+    stage.play(look)
+    assert max(opened) == 6
+    assert max(report.buffer_full_seconds for report in stage.closed) > 20
+    assert min(report.trainer_wait_seconds for report in stage.closed) < 1
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_groups_beyond_the_last_update_are_not_begun(tmp_path):
+    stage = stage_of(tmp_path, rounds=2, experience={"capacityPrompts": 64})
+    stage.play()
+    assert fates(stage) == {"trained": 8}
+
+
+@pytest.mark.parametrize("sampler", ["FIFO", "Priority", "StalenessAware", "Uniform"])
+def test_every_sampler_trains_on_everything_in_the_end(tmp_path, sampler):
+    stage = stage_of(tmp_path, experience={"sampler": sampler, "capacityPrompts": 12})
+    stage.play()
+    check_whole(stage, 6 * 4 * 2)
+
+
+# --- failures ---
+
+
+def test_what_a_dead_machine_generated_goes_on_in_its_version_from_its_tokens(tmp_path):
+    stage = stage_of(tmp_path)
+    stage.world.site = replace(stage.world.site, engine=steady(0.05))
+    submitted = seen(stage, Submitted)
+
+    async def fault(stage):
+        await until(lambda: sum(event.replica.startswith("rollout-0") for event in submitted) > 1)
+        await asyncio.sleep(1.2)
+        stage.world.kill("rollout-0")
+
+    stage.play(fault)
+    taken_over = [event for event in submitted if event.prefix]
+    assert taken_over, "others went on from the tokens that had come"
+    assert all(event.replica != "rollout-0/replica-0" or event.attempt > 1 for event in taken_over)
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path):
+    """Every machine dies after a newer version was published: nobody can generate the old one any more."""
+    stage = stage_of(tmp_path, machines=2)
+    lengths = lambda key, version: 400 if key.prompt.index == 0 else 10  # noqa: E731
+    stage.world.site = replace(stage.world.site, lengths=lengths)
+
+    async def fault(stage):
+        await until(lambda: len(stage.closed) == 2)
+        for name in ("rollout-0", "rollout-1"):
+            stage.world.kill(name)
+
+    stage.play(fault)
+    assert fates(stage)["requeued"] >= 1
+    assert sum(report.requeued_prompts for report in stage.closed) == fates(stage)["requeued"]
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back(tmp_path):
+    stage = stage_of(tmp_path, rounds=8, experience={"capacityPrompts": 40})
+    stage.world.costs.start = 20.0
+    ends: list[float] = []
+    stage.watchers.append(
+        lambda event: ends.append(asyncio.get_running_loop().time()) if isinstance(event, Generated) else None
+    )
+    died: list[float] = []
+
+    async def fault(stage):
+        await until(lambda: len(stage.closed) == 3)
+        died.append(asyncio.get_running_loop().time())
+        stage.world.kill("trainer")
+
+    stage.play(fault)
+    assert [moment for moment in ends if died[0] + 2 < moment < died[0] + 18]
+    assert stage.rounds[:4] == [1, 2, 3, 3], "the third update is behind the checkpoint: it is made again"
+    check_whole(stage, 8 * 4 * 2)
+    versions = [report.weight_version for report in stage.control.reports if report.weight_version]
+    assert versions == sorted(versions), "no version is used twice"
+
+
+@pytest.mark.parametrize("moment", range(1, 80, 3))
+def test_killed_around_any_store_call(tmp_path, moment):
+    stage = stage_of(tmp_path, rounds=3, machines=2)
+    play_through(stage, [moment])
+    check_whole(stage, 3 * 4 * 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_again_and_again(tmp_path, seed):
+    rng = random.Random(seed)
+    stage = Stage(tmp_path / "state.db", job=continuous(rounds=3, machines=2), seed=seed)
+    play_through(stage, [rng.randrange(3, 40) for _ in range(6)])
+    check_whole(stage, 3 * 4 * 2)
+
+
+def test_a_coordinator_that_comes_back_goes_on_from_the_tokens_that_came(tmp_path):
+    stage = stage_of(tmp_path, rounds=2)
+    stage.world.site = replace(stage.world.site, engine=steady(0.1))
+    submitted = seen(stage, Submitted)
+
+    async def stop(stage):
+        await until(lambda: bool(submitted))
+        await asyncio.sleep(2.5)
+        stage.coordinator.stop()
+
+    async def lives():
+        stopping = asyncio.ensure_future(stop(stage))
+        assert await stage.coordinate() is None
+        await stopping
+        before = len(submitted)
+        assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
+        assert any(event.prefix for event in submitted[before:])
+
+    clock.run(lives())
+    check_whole(stage, 2 * 4 * 2)
+
+
+def test_a_failed_reward_is_no_zero_and_is_tried_again(tmp_path):
+    stage = stage_of(tmp_path)
+    stage.fails = {"0.1": 1}
+    stage.play()
+    assert sum(report.aborted_samples for report in stage.closed) == 1
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_rewards_that_keep_failing_end_the_job(tmp_path):
+    stage = stage_of(tmp_path)
+    stage.fails = {f"{epoch}.{index}": 99 for epoch, index in itertools.product(range(40), range(50))}
+    finished = stage.play()
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "RewardsKeepFailing")
+
+
+def test_equal_rewards_are_filtered_and_other_prompts_drawn(tmp_path):
+    stage = stage_of(tmp_path, algorithm={"dynamicSampling": {"enabled": True}})
+    stage.reward_levels = 2
+    stage.play()
+    assert fates(stage)["filtered"] == sum(report.filtered_groups for report in stage.closed) > 0
+    check_whole(stage, 6 * 4 * 2)
+
+
+# --- repack ---
+
+
+def tailed(tmp_path: Path, **more: Any) -> Stage:
+    """Four machines; every fifth response is twenty times as long as the others."""
+    stage = stage_of(tmp_path, machines=4, rounds=12, prompts=8, **more)
+    lengths = lambda key, version: 800 if (key.prompt.index + key.sample) % 5 == 0 else 40  # noqa: E731
+    stage.world.site = replace(stage.world.site, lengths=lengths, engine=steady(0.02))
+    return stage
+
+
+def test_the_last_long_responses_move_together_and_the_freed_replicas_go_on(tmp_path):
+    stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
+    submitted, aborted = seen(stage, Submitted), seen(stage, Aborted)
+    stage.play()
+    repacks = sum(report.repacks for report in stage.closed)
+    moved = sum(report.moved_responses for report in stage.closed)
+    assert repacks > 3
+    assert moved > 3
+    assert sum(event.prefix > 0 for event in submitted) > moved / 2
+    assert len(aborted) >= moved, "the source lets go of what the destination has begun"
+    check_whole(stage, 12 * 8 * 2)
+
+
+def test_without_repack_nothing_moves(tmp_path):
+    stage = tailed(tmp_path, repack={"enabled": False})
+    submitted = seen(stage, Submitted)
+    stage.play()
+    assert not any(event.prefix for event in submitted)
+    check_whole(stage, 12 * 8 * 2)
+
+
+@pytest.mark.parametrize("victim", range(4))
+def test_a_machine_that_dies_in_the_middle_of_moves_costs_nothing(tmp_path, victim):
+    stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
+    submitted = seen(stage, Submitted)
+
+    async def fault(stage):
+        await until(lambda: any(event.prefix for event in submitted), tick=0.001)
+        stage.world.kill(f"rollout-{victim}")
+
+    stage.play(fault)
+    check_whole(stage, 12 * 8 * 2)
+
+
+# --- the operator ---
+
+
+def test_a_machine_that_is_to_leave_ends_its_work_first(tmp_path):
+    stage = stage_of(tmp_path, repack={"enabled": False})
+    aborted = seen(stage, Aborted)
+
+    async def shrink(stage):
+        await until(lambda: len(stage.closed) == 2)
+        stage.control.scale(2)
+
+    stage.play(shrink)
+    assert "rollout-2" in stage.control.last.drained
+    assert not [event for event in aborted if event.replica.startswith("rollout-2")]
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_a_suspended_job_hands_everything_over_and_goes_on(tmp_path):
+    stage = stage_of(tmp_path)
+
+    async def suspend(stage):
+        await until(lambda: len(stage.closed) == 2)
+        stage.control.set_phase(TargetPhase.SUSPEND)
+        await until(lambda: stage.control.last is not None and stage.control.last.stage == "Suspended")
+        assert not stage.coordinator.course.rollouts.flight.running_on("rollout-0/replica-0")
+        await asyncio.sleep(5)
+        stage.control.set_phase(TargetPhase.RUN)
+
+    stage.play(suspend)
+    check_whole(stage, 6 * 4 * 2)
+
+
+def test_a_coordinator_that_is_cut_off_from_a_machine_loses_it_alone(tmp_path):
+    stage = stage_of(tmp_path, rounds=8)
+
+    async def cut(stage):
+        await until(lambda: len(stage.closed) == 2)
+        machine = stage.world.machine("rollout-1")
+        machine.condition.begin(Trouble.CUT)
+        machine.refresh()
+        await asyncio.sleep(8)
+        machine.condition.end(Trouble.CUT)
+        machine.refresh()
+
+    stage.play(cut)
+    check_whole(stage, 8 * 4 * 2)
