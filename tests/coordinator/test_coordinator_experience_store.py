@@ -351,8 +351,8 @@ def test_groups_are_ready_in_the_order_of_their_last_rewards(store):
     assert [(group.prompt, group.ready) for group in store.experience.open_groups()] == [(A, 2), (B, 1)]
     first, second = store.experience.responses(A)
     assert (first.reward, second.reward) == (0.0, 1.0)
-    assert (second.response.key, second.response.token_ids) == (TrajectoryKey(A, 1), (5, 6))
-    assert second.response.logprobs == (-0.5, -0.5)
+    assert (second.response.key, second.response.token_ids.tolist()) == (TrajectoryKey(A, 1), [5, 6])
+    assert second.response.logprobs.tolist() == [-0.5, -0.5]
 
 
 def test_a_response_that_starts_anew_has_no_tokens_and_counts_its_failures(store):

@@ -113,7 +113,7 @@ def test_a_response_goes_on_under_a_new_lease_and_starts_anew_under_a_new_versio
     assert partials.tokens_of(key) == ((5, 6), (-1.0, -2.0))
     assert partials.accept(key, Lease("q", 2), 2, [9], [-3.0], 7, finished=True) is Verdict.FINISHED
     response = partials.close(key, FinishReason.STOP)
-    assert (response.token_ids, response.replica, response.attempt) == ((5, 6, 9), "q", 2)
+    assert (response.token_ids.tolist(), response.replica, response.attempt) == ([5, 6, 9], "q", 2)
     partials.open(key, Lease("q", 3), 8)
     assert partials.tokens_of(key) == ((), ())
     with pytest.raises(ValueError, match="attempt 3 is not above 3"):

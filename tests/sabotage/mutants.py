@@ -1605,8 +1605,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the simulator does not look at tokens",
         f"{RUNTIME}/simulation/invariants.py",
-        "(response.token_ids, response.logprobs) == made",
-        "made is not None",
+        "(tuple(response.token_ids), tuple(response.logprobs)) == made,",
+        "made is not None,",
         (
             "tests/simulation/test_simulation_invariants.py"
             "::test_tokens_of_other_weights_are_seen_whatever_their_version_says",

@@ -257,8 +257,8 @@ class ExperienceStore:
                 key=sample.key,
                 attempt=sample.attempt,
                 weight_version=group.version,
-                token_ids=tuple(tokens),
-                logprobs=tuple(logprobs),
+                token_ids=tokens,
+                logprobs=logprobs,
                 finish_reason=sample.finish,
                 replica=sample.replica or "",
             )

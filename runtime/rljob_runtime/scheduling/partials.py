@@ -119,8 +119,8 @@ class Partials:
             key=key,
             attempt=held.lease.attempt,
             weight_version=held.weight_version,
-            token_ids=tuple(held.token_ids),
-            logprobs=tuple(held.logprobs),
+            token_ids=held.token_ids,
+            logprobs=held.logprobs,
             finish_reason=reason,
             replica=held.lease.replica,
         )

@@ -7,6 +7,7 @@ under an older lease is dropped. All values here are frozen, so they can cross a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,13 +96,13 @@ def sample_seed(run_seed: int, step: int, key: TrajectoryKey, failures: int, off
 @dataclass(frozen=True)
 class Response:
     """A finished response: tokens, the sampler's own logprobs (natural log, one a token), and the one weight
-    version."""
+    version. Both are arrays of 4 bytes a token where they come from the coordinator, which holds many."""
 
     key: TrajectoryKey
     attempt: int
     weight_version: int
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
     finish_reason: FinishReason
     replica: str
 

@@ -234,7 +234,9 @@ class Invariants:
             )
             made = text(phase(key, version), 0, len(response.token_ids))
             self._expect(
-                (response.token_ids, response.logprobs) == made, "one version", f"{key} has tokens of other weights"
+                (tuple(response.token_ids), tuple(response.logprobs)) == made,
+                "one version",
+                f"{key} has tokens of other weights",
             )
 
     def _restored(self, event: Restored) -> None:

@@ -119,7 +119,7 @@ def block_of(group: Group, *, by_std: bool) -> Block:
             )
         if not all(map(math.isfinite, response.logprobs)):
             raise ValueError(f"response {response.key} has logprobs that are not finite")
-        samples.append(Sample(response.token_ids, response.logprobs, advantage))
+        samples.append(Sample(tuple(response.token_ids), tuple(response.logprobs), advantage))
     return Block(group.prompt_token_ids, tuple(samples))
 
 
