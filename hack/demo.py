@@ -41,9 +41,12 @@ def main(example: str) -> int:
         return 2
     started = time.monotonic()
     cluster()
+    local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", "")) if is_asynchronous(manifest) else None
+    if local is not None:
+        # Soft: the operator, the coordinator and the trainer leave a node to rollout machines.
+        kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
     install_operator()
     name, rounds = apply(manifest)
-    local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", "")) if is_asynchronous(manifest) else None
     fault = demo_faults.PowerOff(local, NAMESPACE, name) if local is not None else None
     outcome = follow(name, rounds, started)
     if fault is not None:
@@ -92,13 +95,14 @@ def cluster(nodes: int = 3) -> None:
     os.environ["PATH"] = run(*CLUSTER, "tools").strip() + os.pathsep + os.environ["PATH"]
 
 
-def install_operator() -> None:
-    """The chart, with the images that the cluster has."""
+def install_operator(*settings: str) -> None:
+    """The chart, with the images that the cluster has, and more `settings` for Helm."""
     say("installing the operator")
     run(
         *("helm", "upgrade", "--install", "rljob", str(ROOT / "charts/rljob")),
         *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
         *image_values(),
+        *settings,
     )
 
 

@@ -18,6 +18,7 @@ from hack.cluster import lifecycle, settings
 from hack.cluster.kube import Api
 
 AFTER_ROUND = 10
+TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"
 MOMENTS = {
     "closed": "the chain is closed",
     "suspected": "the machine is a suspect",
@@ -80,7 +81,9 @@ class PowerOff:
 
     def __init__(self, cluster: settings.Cluster, namespace: str, name: str) -> None:
         self._cluster = cluster
-        self._watching = Watching(Api(cluster.kubeconfig), namespace, name)
+        self._api = Api(cluster.kubeconfig)
+        self._watching = Watching(self._api, namespace, name)
+        self._node = ""
         self._over = threading.Event()
         self.timeline: Timeline | None = None
         self.trouble = ""
@@ -92,6 +95,9 @@ class PowerOff:
         self._over.set()
         self._thread.join(30)
         self._watching.close()
+        if self.timeline is not None:
+            print(f"demo: {self._node} is switched on again, for the next run", flush=True)
+            lifecycle.node_command(self._cluster.name, "up", int(self._node.rpartition("-")[2]))
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -105,16 +111,20 @@ class PowerOff:
                 self._cut(seen)
 
     def _cut(self, seen: Observation) -> None:
-        nodes = spare_nodes(seen)
+        operators = self._api.get("/api/v1/pods?labelSelector=app.kubernetes.io%2Fname%3Drljob")["items"]
+        taken = {pod["spec"].get("nodeName") for pod in operators}
+        nodes = [node for node in spare_nodes(seen) if node not in taken]
         if not nodes:
             where = ", ".join(f"{pod.machine} on {pod.node}" for pod in seen.pods if pod.live)
-            self.trouble = f"every node with a rollout machine has the coordinator or the trainer too: {where}"
+            self.trouble = f"no node has rollout machines alone, and so none was switched off: {where}"
             self._over.set()
             return
-        node, machines = nodes[0], machines_on(seen, (nodes[0],))
-        print(f"demo: the power of {node} with {', '.join(machines)} is cut, after round {seen.round}", flush=True)
+        self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
+        print(
+            f"demo: the power of {self._node} with {', '.join(machines)} is cut, after round {seen.round}", flush=True
+        )
         self.timeline = Timeline(time.time(), machines, seen)
-        lifecycle.node_command(self._cluster.name, "kill", int(node.rpartition("-")[2]))
+        lifecycle.node_command(self._cluster.name, "kill", int(self._node.rpartition("-")[2]))
 
 
 def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None) -> str:

@@ -110,11 +110,11 @@ def parser() -> argparse.ArgumentParser:
 def prepare() -> settings.Cluster:
     """The cluster with the operator, its nodes labelled."""
     demo.cluster(NODES)
-    demo.install_operator()
     cluster = next(one for one in settings.existing() if str(one.kubeconfig) == os.environ["KUBECONFIG"])
     for index in range(1, cluster.nodes + 1):
         label = KEEPS if index == 1 else ROLLS
         demo.kubectl("label", "node", settings.node_name(index), f"{label}=true", "--overwrite", namespace=None)
+    demo.install_operator("--set-string", f"nodeSelector.{KEEPS}=true")
     return cluster
 
 

@@ -73,6 +73,8 @@ class Recovery:
         self.wrong.append(f"not well within {self.row.bound:.0f} s")
 
     def _acted(self, now: Observation) -> bool:
+        if self.row.busy(now):
+            return False
         if self.machines:
             return all(self._new(name, now) or not now.troubled(name) for name in self.machines)
         return not self.row.seen(self.before, now)

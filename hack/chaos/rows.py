@@ -15,7 +15,7 @@ Victims = Callable[[Observation, Random], tuple[str, ...]]
 @dataclass(frozen=True)
 class Row:
     """`victims`: the machines, or nodes, that a fault hits; empty when it is not possible now. `machine`: whose trouble
-    shows it, of these; None where nothing of the job is hit. `seen`: what else shows it. `replaced`: whether the pod of
+    shows it, of these. `seen`: what else shows it, `busy`: and what says that it is being mended. `replaced`: whether the pod of
     each victim must be another one (True), must be the same (False), or either. `lasts`: seconds until the fault is
     taken back; None: when all is well again without that. `bound`: seconds until all is well."""
 
@@ -26,6 +26,7 @@ class Row:
     replaced: bool | None = None
     lasts: float | None = None
     seen: Callable[[Observation, Observation], bool] = lambda before, now: False
+    busy: Callable[[Observation], bool] = lambda now: False
     must_be_seen: bool = True
 
 
@@ -77,8 +78,12 @@ def machines_on(seen: Observation, nodes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pod.machine for pod in seen.of_role("rollout") if pod.node in nodes)
 
 
+def _starting(now: Observation) -> bool:
+    return now.stage == "Starting"
+
+
 def _rewound(before: Observation, now: Observation) -> bool:
-    return now.stage == "Starting" or now.round < before.round
+    return _starting(now) or now.round < before.round
 
 
 def _new_term(before: Observation, now: Observation) -> bool:
@@ -99,15 +104,15 @@ ROWS = {
         Row("node-off", _node, 180, watches="nodes", replaced=True),
         Row("cable-cut", _node, 180, watches="nodes", replaced=True),
         Row("many-nodes", _nodes, 300, watches="nodes", lasts=20, seen=lambda before, now: now.paused),
-        Row("trainer-killed", _trainer, 120, replaced=None, seen=_rewound),
-        Row("trainer-deleted", _trainer, 120, replaced=True, seen=_rewound),
+        Row("trainer-killed", _trainer, 120, seen=_rewound, busy=_starting),
+        Row("trainer-deleted", _trainer, 120, replaced=True, seen=_rewound, busy=_starting),
         Row("coordinator-killed", _coordinator, 120, seen=_new_term),
         Row("coordinator-deleted", _coordinator, 120, replaced=True, seen=_new_term),
         Row("operator-killed", _nobody, 90, watches="nobody", replaced=False, must_be_seen=False),
         Row("api-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
         Row("etcd-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
         Row("disk-full", _trainer, 120, watches="nobody", replaced=False, lasts=20, seen=_disk_is_full),
-        Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound),
+        Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound, busy=_starting),
     )
 }
 """In the order of the table in the design: processes, nodes, trainer, coordinator, control plane, disks."""

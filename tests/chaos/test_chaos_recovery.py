@@ -139,7 +139,7 @@ def test_a_trainer_is_back_when_it_has_gone_on_from_its_checkpoint() -> None:
     starting = replace(WHOLE, stage="Starting", round=13)
     found = recovery("trainer-killed", "trainer-0", before=replace(WHOLE, round=13))
     play(found, (0.5, starting), *rounds(replace(WHOLE, round=10), 6.0, begin=10, count=7))
-    assert found.detected == pytest.approx(0.5)
+    assert (found.detected, found.acted) == (pytest.approx(0.5), pytest.approx(6.0))
     assert found.back == pytest.approx(7.0)
 
 
