@@ -14,10 +14,11 @@ Victims = Callable[[Observation, Random], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Row:
-    """`victims`: the machines, or nodes, that a fault hits; empty when it is not possible now. `machine`: whose trouble
-    shows it, of these. `seen`: what else shows it, `busy`: and what says that it is being mended. `replaced`: whether the pod of
-    each victim must be another one (True), must be the same (False), or either. `lasts`: seconds until the fault is
-    taken back; None: when all is well again without that. `bound`: seconds until all is well."""
+    """`victims`: the machines, or nodes, that a fault hits; empty when it is not possible now. `watches`: whose trouble
+    shows it: the victims', that of the machines on those nodes, or nobody's. `seen`: what else shows it; `busy`: what
+    says that it is not mended yet. `replaced`: whether the pod of each of them must be another one (True), whether
+    nobody's may be (False), or either. `lasts`: seconds until the fault is taken back; None: when all is well again
+    without that. `bound`: seconds until all is well."""
 
     name: str
     victims: Victims
