@@ -32,6 +32,7 @@ JOB_RULES: list[Rule] = [
     _rule("rbac.authorization.k8s.io", ["rolebindings"], ["get", "create"]),
     _rule("coordination.k8s.io", ["leases"], ["get", "list", "create", "update", "patch"]),
     _rule("networking.k8s.io", ["networkpolicies"], ["get", "create", "patch"]),
+    _rule("policy", ["poddisruptionbudgets"], ["get", "create", "patch"]),
 ]
 """Wherever there are jobs."""
 

@@ -110,9 +110,9 @@ def test_chart_rights_suffice(server: Tools, operator: Callable[[], str]) -> Non
 
     server.kubectl("-n", JOBS, "apply", "-f", str(ROOT / "examples/minimal.yaml"))
     wait("pods of every role", lambda: len(pods()) == 3)
-    owned = server.kubectl("-n", JOBS, "get", "svc,secret,sa,role,rolebinding,lease,networkpolicy", "-o", "name")
+    owned = server.kubectl("-n", JOBS, "get", "svc,secret,sa,role,rolebinding,lease,networkpolicy,pdb", "-o", "name")
     assert {line.partition("/")[0].partition(".")[0] for line in owned.split() if "minimal" in line} == {
-        *("service", "secret", "serviceaccount", "role", "rolebinding", "lease", "networkpolicy")
+        *("service", "secret", "serviceaccount", "role", "rolebinding", "lease", "networkpolicy", "poddisruptionbudget")
     }
     server.kubectl("-n", JOBS, "scale", "rljob/minimal", "--replicas=2")
     wait("a second rollout machine", lambda: any("rollout-1" in name for name in pods()))

@@ -24,7 +24,7 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.objects import children
+from rljob_operator.policies.objects import children, disruption_budget
 from rljob_operator.policies.observed import Pod
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.plan import Creation, Plan
@@ -276,6 +276,46 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     assert client.floors == ["0", "42"]
 
 
+class Budgets(Requests):
+    """A server that has PodDisruptionBudgets in these versions of its group."""
+
+    def __init__(self, *versions: str) -> None:
+        super().__init__()
+        self.versions_served = versions
+
+    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:
+        await super()._send(method, path, data, params, headers)
+        if path != "/apis/policy":
+            return {}
+        if not self.versions_served:
+            raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        return {"versions": [{"version": version} for version in self.versions_served]}
+
+
+@pytest.mark.parametrize(
+    ("served", "version"),
+    [(("v1", "v1beta1"), "v1"), (("v1beta1",), "v1beta1"), (("v1beta1", "v1"), "v1"), (("v2",), None), ((), None)],
+)
+async def test_a_disruption_budget_in_the_version_that_the_server_has(served: tuple[str, ...], version: Any) -> None:
+    client = Budgets(*served)
+
+    async def confirm_leader() -> None:
+        return
+
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None)
+    job = make_job()
+    for _ in range(2):
+        await actor.carry_out(job, Plan(children=(disruption_budget(job, 3),)), NOW)
+    made = [(path, body) for method, path, body in client.sent if method == "POST"]
+    assert len([path for _, path, _ in client.sent if path == "/apis/policy"]) == 1, "servers are asked once"
+    assert len(made) == (0 if version is None else 2)
+    for path, body in made:
+        assert path == f"/apis/policy/{version}/namespaces/default/poddisruptionbudgets"
+        assert body["apiVersion"] == f"policy/{version}"
+        assert body["spec"]["minAvailable"] == 2
+        assert body["spec"]["selector"]["matchLabels"] == {"rljob.dev/job": "demo", "rljob.dev/role": "rollout"}
+
+
 # --- relevance --------------------------------------------------------------------------------------------------------
 
 
@@ -492,7 +532,7 @@ def test_shapes_change_with_what_users_ask_only() -> None:
 
 
 def test_the_coordinator_may_touch_its_own_job_only() -> None:
-    found = {(m["kind"], m["metadata"]["name"]): m for m in children(make_job(), 1, Config())}
+    found = {(m["kind"], m["metadata"]["name"]): m for m in children(make_job(), 1, 2, Config())}
     role = found["Role", "demo-coordinator"]
     assert all(rule["resourceNames"] == ["demo"] for rule in role["rules"])
     verbs = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
@@ -500,7 +540,7 @@ def test_the_coordinator_may_touch_its_own_job_only() -> None:
     assert ("rljobs/status", "patch") in verbs
     assert ("NetworkPolicy", "demo") in found
     assert ("NetworkPolicy", "demo") not in {
-        (m["kind"], m["metadata"]["name"]) for m in children(make_job(), 1, Config(network_policy=False))
+        (m["kind"], m["metadata"]["name"]) for m in children(make_job(), 1, 2, Config(network_policy=False))
     }
 
 

@@ -590,3 +590,22 @@ def test_scaling_and_layouts_change_in_one_target() -> None:
     # Rounds on two machines are no measure of rounds on three.
     assert cluster.status.target.reason == "ScaledUp"
     assert cluster.status.target.tensor_parallel.short == 2
+
+
+def test_one_rollout_machine_at_a_time_may_be_drained() -> None:
+    cluster = running(rollout={"machines": 3})
+
+    def budgets() -> list[int]:
+        children = cluster.decide().children
+        return [one["spec"]["minAvailable"] for one in children if one["kind"] == "PodDisruptionBudget"]
+
+    assert budgets() == [], "it was made with the pods"
+    rollout = cluster.job.spec.rollout
+    for machines, least in ((5, 4), (2, 1), (1, 0)):
+        spec = cluster.job.spec.model_copy(update={"rollout": rollout.model_copy(update={"machines": machines})})
+        cluster.job = cluster.job.model_copy(update={"spec": spec})
+        assert budgets() == [least]
+        cluster.settle()
+        assert budgets() == []
+    cluster.children = False
+    assert budgets() == [0]

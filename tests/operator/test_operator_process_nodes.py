@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 JOB = "demo"
 RUNNING = "True/RoundsProgressing"
-KINDS = "pods,services,serviceaccounts,roles,rolebindings,leases,networkpolicies,secrets"
+KINDS = "pods,services,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets,secrets"
 
 
 class OperatorProcess:

@@ -1433,6 +1433,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ELASTICITY,
     ),
     Mutant(
+        "a drain may take all machines after the job has grown",
+        f"{OPERATOR}/policies/objects.py",
+        "return moved if len(told) == len(machines) else (",
+        "return moved if True else (",
+        ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
+    ),
+    Mutant(
+        "a drain may take every machine",
+        f"{OPERATOR}/policies/objects.py",
+        "max(0, machines - 1)",
+        "0",
+        ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
+    ),
+    Mutant(
         "changes of a spec are not looked at",
         f"{OPERATOR}/policies/admission.py",
         "validate_update(accepted, job)",

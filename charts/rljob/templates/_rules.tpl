@@ -36,6 +36,9 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, create, patch]
 {{- end }}
 
 {{/* NODE_RULES: nodes have no namespace, so these are in the ClusterRole alone. */}}

@@ -45,6 +45,8 @@ ROLE = Resource("Role", "rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDING = Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
 LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
+DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
+"""Kubernetes 1.21 and later; before it was v1beta1."""
 
 RESOURCES: Mapping[str, Resource] = {
     resource.kind: resource
@@ -59,6 +61,7 @@ RESOURCES: Mapping[str, Resource] = {
         ROLE_BINDING,
         LEASE,
         NETWORK_POLICY,
+        DISRUPTION_BUDGET,
     )
 }
 """By kind, as manifests name them."""

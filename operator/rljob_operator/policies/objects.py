@@ -1,10 +1,12 @@
-"""What a job owns besides pods: Service, ServiceAccount, Role, RoleBinding, Lease and NetworkPolicy, as manifests.
+"""What a job owns besides pods: Service, ServiceAccount, Role, RoleBinding, Lease, PodDisruptionBudget and
+NetworkPolicy, as manifests.
 
 The Secret's data is random and therefore made by the shell that creates it; here is its frame.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rljob_api import constants as c
@@ -12,6 +14,8 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.names import account, auth_secret, owner_reference, selector_labels
+from rljob_operator.policies.observed import Observed
+from rljob_operator.policies.placement import NewPod
 
 Json = dict[str, Any]
 
@@ -23,8 +27,27 @@ COORDINATOR_RULES_JOB: list[Json] = [
 """What a coordinator may do, each rule on objects of its job's name only."""
 
 
-def children(job: RLJob, coordinator_incarnation: int, config: Config) -> list[Json]:
-    """Everything that must be there before the pods. Deterministic: creating them again is harmless."""
+def due(
+    job: RLJob, seen: Observed, machines: Sequence[str], created: Iterable[NewPod], config: Config
+) -> tuple[Json, ...]:
+    """What is to be made or mended now. Everything when it was not seen lately, else what these pods and this number
+    of rollout machines change."""
+    new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
+    if seen.children_present:
+        moved = () if new is None else (service(job, new.incarnation),)
+        told = job.status.target.machines if job.status.target is not None else ()
+        return moved if len(told) == len(machines) else (*moved, disruption_budget(job, len(machines)))
+    machine = c.machine_name(c.ROLE_COORDINATOR, 0)
+    current = seen.current(machine)
+    incarnation = (
+        new.incarnation if new else current.incarnation if current else job.status.incarnations.get(machine, 1)
+    )
+    return tuple(children(job, incarnation, len(machines), config))
+
+
+def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Config) -> list[Json]:
+    """Everything that must be there before the pods, of which so many are rollout machines. Deterministic: creating
+    them again is harmless."""
     name = account(job.name)
     found = [
         _object(job, "v1", "Secret", auth_secret(job), type="Opaque"),
@@ -52,6 +75,7 @@ def children(job: RLJob, coordinator_incarnation: int, config: Config) -> list[J
             job.name,
             spec={"leaseDurationSeconds": config.lease_seconds, "leaseTransitions": 0},
         ),
+        disruption_budget(job, machines),
     ]
     return [*found, _network_policy(job)] if config.network_policy else found
 
@@ -74,6 +98,21 @@ def service(job: RLJob, coordinator_incarnation: int) -> Json:
                 {"name": "ray", "port": c.RAY_PORT, "protocol": "TCP"},
                 {"name": "health", "port": c.HEALTH_PORT, "protocol": "TCP"},
             ],
+        },
+    )
+
+
+def disruption_budget(job: RLJob, machines: int) -> Json:
+    """Whoever drains nodes takes one rollout machine at a time. A number and not maxUnavailable: for that the server
+    would take the number of machines from `spec.rollout.machines`, and the operator may have chosen another one."""
+    return _object(
+        job,
+        "policy/v1",
+        "PodDisruptionBudget",
+        f"{job.name}-{c.ROLE_ROLLOUT}",
+        spec={
+            "minAvailable": max(0, machines - 1),
+            "selector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
         },
     )
 

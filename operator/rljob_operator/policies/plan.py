@@ -180,7 +180,7 @@ def _go_on(
     avoided = roster.judged.avoided
     return replace(
         plan,
-        children=_children(job, seen, moves.created, config),
+        children=objects.due(job, seen, roster.machines, moves.created, config),
         creations=tuple(
             Creation(new, pods.render_pod(job, new, moves.relay.epoch, config, avoided)) for new in moves.created
         ),
@@ -272,19 +272,6 @@ def _drain_since(before: RLJobStatus, target: Target, now: datetime) -> datetime
     """Since when this target waits for machines to leave."""
     unchanged = before.target is not None and before.target.revision == target.revision
     return before.drain_since if unchanged and before.drain_since is not None else now
-
-
-def _children(job: RLJob, seen: Observed, created: Sequence[NewPod], config: Config) -> tuple[Json, ...]:
-    """Everything when it was not seen lately, else the Service when a new coordinator moves the address."""
-    new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
-    if seen.children_present:
-        return () if new is None else (objects.service(job, new.incarnation),)
-    machine = next(iter(placement.placed_machines(job.spec, ())))
-    current = seen.current(machine)
-    incarnation = (
-        new.incarnation if new else current.incarnation if current else job.status.incarnations.get(machine, 1)
-    )
-    return tuple(objects.children(job, incarnation, config))
 
 
 # --- a job that is suspended ------------------------------------------------------------------------------------------
