@@ -184,8 +184,7 @@ class Actor:
         pod = removal.pod
         _logger.info("%s/%s: delete pod %s: %s", job.namespace, job.name, pod.name, removal.reason)
         try:
-            grace = 0 if removal.force else None
-            await self._kube.delete(POD, job.namespace, pod.name, uid=pod.uid, grace_seconds=grace)
+            await self._kube.delete(POD, job.namespace, pod.name, uid=pod.uid, grace_seconds=removal.grace_seconds)
         except ApiError as error:
             if not error.conflict:  # a pod of the same name and another uid is not the one that was judged
                 raise

@@ -11,23 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_kit import NOW, make_job
-from test_operator_plan import Cluster
+from test_operator_plan import Cluster, asynchronous
 
-from rljob_api.learning import Mode
-from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec import RLJobSpec
 from rljob_api.status import BackOff, ElasticityHistory, Replacements, RoundReport
 from rljob_operator.policies import elasticity
 
 SECONDS = 100.0
 
 
-def asynchronous(job: RLJob) -> RLJob:
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"mode": Mode.ASYNCHRONOUS})})
-
-
 def spec(machines: int = 4, smallest: int = 1, largest: int = 8) -> RLJobSpec:
     bounds = {"machines": machines, "minMachines": smallest, "maxMachines": largest}
-    return asynchronous(make_job(rollout=bounds)).spec
+    return asynchronous(rollout=bounds).spec
 
 
 def update(round_: int, starving: float | None = 0.0, flooding: float | None = 0.0) -> RoundReport:
@@ -207,7 +202,7 @@ def finish(cluster: Cluster, round_: int, **runtime: Any) -> None:
 
 
 def test_a_starving_trainer_gets_a_machine_and_a_full_buffer_drains_one() -> None:
-    cluster = Cluster(asynchronous(make_job(rollout={"machines": 2, "minMachines": 1, "maxMachines": 3})))
+    cluster = Cluster(asynchronous(rollout={"machines": 2, "minMachines": 1, "maxMachines": 3}))
     cluster.settle()
     cluster.start_all()
     cluster.settle()

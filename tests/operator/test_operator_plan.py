@@ -15,6 +15,7 @@ from operator_kit import NOW, make_job
 
 from rljob_api.accepted import accept
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
+from rljob_api.learning import Mode
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
@@ -123,10 +124,12 @@ class Cluster:
 class Machine(RuleBasedStateMachine):
     """Everything that users, kubelets, coordinators and time do to a job."""
 
+    job = staticmethod(make_job)
+
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster(
-            make_job(
+            self.job(
                 rollout={"machines": 2, "minMachines": 1, "maxMachines": 4, **CHOICE},
                 runPolicy={"backoffLimit": 2, "drainSeconds": 30, "activeDeadlineSeconds": 100_000},
                 failurePolicy={"maxReplacementsPerMachine": 2},
@@ -217,6 +220,13 @@ class Machine(RuleBasedStateMachine):
     def pod_is_deleted(self, number: int) -> None:
         self.failures += 1
         self._set(self._some_pod(number, live=True), deleting=True, ready=False)
+
+    @rule(number=st.integers(0, 20))
+    def pod_is_evicted(self, number: int) -> None:
+        """Its containers run on until its grace is over."""
+        self.failures += 1
+        deletion = self.cluster.now + timedelta(seconds=30)
+        self._set(self._some_pod(number, live=True), deleting=True, deletion=deletion)
 
     @rule(number=st.integers(0, 20))
     def pod_vanishes(self, number: int) -> None:
@@ -348,8 +358,43 @@ class Machine(RuleBasedStateMachine):
         assert not {"Stalled", "Reconciling"} <= set(types)
 
 
+def asynchronous(**changes: Any) -> RLJob:
+    """The same job in mode Asynchronous."""
+    job = make_job(**changes)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"mode": Mode.ASYNCHRONOUS})})
+
+
+class Asynchronous(Machine):
+    """Machines hand over before they go, and their number is the operator's to choose."""
+
+    job = staticmethod(asynchronous)
+
+    @rule(waited=st.sampled_from([0.0, 0.0, 5.0]), stood=st.sampled_from([0.0, 0.0, 9.0]))
+    def coordinator_makes_updates(self, waited: float, stood: float) -> None:
+        """Four of them, so that they count."""
+        for _ in range(4):
+            last = self.cluster.status.runtime.last_round if self.cluster.status.runtime is not None else None
+            report = RoundReport(
+                round=(last.round if last is not None else 0) + 1,
+                seconds=10,
+                trainer_wait_seconds=waited,
+                buffer_full_seconds=stood,
+            )
+            target = self.cluster.status.target
+            self._report(last_round=report, applied=target.revision if target is not None else None)
+            self.cluster.carry_out(self.cluster.decide())
+            self.cluster.now += timedelta(seconds=20)
+
+    @invariant()
+    def the_number_of_machines_is_within_its_bounds(self) -> None:
+        target = self.cluster.status.target
+        assert target is None or 1 <= len(target.machines) <= 4
+
+
 Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Asynchronous.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestPlan = Machine.TestCase
+TestAsynchronousPlan = Asynchronous.TestCase
 
 
 # --- what the machine above finds by chance, step by step -------------------------------------------------------------

@@ -102,6 +102,7 @@ ENGINE_MODEL = (
 POLICIES = ("tests/operator/test_operator_policies.py",)
 NODES = ("tests/operator/test_operator_nodes.py",)
 ELASTICITY = ("tests/operator/test_operator_elasticity.py",)
+DEPARTING = ("tests/operator/test_operator_departing.py",)
 PARALLELISM = ("tests/operator/test_operator_parallelism.py",)
 PLAN = (
     "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
@@ -1447,6 +1448,34 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
     Mutant(
+        "a machine on its way out is no member any more",
+        f"{OPERATOR}/policies/plan.py",
+        "placement.members(seen, created, removals, roster.departing)",
+        "placement.members(seen, created, removals)",
+        DEPARTING,
+    ),
+    Mutant(
+        "a machine on its way out keeps its place",
+        f"{OPERATOR}/policies/plan.py",
+        "set(told) - working, {pod.machine for pod in going})",
+        "set(told) - working)",
+        DEPARTING,
+    ),
+    Mutant(
+        "a machine on a dead node is waited for",
+        f"{OPERATOR}/policies/departing.py",
+        "now < pod.deletion and (node is None or node.ready)",
+        "now < pod.deletion",
+        DEPARTING,
+    ),
+    Mutant(
+        "a pod waits for a coordinator that is gone",
+        f"{RUNTIME}/pod/drain.py",
+        "if silent >= PATIENCE:",
+        "if False:",
+        ("tests/coordinator/test_coordinator_pod_drain.py",),
+    ),
+    Mutant(
         "changes of a spec are not looked at",
         f"{OPERATOR}/policies/admission.py",
         "validate_update(accepted, job)",
@@ -1498,8 +1527,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whatever pod has the name is deleted",
         f"{OPERATOR}/act.py",
-        "pod.name, uid=pod.uid, grace_seconds=grace)",
-        "pod.name, grace_seconds=grace)",
+        "pod.name, uid=pod.uid, grace_seconds=removal.grace_seconds",
+        "pod.name, grace_seconds=removal.grace_seconds",
         DELETIONS,
     ),
     # --- faults: what only the simulator finds ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rljob_api.status import Condition, Phase, Replacements, RLJobStatus
@@ -85,12 +85,26 @@ def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
         reason = "RolloutScaledUp" if new > old else "RolloutScaledDown"
         why = f" ({after.target.reason})" if after.elasticity is not None else ""
         events.append(Event(NORMAL, reason, f"from {old} to {new} rollout machines{why}"))
+    old_names, new_names = set(before.target.machines), set(after.target.machines)
+    if old == new and old_names != new_names:
+        events.append(
+            Event(
+                NORMAL,
+                "MachineMoved",
+                f"{_named(old_names - new_names)}: its pod is asked to go; "
+                f"{_named(new_names - old_names)} takes its place",
+            )
+        )
     was, now = before.target.tensor_parallel, after.target.tensor_parallel
     for kind, one, other in (("short", was.short, now.short), ("long", was.long, now.long)):
         if one != other:
             message = f"{kind} rounds: from TP {one} to TP {other}"
             events.append(Event(NORMAL, "TensorParallelChanged", message))
     return events
+
+
+def _named(machines: Iterable[str]) -> str:
+    return ", ".join(sorted(machines))
 
 
 def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:

@@ -95,11 +95,11 @@ def stuck(seen: Observed, policy: NodeFailure, now: datetime) -> tuple[list[Remo
         if not pod.deleting or node is None or node.ready or policy.force_delete is ForceDelete.NEVER:
             continue
         if node.gone or node.fenced:
-            removals.append(Removal(pod, "NodeFenced", force=True))
+            removals.append(Removal(pod, "NodeFenced", grace_seconds=0))
         elif policy.force_delete is ForceDelete.ALWAYS:
             end = after(pod.deletion, policy.grace_seconds)
             if end is None or passed(end, now):
-                removals.append(Removal(pod, "NodeNotReady", force=True))
+                removals.append(Removal(pod, "NodeNotReady", grace_seconds=0))
             moments.append(end)
     return removals, moments
 

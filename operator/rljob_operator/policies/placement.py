@@ -32,8 +32,14 @@ class Removal:
 
     pod: Pod
     reason: str
-    force: bool = False
-    """Without the kubelet's word: nobody may be there to give it."""
+    grace_seconds: int | None = None
+    """How long the pod may take to end; 0: without the kubelet's word, for nobody may be there to give it. None: as
+    its manifest says."""
+
+    @property
+    def force(self) -> bool:
+        """Whether the pod is gone at once, whatever still runs."""
+        return self.grace_seconds == 0
 
 
 def placed_machines(spec: RLJobSpec, rollout: Sequence[str]) -> dict[str, Role]:
@@ -124,12 +130,14 @@ def leaving(placed: Mapping[str, Role], seen: Observed, removals: Sequence[Remov
     return [pod for pod in unwanted if pod.uid not in removed]
 
 
-def members(seen: Observed, created: Sequence[NewPod], removals: Sequence[Removal]) -> tuple[Member, ...]:
-    """The pods that take part after this plan: one a machine, the coordinator first."""
+def members(
+    seen: Observed, created: Sequence[NewPod], removals: Sequence[Removal], departing: Sequence[Pod] = ()
+) -> tuple[Member, ...]:
+    """The pods that take part after this plan: one a machine, the coordinator first. Who is `departing` still does."""
     gone = {removal.pod.uid for removal in removals}
     found: dict[str, Member] = {}
     for pod in sorted(seen.pods, key=lambda p: p.incarnation):
-        if pod.live and pod.uid not in gone:
+        if (pod.live or pod in departing) and pod.uid not in gone:
             found[pod.machine] = Member(
                 machine=pod.machine, incarnation=pod.incarnation, pod_uid=pod.uid, ip=pod.ip, role=pod.role
             )

@@ -25,6 +25,7 @@ from rljob_api.status import (
 )
 from rljob_operator.policies import (
     conditions,
+    departing,
     drain,
     elasticity,
     failure,
@@ -39,7 +40,7 @@ from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.events import Event, forced_out, transitions
 from rljob_operator.policies.judge import Judgement, judge
-from rljob_operator.policies.observed import Observed, Trouble
+from rljob_operator.policies.observed import Observed, Pod, Trouble
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.relay import disbanded, next_topology, shortened
 from rljob_operator.policies.report import Report
@@ -92,9 +93,8 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     decided = _decide(job, seen.judged_by(job.status), now, config, refused_edit)
     stuck, moments = nodes.stuck(seen, job.spec.failure_policy.node_failure, now)
     if not decided.delete_job:
-        decided = replace(
-            decided, removals=(*decided.removals, *stuck), events=(*decided.events, *map(forced_out, stuck))
-        )
+        removals = (*(departing.briefly(removal, job.spec) for removal in decided.removals), *stuck)
+        decided = replace(decided, removals=removals, events=(*decided.events, *map(forced_out, stuck)))
     waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
     return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
 
@@ -146,13 +146,14 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     told = before.target.machines if before.target is not None else ()
     working = {pod.machine for pod in seen.pods if pod.available}
     size = elasticity.of_job(job, working, now)
-    machines = scale.choose_machines(told, size.count, set(told) - working)
+    going = departing.departing(seen, before, spec, now)
+    machines = scale.choose_machines(told, size.count, set(told) - working, {pod.machine for pod in going})
     placed = placement.placed_machines(spec, machines)
     judged = judge(job, seen, placed, now, config)
     verdict = lifecycle.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
     if verdict is not None:
         return _end(job, seen, verdict, judged.replacements, judged.losses, now)
-    return _go_on(job, seen, _Roster(machines, size, judged), now, config, refused_edit)
+    return _go_on(job, seen, _Roster(machines, going, size, judged), now, config, refused_edit)
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class _Roster:
     """The rollout machines that are wanted, and what happened to all machines."""
 
     machines: tuple[str, ...]
+    departing: tuple[Pod, ...]
+    """Pods that others have asked to go and that hand over their work."""
     size: elasticity.Size
     judged: Judgement
 
@@ -174,6 +177,7 @@ def _go_on(
         *lifecycle.deadlines(job.spec, status),
         *impatient_moments(seen, config),
         *roster.judged.moments,
+        *departing.ends(roster.departing),
         drain.drain_ends(status, job.spec),
     ]
     plan = _leading_to(status, job, moves.removals, roster.judged.losses, moments, now)
@@ -210,11 +214,11 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     )
     gone = drain.dismissed(seen, before, spec, now)
     removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
-    members = placement.members(seen, created, removals)
+    members = placement.members(seen, created, removals, roster.departing)
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
-    leaving = placement.leaving(placed, seen, removals)
-    return _Moves(shapes, created, removals, len(leaving), members, relay)
+    leaving = len(placement.leaving(placed, seen, removals)) + len(roster.departing)
+    return _Moves(shapes, created, removals, leaving, members, relay)
 
 
 def _running(

@@ -16,6 +16,7 @@ from rljob_api import constants as c
 from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.departing import grace_seconds, hands_over
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.nodes import affinity
 from rljob_operator.policies.observed import AVOIDS
@@ -23,6 +24,9 @@ from rljob_operator.policies.placement import NewPod
 
 USER = 65532
 """User and group of every container of ours."""
+
+DRAIN = ("python", "-m", "rljob_runtime.pod.drain")
+"""What a rollout pod waits for before it ends, where machines hand over their work."""
 
 TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where every Kubernetes client looks for its token."""
@@ -105,7 +109,7 @@ def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) ->
     coordinator = new.role is Role.COORDINATOR
     spec: Json = {
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, new.role) else 30,
         **user,
         "securityContext": _over(
             {
@@ -189,8 +193,13 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
         "env": _environment(job, new, user.get("env", [])),
         "volumeMounts": _by_path([*_mounts(job, new.role), *user.get("volumeMounts", [])]),
     }
-    if "command" in user and "args" not in user:
-        del container["args"]
+    if hands_over(job.spec, new.role):
+        container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
+    if "command" in user:  # a program of the user's own takes no argument and runs no hook of ours
+        if "args" not in user:
+            del container["args"]
+        if "lifecycle" not in user:
+            container.pop("lifecycle", None)
     if config.image_pull_policy is not None:
         container.setdefault("imagePullPolicy", config.image_pull_policy)
     count = _accelerators(job.spec, new.role)

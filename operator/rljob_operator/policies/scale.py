@@ -14,17 +14,19 @@ def wanted_count(rollout: Rollout) -> int:
     return max(rollout.smallest, min(rollout.machines, rollout.largest))
 
 
-def choose_machines(current: Sequence[str], count: int, broken: Collection[str]) -> tuple[str, ...]:
+def choose_machines(
+    current: Sequence[str], count: int, broken: Collection[str], barred: Collection[str] = ()
+) -> tuple[str, ...]:
     """The names of `count` machines, as few changes from `current` as possible.
 
     Growing takes the lowest free names. Shrinking lets go of `broken` machines first (without a pod that works), then
-    of the highest numbers. The result is in the order of the numbers.
+    of the highest numbers. `barred` names are none of them. The result is in the order of the numbers.
     """
-    kept = sorted(set(current), key=machine_index)
+    kept = sorted(set(current) - set(barred), key=machine_index)
     while len(kept) > count:
         victim = max(kept, key=lambda machine: (machine in broken, machine_index(machine)))
         kept.remove(victim)
-    taken = set(kept)
-    free = (name for index in range(count + len(kept)) if (name := machine_name(ROLE_ROLLOUT, index)) not in taken)
+    taken = {*kept, *barred}
+    free = (name for index in range(count + len(taken)) if (name := machine_name(ROLE_ROLLOUT, index)) not in taken)
     kept += [next(free) for _ in range(count - len(kept))]
     return tuple(sorted(kept, key=machine_index))

@@ -1,0 +1,51 @@
+"""What a rollout pod waits for before it ends."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.pod.drain import PATIENCE, actors, reachable, wait
+
+
+def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
+    titles = {
+        "1": b"python\0-m\0rljob_runtime.pod\0worker\0",
+        "20": b"ray::Relay\0\0\0",
+        "21": b"ray::IDLE\0",
+        "22": b"ray::Replica.generate\0",
+        "23": b"",
+        "self": b"ray::Nobody\0",
+    }
+    for name, title in titles.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cmdline").write_bytes(title)
+    (tmp_path / "24").mkdir()  # has just ended
+    (tmp_path / "uptime").write_text("1.0")
+    assert actors(tmp_path) == ["ray::Relay", "ray::Replica.generate"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "heard", "looks", "told"),
+    [
+        ([False], [], 0, "empty"),
+        ([True, True, False], [True, True], 2, "empty"),
+        ([True] * 99, [False] * 99, PATIENCE - 1, "no coordinator"),
+        # It was away for a moment.
+        ([True] * 7 + [False], [False] * (PATIENCE - 1) + [True] + [False] * 3, 7, "empty"),
+    ],
+)
+def test_it_waits_until_empty_or_alone(busy: list[bool], heard: list[bool], looks: int, told: str) -> None:
+    slept: list[float] = []
+    states, answers = iter(busy), iter(heard)
+    assert told in wait(lambda: next(states), lambda: next(answers), slept.append)
+    assert len(slept) == looks
+
+
+def test_a_closed_port_is_no_coordinator() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert reachable("127.0.0.1", port)
+    assert not reachable("127.0.0.1", port)

@@ -1,0 +1,110 @@
+"""Lost nodes at a real API server: the watch of nodes, the grace, pods deleted by force, and one drain at a time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kopf
+import pytest
+from operator_kit import Server, options, patch, running, until
+
+from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.resources import NODE, POD, Json
+
+pytestmark = pytest.mark.cluster
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def _post(server: Server, path: str, body: Json) -> Json:
+    return await server.kube._send("POST", path, json.dumps(body).encode(), {}, JSON)
+
+
+async def _node(server: Server, name: str) -> None:
+    await _post(server, "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    await _ready(server, name, "True")
+
+
+async def _ready(server: Server, name: str, status: str) -> None:
+    """The kubelet's, or the node controller's, report."""
+    body = {"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test"}]}}
+    await patch(server.kube, NODE.path(None, name, "status"), body, "application/merge-patch+json")
+
+
+async def _bind(server: Server, pod: str, node: str) -> None:
+    """The scheduler's part."""
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}}
+    body["target"] = {"apiVersion": "v1", "kind": "Node", "name": node}
+    await _post(server, POD.path(server.namespace, pod, "binding"), body)
+
+
+async def _memory(server: Server) -> Json:
+    return dict(((await server.job()).get("status") or {}).get("replacements") or {})
+
+
+async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(
+    connection: kopf.ConnectionInfo, server: Server
+) -> None:
+    good, bad = f"good-{server.namespace}", f"bad-{server.namespace}"
+    for name in (good, bad):
+        await _node(server, name)
+    async with running(connection, options(server.namespace, namespaces=())) as operator:
+        assert operator._nodes.open
+        await server.apply_job(failurePolicy={"nodeFailure": {"graceSeconds": 1}}, rollout={"machines": 3})
+        first = {"demo-coordinator-0-1", "demo-trainer-0-1", *(f"demo-rollout-{n}-1" for n in range(3))}
+        await server.until_pods(first)
+        for pod in sorted(first):
+            await _bind(server, pod, bad if pod == "demo-rollout-1-1" else good)
+        await server.start_all()
+        await server.until_members(first)
+
+        await _ready(server, bad, "Unknown")
+        await server.until_pods((first - {"demo-rollout-1-1"}) | {"demo-rollout-1-2"})
+        memory = await _memory(server)
+        assert [node["name"] for node in memory["avoidedNodes"]] == [bad]
+        assert memory["backoff"]["rollout-1"]["reason"] == "NodeNotReady"
+        pod = await server.kube.get(POD, server.namespace, "demo-rollout-1-2")
+        (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        assert term["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
+
+        # No kubelet reports it gone; whoever deletes the Node says that nothing runs there.
+        old = await server.kube.get(POD, server.namespace, "demo-rollout-1-1")
+        assert old["metadata"]["deletionTimestamp"]
+        await server.kube.delete(NODE, None, bad)
+
+        async def gone() -> bool:
+            try:
+                await server.kube.get(POD, server.namespace, "demo-rollout-1-1")
+            except ApiError as error:
+                return error.not_found
+            return False
+
+        await until(gone)
+        await server.until_events({"NodeAvoided", "MachineLost", "MachineReplaced", "PodForceDeleted"})
+    await server.kube.delete(NODE, None, good)
+
+
+async def test_a_budget_lets_one_rollout_machine_go_at_a_time(operator: Any, server: Server) -> None:
+    async def least() -> int | None:
+        for version in ("v1", "v1beta1"):
+            path = f"/apis/policy/{version}/namespaces/{server.namespace}/poddisruptionbudgets/demo-rollout"
+            try:
+                return int((await server.kube._send("GET", path, None, {}, {}))["spec"]["minAvailable"])
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+        return None
+
+    async def is_two() -> bool:
+        return await least() == 2
+
+    async def is_one() -> bool:
+        return await least() == 1
+
+    await server.apply_job(rollout={"machines": 3})
+    await until(is_two)
+    await server.apply_job(rollout={"machines": 2})
+    await until(is_one)
