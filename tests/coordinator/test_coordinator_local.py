@@ -56,3 +56,21 @@ def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
     assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
     assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
     assert any(line.get("lending") for line in lines), "whether a machine was lent, and why not, is told"
+
+
+@pytest.mark.engine
+def test_an_asynchronous_job_runs_to_its_end(tmp_path):
+    from rljob_runtime.local import run
+
+    manifest = yaml.safe_load((EXAMPLES / "addition-asynchronous.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rounds"] = 6
+    result = run(load(manifest), tmp_path)
+    assert result.finished is not None
+    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert result.weight_version == 7
+    assert max(line["maxStaleness"] for line in lines) > 0, "it is not on policy"
+    assert max(abs(line["training"]["mismatch_kl"]) for line in lines) > 1e-6, "behaviour and policy differ"
+    assert result.totals is not None
+    assert result.totals.trained_trajectories == 6 * 8 * 8
