@@ -188,6 +188,9 @@ class Actor:
         except ApiError as error:
             if not error.conflict:  # a pod of the same name and another uid is not the one that was judged
                 raise
+            return
+        if removal.force:
+            self._metrics.forced.inc()
 
     async def _delete_job(self, job: RLJob) -> None:
         meta = job.metadata

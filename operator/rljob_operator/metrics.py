@@ -37,6 +37,9 @@ class Metrics:
         self.resync_age = Gauge("rljob_operator_resync_age_seconds", "Time since the last whole resync.", registry=reg)
         self.leader = Gauge("rljob_operator_leader", "1 while this process holds the leader's Lease.", registry=reg)
         self.jobs = Gauge("rljob_jobs", "RLJobs known, by phase.", ["phase"], registry=reg)
+        self.forced = Counter(
+            "rljob_force_deleted_pods", "Pods of dead nodes deleted without the kubelet's word.", registry=reg
+        )
         self.replacements = Counter(
             "rljob_replacements", "Machines replaced, by reason.", ["role", "reason"], registry=reg
         )

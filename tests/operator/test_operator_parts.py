@@ -241,7 +241,23 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
     assert body["preconditions"] == {"uid": "uid-7"}
+    assert "gracePeriodSeconds" not in body
     assert asked == [0]
+
+
+async def test_by_force_too_only_the_pod_that_was_judged() -> None:
+    client, metrics = Requests(), Metrics()
+
+    async def confirm_leader() -> None:
+        return
+
+    pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
+    actor = Actor(client, Recorder(client), metrics, confirm_leader, lambda pods: None)
+    await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
+    bodies = [body for _, _, body in client.sent]
+    assert [body["gracePeriodSeconds"] for body in bodies] == [0, 15]
+    assert all(body["preconditions"] == {"uid": "uid-7"} for body in bodies)
+    assert metrics.registry.get_sample_value("rljob_force_deleted_pods_total") == 1
 
 
 class Clerk(Requests):
