@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ LAST_ROUNDS = 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    # SIGTERM unwinds like Ctrl-C, so that the fault under way is taken back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
     watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
     injector = Injector(cluster.name, NAMESPACE)
