@@ -654,3 +654,16 @@ def test_one_rollout_machine_at_a_time_may_be_drained() -> None:
         assert budgets() == []
     cluster.children = False
     assert budgets() == [0]
+
+
+def test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain() -> None:
+    cluster = running(rollout={"machines": 2})
+    assert cluster.status.relay is not None
+    epoch = cluster.status.relay.epoch
+    cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"suspend": True})})
+    cluster.settle()
+    assert cluster.status.relay.epoch == epoch
+    cluster.pods["demo-rollout-0-1"] = replace(cluster.pods["demo-rollout-0-1"], phase="Failed", ready=False)
+    cluster.settle()
+    assert (cluster.status.relay.chain, cluster.status.relay.epoch) == (("rollout-1",), epoch + 1)
+    assert cluster.decide().empty

@@ -1476,6 +1476,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_pod_drain.py",),
     ),
     Mutant(
+        "a chain keeps who died during a suspension",
+        f"{OPERATOR}/policies/plan.py",
+        "shortened(before.relay, before.members, members, seen.highest_epoch)",
+        "before.relay",
+        ("tests/operator/test_operator_plan.py::test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain",),
+    ),
+    Mutant(
         "changes of a spec are not looked at",
         f"{OPERATOR}/policies/admission.py",
         "validate_update(accepted, job)",
