@@ -48,6 +48,7 @@ def bench(
         typer.Option(help="Of the plain job's reward stage; may be given several times. The first is the figures'."),
     ] = None,
     trainers: Annotated[int | None, typer.Option(min=1, help="Accelerators that only train.")] = None,
+    kill: Annotated[bool, typer.Option("--kill", help="What a death in the middle costs.")] = False,
 ) -> None:
     """Run a benchmark and print its figures."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
@@ -71,6 +72,7 @@ def bench(
         "auto_rounds": auto_rounds,
         "reward_seconds": reward_seconds,
         "trainers": trainers,
+        "kill": kill,
     }
     asked = {option: value for option, value in options.items() if value}
     _refuse_unknown(name, set(asked), set(options) & set(signature(function).parameters))

@@ -27,7 +27,7 @@ import torch
 
 from rljob_runtime.coordinator.protocols import Chain
 from rljob_runtime.figures import figure
-from rljob_runtime.relay import netns
+from rljob_runtime.relay import kill_benchmark, netns
 from rljob_runtime.relay import tensors as flat
 from rljob_runtime.relay.manifest import Manifest, layout
 from rljob_runtime.relay.netns import Line
@@ -61,8 +61,11 @@ class Plan:
 QUICK = Plan(nbytes=3 << 20, shapes=((3, 12), (5, 12)), repeats=2, stall_elements=8 << 20, stall_repeats=21)
 
 
-def relay(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Measure all three. Raises RuntimeError where network namespaces cannot be made."""
+def relay(*, quick: bool, seed: int, kill: bool = False) -> dict[str, Any]:
+    """Measure all three; `kill`: what a death costs instead. Raises RuntimeError where network namespaces cannot be
+    made."""
+    if kill:
+        return kill_benchmark.measure(quick=quick, seed=seed)
     reason = netns.unavailable()
     if reason is not None:
         raise RuntimeError(f"bench relay: {reason}")

@@ -1,4 +1,5 @@
-"""A line of network namespaces on one machine, joined by links of a known rate: where the relay is measured and tested.
+"""Network namespaces on one machine, in a line or around a switch, joined by links of a known rate: where the relay is
+measured and tested.
 
     node 0 ══ link 0 ══ node 1 ══ link 1 ══ node 2 …
 
@@ -106,11 +107,42 @@ class Line:
         self.run(link, "ip", "link", "add", right, "type", "veth", "peer", "name", left, "netns", self.name(link + 1))
         for node, device, address in ends:
             self.run(node, "ip", "address", "add", address, "dev", device)
-            self.run(node, "ip", "link", "set", device, "up")
-            if self._rate is not None:
-                # The queue holds more than a socket's buffer, so that the bucket delays and never drops.
-                bucket = ("rate", f"{self._rate}bit", "burst", "128kb", "limit", "16mb")
-                self.run(node, "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
+            self._open(node, device)
+
+    def _open(self, node: int, device: str) -> None:
+        self.run(node, "ip", "link", "set", device, "up")
+        if self._rate is not None:
+            # The queue holds more than a socket's buffer, so that the bucket delays and never drops.
+            bucket = ("rate", f"{self._rate}bit", "burst", "128kb", "limit", "16mb")
+            self.run(node, "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
+
+
+class Star(Line):
+    """`nodes` namespaces that all reach each other over a switch; what each sends and receives is shaped to `rate`."""
+
+    def __init__(self, nodes: int, rate: int | None) -> None:
+        super().__init__(nodes + 1, rate)
+        self._hub = nodes
+
+    def address(self, node: int) -> str:
+        """Where all others reach it."""
+        return f"10.212.0.{node + 1}"
+
+    def unplug(self, node: int) -> None:
+        """See `Line.unplug`."""
+        self.run(self._hub, "ip", "link", "set", f"port{node}", "down")
+
+    def _join(self, link: int) -> None:
+        """Each link is a node's."""
+        if link == 0:
+            self.run(self._hub, "ip", "link", "add", "switch", "type", "bridge")
+            self.run(self._hub, "ip", "link", "set", "switch", "up")
+        port = f"port{link}"
+        self.run(link, "ip", "link", "add", "way", "type", "veth", "peer", "name", port, "netns", self.name(self._hub))
+        self.run(link, "ip", "address", "add", f"{self.address(link)}/24", "dev", "way")
+        self.run(self._hub, "ip", "link", "set", port, "master", "switch")
+        self._open(link, "way")
+        self._open(self._hub, port)
 
 
 def _run(*command: str) -> None:
