@@ -2219,8 +2219,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the model's updates do not look at the bound",
         f"{RUNTIME}/simulation/laminar/asynchronous.py",
-        "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, self.policy.max_staleness, flying)",
-        "chosen = sample(SamplerKind.FIFO, ready, self.size, 0, None, flying)",
+        "bound = self.policy.max_staleness\n",
+        "bound = None\n",
         (f"{LAMINAR}::test_the_bound_on_staleness_is_kept_and_costs_speed",),
     ),
     Mutant(

@@ -26,6 +26,7 @@ from rljob_runtime.simulation.laminar.groups import Prompts
 from rljob_runtime.simulation.laminar.ideal import round_seconds
 from rljob_runtime.simulation.laminar.lengths import prompts_of, recorded, workload_of
 from rljob_runtime.simulation.laminar.outcome import Outcome
+from rljob_runtime.simulation.laminar.partial import PartialJob
 from rljob_runtime.simulation.laminar.rig import Layout
 from rljob_runtime.simulation.laminar.systems import Found, System, Window, best, play, printed_layout
 from rljob_runtime.workloads import Workload
@@ -40,6 +41,8 @@ PRINTED = {
 
 WINDOW = Window(warm_up=8, updates=8)
 SEARCH = Window(warm_up=3, updates=3)
+FULL = Window(warm_up=6, updates=3)
+"""Of partial rollout with full replicas: that many responses take their time."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Plan:
     models: tuple[LaminarModel, ...] = LAMINAR_MODELS
     window: Window = WINDOW
     search_window: Window = SEARCH
+    full_window: Window = FULL
     searched: bool = True
 
 
@@ -118,6 +122,8 @@ class Measured:
     """By system and scale, on the paper's split."""
     best: Mapping[System, Found]
     """At the largest scale; empty where it was not looked for."""
+    full: Found | None
+    """Partial rollout with as much open as replicas take, at the largest scale."""
 
     @classmethod
     def of(cls, lengths: str, model: LaminarModel, prompts: Prompts, plan: Plan, *, all_scales: bool) -> Measured:
@@ -129,10 +135,13 @@ class Measured:
             for scale in scales:
                 layout = printed_layout(system, model, scale)
                 printed[system, scale] = Found(layout, play(system, layout.rig(), prompts, plan.window))
-        found = {}
+        found, full = {}, None
         if plan.searched and all_scales:
-            found = {system: best(system, model, last, prompts, plan.search_window) for system in System}
-        return cls(lengths, model, prompts, printed, found)
+            found = {system: best(system, model, last, prompts, plan.window, plan.search_window) for system in System}
+            layout = printed_layout(System.PARTIAL, model, last)
+            job = PartialJob(layout.rig(), prompts)
+            full = Found(layout, job.play(plan.full_window.warm_up, plan.full_window.updates))
+        return cls(lengths, model, prompts, printed, found, full)
 
     @property
     def scales(self) -> list[int]:
@@ -160,6 +169,14 @@ class Measured:
                 goal, anchor = GOAL_SPEEDUP, "Laminar: 2.56x on average, up to 5.49x"
             yield figure(
                 f"{name}.ours_over_{_word(system)}", ours.outcome.throughput / baseline, goal, anchor, ideal / baseline
+            )
+        if self.full is not None:
+            yield figure(
+                f"{name}.ours_over_partial_rollout_with_full_replicas",
+                ours.outcome.throughput / self.full.outcome.throughput,
+                None,
+                PRINTED[System.PARTIAL],
+                ideal / self.full.outcome.throughput,
             )
         if self.best:
             best_synchronous = self.best[System.SYNCHRONOUS].outcome.throughput
@@ -199,6 +216,8 @@ class Measured:
             yield self._row(system, scale, found, "printed")
         for system, found in self.best.items():
             yield self._row(system, self.scales[-1], found, "best found")
+        if self.full is not None:
+            yield self._row(System.PARTIAL, self.scales[-1], self.full, "printed, replicas full")
 
     def _row(self, system: System, scale: int, found: Found, split: str) -> dict[str, Any]:
         synchronous = self.printed[System.SYNCHRONOUS, scale].outcome

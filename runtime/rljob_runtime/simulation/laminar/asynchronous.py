@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from rljob_runtime.enginemodel.engine import Finish, Request
-from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, sample
+from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, must_wait, sample
 from rljob_runtime.scheduling.lending import Unfinished
 from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad, plan_repack
 from rljob_runtime.scheduling.trajectory import PromptKey
@@ -257,13 +257,17 @@ class Job:
         self._admit(now)
 
     def _sampled(self) -> list[_Open]:
+        bound = self.policy.max_staleness
+        flying = [self._staleness(one) for one in self._open.values() if one.ready is None]
+        # `sample` asks that too, but while an update waits it would be told of all that is ready at every end.
+        if must_wait(flying, bound, self.size):
+            return []
         ready = [
             Experience(PromptKey(0, number), one.ready, self._staleness(one), spread=1.0)
             for number, one in self._open.items()
             if one.ready is not None
         ]
-        flying = (self._staleness(one) for one in self._open.values() if one.ready is None)
-        chosen = sample(SamplerKind.FIFO, ready, self.size, 0, self.policy.max_staleness, flying)
+        chosen = sample(SamplerKind.FIFO, ready, self.size, 0, bound, flying)
         return [self._open[key.index] for key in chosen]
 
     def _trained(self, update: Update) -> None:

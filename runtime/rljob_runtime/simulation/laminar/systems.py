@@ -113,7 +113,9 @@ class Found:
     outcome: Outcome
 
 
-def best(system: System, model: LaminarModel, scale: int, prompts: Prompts, window: Window) -> Found:
-    """The layout with the highest throughput."""
-    tried = (Found(layout, play(system, layout.rig(), prompts, window)) for layout in layouts(system, model, scale))
-    return max(tried, key=lambda found: found.outcome.throughput)
+def best(system: System, model: LaminarModel, scale: int, prompts: Prompts, window: Window, search: Window) -> Found:
+    """The layout with the highest throughput in the window `search`, played in the other one."""
+    chosen = max(
+        layouts(system, model, scale), key=lambda layout: play(system, layout.rig(), prompts, search).throughput
+    )
+    return Found(chosen, play(system, chosen.rig(), prompts, window))
