@@ -2324,4 +2324,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "        async def deliver",
         (f"{UPDATES}::test_the_trainer_has_only_copied_its_weights_when_it_goes_on",),
     ),
+    Mutant(
+        "a replica that hangs is waited for",
+        f"{RUNTIME}/scheduling/liveness.py",
+        "        return now - self._since >= self._seconds",
+        "        return False",
+        ("tests/coordinator/test_coordinator_liveness.py",),
+    ),
+    Mutant(
+        "a machine may fail again and again",
+        f"{RUNTIME}/scheduling/liveness.py",
+        "        return before is not None and now - before <= self._seconds",
+        "        return False",
+        ("tests/coordinator/test_coordinator_liveness.py",),
+    ),
 )

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
+from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
 from rljob_runtime.coordinator.broadcast import Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
@@ -27,6 +28,7 @@ from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.trainer_seat import TrainerLost
 from rljob_runtime.coordinator.waiting import Aside
+from rljob_runtime.scheduling.liveness import Relapses
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Fleet:
         self._keepers: dict[str, tuple[Member, asyncio.Task[None]]] = {}
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._bringing = asyncio.Lock()
+        self._relapses = Relapses(settings.again_within)
         self._ship: Ship | None = None
         self._feed: Callable[[int, Ship], Awaitable[None]] = self.bring
         """How newcomers come to the version in hand: as the others did."""
@@ -161,6 +164,11 @@ class Fleet:
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
+        # Who is silent may only be out of reach; whoever failed a call was there to fail it.
+        now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
+        if reason != SILENT and self._relapses.note(name, incarnation, now):
+            log.warning("machine %s keeps failing: it was restarted in place less than a while ago", name)
+            reason = KEEPS_FAILING
         self.layouts.forget(name)
         self._pulse.suspect(machine.member, reason, machine.address)
         machine.lost_by = reason

@@ -16,11 +16,13 @@ from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.protocols import (
     GenerateRequest,
     PeerError,
+    PeerTimeout,
     Replica,
     ReplicaReport,
     StaleTerm,
 )
 from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.scheduling.liveness import Progress
 from rljob_runtime.scheduling.loan_gain import EngineSpeed
 from rljob_runtime.scheduling.rounds import Launch
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
@@ -121,7 +123,8 @@ class Herd:
         await asyncio.gather(*self._pollers.values(), return_exceptions=True)
 
     async def _poll(self, replica: Replica) -> None:
-        after, boot = 0, None
+        after, boot, clock = 0, None, asyncio.get_running_loop().time
+        progress = Progress(self._settings.stall)
         while True:
             try:
                 report = await replica.poll(self._term, after, self._settings.poll_wait)
@@ -132,7 +135,13 @@ class Herd:
                 self._post(PollFailed(replica, PeerError("its process was started anew")))
                 return
             boot, after = report.boot, report.cursor
-            self._watch.note(replica.name, report, asyncio.get_running_loop().time())
+            stats = report.stats
+            done = stats.generated_tokens_total + stats.prompt_tokens_total
+            if progress.stalled(stats.running + stats.waiting > 0, done, clock()):
+                hangs = PeerTimeout(f"{stats.running} requests, and no token for {self._settings.stall:g} s")
+                self._post(PollFailed(replica, hangs))
+                return
+            self._watch.note(replica.name, report, clock())
             self._post(Polled(replica, report))
 
     async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:

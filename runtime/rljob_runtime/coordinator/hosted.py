@@ -31,7 +31,9 @@ class Bounds:
     """The longest a call may take, in seconds, by what it does at the far end."""
 
     command: float = 30.0
-    """Short commands: submit, abort, join. Also what a poll may take beyond its own wait."""
+    """Short commands: submit, abort, join."""
+    poll: float = 15.0
+    """What a poll may take beyond its own wait: it tells soonest of a replica that hangs."""
     beat: float = 5.0
     """The status that serves as a heartbeat."""
     load: float = 300.0
@@ -78,7 +80,7 @@ class HostedReplica:
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report: ReplicaReport = await self._wire.call(
-            wait_seconds + self._bounds.command, "poll", term, after, wait_seconds
+            wait_seconds + self._bounds.poll, "poll", term, after, wait_seconds
         )
         return report
 

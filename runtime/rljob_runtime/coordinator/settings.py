@@ -84,6 +84,10 @@ class Settings:
     """To find or make the actors of a machine, until it is a suspect that has not joined."""
     poll_wait: float = 0.5
     """How long a poll waits at the replica for its first token."""
+    stall: float = 120.0
+    """A replica that holds requests and computes nothing for so long is lost: it hangs."""
+    again_within: float = 600.0
+    """A machine that fails again so soon after it was restarted in place keeps failing."""
     flush: float = 1.0
     """How often new tokens go to the store."""
     join_patience: float = 60.0
@@ -127,6 +131,7 @@ class Settings:
             trainer_ranks=spec.trainer.replicas * max(1, spec.trainer.accelerators_per_replica),
             checkpoint_every=spec.checkpoint.every_rounds,
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
+            again_within=spec.failure_policy.again_within_seconds,
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             mode=spec.mode,

@@ -375,7 +375,8 @@ class Invariants:
         self._tokens.clear()
         self._chunks.clear()
         for later in [one for one in self._boundaries if one > step]:
-            del self._boundaries[later], self._trained_in[later]
+            del self._boundaries[later]
+            self._trained_in.pop(later, None)
         for later in [one for one in self._anchors if one > step]:
             del self._anchors[later]
 

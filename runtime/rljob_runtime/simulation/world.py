@@ -22,7 +22,9 @@ from rljob_runtime.simulation.trainer import TRAINER, Desks, SimulatedTrainer, T
 from rljob_runtime.simulation.wire import Condition, Life, Process, SimulatedWire, Trouble
 from rljob_runtime.simulation.worker import SimulatedWorker
 
-SHORT_BOUNDS = Bounds(command=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0)
+SHORT_BOUNDS = Bounds(
+    command=5.0, poll=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
+)
 """For jobs whose rounds take seconds."""
 
 HEAD_SECONDS = 15.0
