@@ -78,7 +78,9 @@ class ExperienceInvariants(Invariants):
             self._expect(version in self._versions, "one version", f"{key} is of version {version}, which nobody knows")
             made = text(phase(key, version), 0, len(response.token_ids))
             self._expect(
-                (response.token_ids, response.logprobs) == made, "one version", f"{key} has tokens of other weights"
+                (tuple(response.token_ids), tuple(response.logprobs)) == made,
+                "one version",
+                f"{key} has tokens of other weights",
             )
         if self._bound is not None and versions <= self._version_steps.keys():
             stale = len(self._history) - self._version_steps[versions.pop()]
