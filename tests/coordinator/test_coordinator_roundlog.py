@@ -49,5 +49,6 @@ def test_every_field_may_be_set(report, tmp_path):
 def test_what_older_weights_did_is_in_the_metrics(report):
     metrics = CoordinatorMetrics()
     metrics.round(report, TRAINED)
+    metrics.round(report.model_copy(update={"launched_responses": 0, "responses": 64}), TRAINED)
     for name, value in (("mismatch_kl", 1e-4), ("capped_fraction", 0.25), ("effective_sample_size", 0.75)):
         assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == value

@@ -106,7 +106,8 @@ class CoordinatorMetrics:
         self._tokens.inc(report.tokens or 0)
         self._discarded.inc(report.discarded_tokens or 0)
         self._responses.labels("trained").inc(report.responses or 0)
-        self._responses.labels("discarded").inc((report.launched_responses or 0) - (report.responses or 0))
+        # An update may train on more than was launched since the one before it.
+        self._responses.labels("discarded").inc(max(0, (report.launched_responses or 0) - (report.responses or 0)))
         self._stopped.inc(report.aborted_responses or 0)
         self._requeued.inc(report.requeued_prompts or 0)
         self._filtered.inc(report.filtered_groups or 0)
