@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.enginemodel.law import LatencyLaw
@@ -217,6 +217,7 @@ def test_every_group_is_trained_on_once_with_all_its_tokens(
     update=st.sampled_from([0.5, 5.0, 30.0]),
     capacity=st.sampled_from([1.0, 2.0, 4.0]),
 )
+@example(replicas=2, lengths=[[1, 1, 1]], update=0.5, capacity=4.0)  # both replicas end at the same time
 def test_partial_rollout_trains_on_every_group_once(
     replicas: int, lengths: list[list[int]], update: float, capacity: float
 ) -> None:

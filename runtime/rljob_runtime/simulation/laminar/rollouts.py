@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Hashable, Iterable
 
 from rljob_runtime.enginemodel.engine import EngineLoad, Finish, Request
@@ -19,6 +20,8 @@ class Rollouts:
         self._stamps = [0] * rig.replicas
         self._events: list[tuple[float, int, int]] = []
         """Heap of (time, replica, stamp); stale where the stamp is not the replica's last."""
+        self._untold: deque[tuple[float, int, list[Finish]]] = deque()
+        """What ended just when its replica was given more, by another's end at the same time."""
 
     def __len__(self) -> int:
         return len(self._engines)
@@ -26,12 +29,17 @@ class Rollouts:
     @property
     def next_event(self) -> float:
         """When `finished` may next bring something; infinity when all are idle."""
+        if self._untold:
+            return self._untold[0][0]
         while self._events and self._events[0][2] != self._stamps[self._events[0][1]]:
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else math.inf
 
     def finished(self) -> tuple[int, list[Finish]]:
         """The replica that has the next event, and what became whole at it. Raises `IndexError` when all are idle."""
+        if self._untold:
+            _, replica, told = self._untold.popleft()
+            return replica, told
         time = self.next_event
         replica = self._events[0][1]
         told = self._engines[replica].advance(time)
@@ -41,6 +49,8 @@ class Rollouts:
     def submit(self, replica: int, now: float, requests: Iterable[Request]) -> None:
         """Queue these there."""
         self._engines[replica].submit(now, requests)
+        if told := self._engines[replica].advance(now):
+            self._untold.append((now, replica, told))
         self._touched(replica)
 
     def take(self, replica: int, now: float) -> list[Request]:
