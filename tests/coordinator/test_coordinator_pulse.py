@@ -244,3 +244,26 @@ def test_a_job_of_one_machine_has_nobody_to_ask(tmp_path):
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
     assert witnesses(stage) == {"rollout-0": {"coordinator"}}
+
+
+@pytest.mark.parametrize(("apart", "within", "kept"), [(20.0, 600.0, True), (20.0, 10.0, False), (20.0, 0.0, False)])
+def test_a_machine_that_fails_again_too_soon_is_to_be_replaced_though_it_works(stage, apart, within, kept):
+    async def fault(stage):
+        await at_rest(stage)
+        stage.world.costs.step = 1.0
+        stage.world.kill_process("rollout-1/replica-0")
+        await until(lambda: bool(stage.control.last.suspects))
+        await at_rest(stage)
+        await asyncio.sleep(apart)
+        stage.world.kill_process("rollout-1/replica-0")
+        await until(lambda: bool(stage.control.last.suspects))
+        (suspect,) = stage.control.last.suspects
+        assert (suspect.reason == "KeepsFailing") is kept
+        if kept:
+            await asyncio.sleep(30.0)
+            assert stage.control.last.suspects[0].reason == "KeepsFailing"
+            stage.control.replace("rollout-1")
+        await at_rest(stage)
+
+    stage.job = job(rounds=60, machines=3)
+    assert stage.play(fault, again_within=within).outcome is FinishedOutcome.COMPLETE

@@ -969,6 +969,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{PULSE}::test_a_process_that_ended_on_a_machine_that_lives_has_one_witness",),
     ),
     Mutant(
+        "a machine that keeps failing is absolved when it works",
+        f"{RUNTIME}/coordinator/pulse.py",
+        "if case is not None and case.suspicion.reason != KEEPS_FAILING:",
+        "if case is not None:",
+        (f"{PULSE}::test_a_machine_that_fails_again_too_soon_is_to_be_replaced_though_it_works",),
+    ),
+    Mutant(
         "the processes of a silent machine are ended at once",
         f"{RUNTIME}/coordinator/fleet.py",
         "if machine.lost_by == SILENT and await",

@@ -318,9 +318,11 @@ class Fleet:
             return
         self.version, self._ship, self._feed = version, ship, self.deliver
         async with self._bringing:
-            await self._broadcast.deliver(version, ship, anew, lambda: self.version == version)
+            delivered = await self._broadcast.deliver(version, ship, anew, lambda: self.version == version)
             if self.version != version:
                 return
+            for machine in delivered:
+                self._pulse.works(machine.name)
             self._broadcast.report(self.version)
         self.on_change()
 
@@ -339,7 +341,7 @@ class Fleet:
             self.lose_this(machine, "WeightsNotLoaded", error)
         else:
             machine.loaded = version
-            self._pulse.absolve(machine.name)
+            self._pulse.works(machine.name)
 
     def forget_weights(self) -> None:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next

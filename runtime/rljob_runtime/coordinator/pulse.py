@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member, Suspect
 from rljob_runtime.coordinator.machines import Machine
 from rljob_runtime.coordinator.protocols import PeerError, PeerTimeout, RelayMember, StaleTerm
@@ -128,7 +129,7 @@ class Pulse:
             except PeerError:
                 return False
             else:
-                self.absolve(machine.name)
+                self.works(machine.name)
                 return True
         return False
 
@@ -139,7 +140,8 @@ class Pulse:
         about it until it is absolved: a machine may lose its power after its processes."""
         case = self._cases.get(member.machine)
         if case is not None and case.member.incarnation == member.incarnation:
-            case.suspicion = replace(case.suspicion, reason=reason)
+            if case.suspicion.reason != KEEPS_FAILING:
+                case.suspicion = replace(case.suspicion, reason=reason)
         else:
             self.absolve(member.machine)
             case = self._cases[member.machine] = _Case(member, Suspicion(reason))
@@ -149,8 +151,14 @@ class Pulse:
                 case.inquiry = self.start(self._inquire(case))
         self._tell()
 
+    def works(self, name: str) -> None:
+        """It does what it is there for. One that keeps failing is to be replaced all the same."""
+        case = self._cases.get(name)
+        if case is not None and case.suspicion.reason != KEEPS_FAILING:
+            self.absolve(name)
+
     def absolve(self, name: str) -> None:
-        """It is well, or another one has its name."""
+        """It is not here any more, or another one has its name."""
         case = self._cases.pop(name, None)
         if case is not None:
             if case.inquiry is not None:
