@@ -312,8 +312,18 @@ class Replacements(StatusModel):
     """Nodes out of favour."""
     not_ready_nodes: tuple[NotReadyNode, ...] = Field(default=(), max_length=2048)
     """Nodes of the job's pods that are not ready."""
-    pause: ReplacementPause | None = None
-    """Set while replacement waits because too many machines are believed dead at once."""
+    # Not one object: servers of 1.20 write one that an apply leaves out as null, which they then refuse.
+    paused_since: Timestamp | None = None
+    """Since when replacement waits because too many machines are believed dead at once; absent when it does not."""
+    paused_until: Timestamp | None = None
+    """When the next machine is replaced, unless they come back."""
+
+    @property
+    def pause(self) -> ReplacementPause | None:
+        """The pause that replacement waits for."""
+        if self.paused_since is None or self.paused_until is None:
+            return None
+        return ReplacementPause(since=self.paused_since, until=self.paused_until)
 
 
 class RLJobStatus(StatusModel):

@@ -100,7 +100,7 @@ def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
         suspects=frozenset((one["machine"], int(one["incarnation"])) for one in runtime.get("suspects") or ()),
         problems=frozenset(one["reason"] for one in runtime.get("problems") or ()),
         checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),
-        paused=bool((status.get("replacements") or {}).get("pause")),
+        paused=bool((status.get("replacements") or {}).get("pausedUntil")),
         complete="Complete" in conditions,
         failed=conditions["Failed"].get("message", "Failed") if "Failed" in conditions else "",
     )

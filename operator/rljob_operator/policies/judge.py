@@ -44,7 +44,7 @@ def judge(job: RLJob, seen: Observed, placed: Mapping[str, Role], now: datetime,
     losses, paused = pause.hold(found, rollout, seen, job.status, policy, now)
     avoided, forgiven = nodes.forgive(nodes.avoid(before, losses, policy, now), seen, config, now)
     memory = failure.remember(before, losses, placed, spec.failure_policy.backoff, now).model_copy(
-        update={"not_ready_nodes": failed, "avoided_nodes": avoided, "pause": paused}
+        update={"not_ready_nodes": failed, "avoided_nodes": avoided, **pause.kept(paused)}
     )
     moments = (
         *(entry.until for entry in memory.backoff.values()),

@@ -49,6 +49,11 @@ def hold(
     return [*certain, doubtful[0]], pause.model_copy(update={"until": now + step})
 
 
+def kept(pause: ReplacementPause | None) -> dict[str, datetime | None]:
+    """The fields of `Replacements` that remember it."""
+    return {"paused_since": pause.since if pause else None, "paused_until": pause.until if pause else None}
+
+
 def _many(rollout: Collection[str], seen: Observed, before: RLJobStatus, now: datetime) -> bool:
     """Whether more than half of the rollout machines, on two nodes or more, are in doubt."""
     places = _doubted(rollout, seen, before, now)
