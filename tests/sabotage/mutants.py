@@ -1331,8 +1331,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who keeps failing needs a second witness",
         f"{OPERATOR}/policies/failure.py",
-        "named and suspect.reason == KEEPS_FAILING:",
-        "named and suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES:",
+        "any(suspect.reason == KEEPS_FAILING for suspect",
+        "any(suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES for suspect",
         POLICIES,
     ),
     Mutant(
@@ -1534,8 +1534,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was removed is seen to be gone by its event alone",
         f"{OPERATOR}/policies/plan.py",
-        "if not decided.removals:",
-        "if decided.removals is not None:",
+        "REMOVED_SECONDS if decided.removals else None)",
+        "None)",
         ("tests/operator/test_operator_plan.py::test_what_was_removed_is_looked_at_again_though_no_event_may_tell",),
     ),
     Mutant(
