@@ -112,7 +112,8 @@ def test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting(stage):
         power_off(stage, "rollout-1")
         clock = asyncio.get_running_loop().time
         since = clock()
-        await until(lambda: len(stage.coordinator._fleet.replicas()) == 2)
+        assert stage.coordinator._fleet._bringing.locked()
+        await until(lambda: not stage.coordinator._fleet._bringing.locked())
         assert clock() - since < 4.0
         stage.control.replace("rollout-1")
 
