@@ -232,3 +232,11 @@ def test_a_starving_trainer_gets_a_machine_and_a_full_buffer_drains_one() -> Non
     cluster.settle()
     assert cluster.pods["demo-rollout-2-1"].deleting
     assert cluster.decide().empty
+
+
+def test_what_was_learned_stays_in_the_status_when_the_bounds_are_taken_away() -> None:
+    """Servers of 1.20 write an object that an apply leaves out as null, and then refuse the status."""
+    run = Run(spec())
+    run.play((0.5, 0.0))
+    assert run.history is not None
+    assert elasticity.size(spec(4, 4, 4), run.history, None, True, None, NOW) == elasticity.Size(4, run.history)

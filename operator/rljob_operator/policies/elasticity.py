@@ -39,7 +39,8 @@ class Size:
 
     count: int
     history: ElasticityHistory | None
-    """What the next decision needs to know; None for a job whose number of machines is the user's alone."""
+    """What the next decision needs to know. It stays though the number is the user's alone by now: an object that an
+    apply leaves out is written as null by servers of 1.20, which then refuse the status."""
     why: str = ""
     """Why the number has changed."""
 
@@ -71,7 +72,7 @@ def size(
     """The number after the `last` update that was reported. `whole`: every machine of the target, as the coordinator
     has applied it, is at work."""
     if not elastic(spec):
-        return Size(wanted_count(spec.rollout), None)
+        return Size(wanted_count(spec.rollout), history)
     memory = _taken_up(spec, history, last)
     if last is None or last.round == memory.round:
         return Size(memory.machines, memory)
