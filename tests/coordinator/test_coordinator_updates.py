@@ -111,6 +111,19 @@ def test_the_trainer_has_only_copied_its_weights_when_it_goes_on(tmp_path):
     check_whole(stage, 6 * 4 * 2)
 
 
+def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
+    """A version takes ten times as long to the last relay as an update takes. Newer ones overtake it."""
+    stage = stage_of(tmp_path, rounds=12, experience={"capacityPrompts": 48})
+    stage.world.network.hop_seconds = 4.0
+    stage.world.costs.step = 0.5
+    stage.world.site = replace(stage.world.site, lengths=lambda key, version: 10)
+    stage.play()
+    ready = [report for report in stage.closed if report.trainer_wait_seconds < 0.1]
+    assert len(ready) > 4
+    assert max(report.seconds for report in ready) < 2.0
+    check_whole(stage, 12 * 4 * 2)
+
+
 def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
     stage = stage_of(tmp_path, experience={"capacityPrompts": 6})
     stage.world.costs.step = 30.0

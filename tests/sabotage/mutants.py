@@ -2345,4 +2345,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return False",
         ("tests/coordinator/test_coordinator_liveness.py",),
     ),
+    Mutant(
+        "the trainer's line waits for the broadcast",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "        if self.layouts.is_wanted(tensor_parallel, asked) and not due:",
+        "        if False:",
+        (f"{UPDATES}::test_an_update_does_not_wait_for_the_broadcast_of_the_one_before",),
+    ),
 )

@@ -257,7 +257,10 @@ class Fleet:
     async def lay_out(self, tensor_parallel: int, asked: Collection[int]) -> None:
         """Replicas run on so many accelerators each from now on: machines in another layout are brought to it, those
         that refuse keep theirs, those that fail are lost. Nobody generates meanwhile; weights have to be brought
-        again. `asked`: see `Layouts.want`."""
+        again. `asked`: see `Layouts.want`. Where nothing changes, a version on its way is not waited for."""
+        due = any(self.layouts.due(one.name, one.tensor_parallel) for one in self._machines.values())
+        if self.layouts.is_wanted(tensor_parallel, asked) and not due:
+            return
         async with self._bringing:
             self.layouts.want(tensor_parallel, asked)
             await asyncio.gather(*(one.unless_gone(self._settle(one)) for one in list(self._machines.values())))

@@ -84,6 +84,10 @@ class Layouts:
         self.wanted, self._asked = tensor_parallel, asked
         self._tell()
 
+    def is_wanted(self, tensor_parallel: int, asked: Collection[int]) -> bool:
+        """Whether `want` would change nothing."""
+        return (self.wanted, frozenset(self._asked)) == (tensor_parallel, frozenset(asked))
+
     def expect(self, machines: Collection[str]) -> None:
         """The job is to have these machines, wherever they are now: one that is not here yet may be able."""
         self._expected = frozenset(machines)

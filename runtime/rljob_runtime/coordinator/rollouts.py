@@ -71,7 +71,7 @@ class Rollouts:
         self._scores: list[tuple[TrajectoryKey, float]] = []
         self._leaving: Collection[str] = ()
         self._closed: Collection[str] = ()
-        self._paused = self._ending = False
+        self._paused = self._ending = self._updated = False
         self._stood_down = asyncio.Event()
         self._fleet_changed = True
 
@@ -85,6 +85,11 @@ class Rollouts:
     def want(self, groups: int) -> None:
         """So many groups are wanted in all that is still to come; go on if it was paused."""
         self._wanted, self._paused = groups, False
+        self._inbox.put_nowait(None)
+
+    def updated(self) -> None:
+        """There are newer weights: who is nearly done may have better things to do."""
+        self._updated = True
         self._inbox.put_nowait(None)
 
     def retire(self, machines: Collection[str]) -> frozenset[str]:
@@ -129,8 +134,8 @@ class Rollouts:
                     await self._give_up_stranded()
                     await self._launch(self.flight.launch(self._able()))
                     await self._occupy()
-                    if clock() - looked >= self._parts.settings.repack_seconds:
-                        looked = clock()
+                    if self._updated or clock() - looked >= self._parts.settings.repack_seconds:
+                        looked, self._updated = clock(), False
                         await self._repack()
                 before = clock()
                 for event in await self._next_events():

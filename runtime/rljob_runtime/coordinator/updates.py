@@ -101,6 +101,7 @@ class Updates:
         self._parts.reporter.update(stage="Publishing")
         version = await publication.ship(step)
         self._buffer.published(version, step)
+        self.rollouts.updated()
         return await self._close(boundary, groups, stale, trained, version)
 
     async def _obey(self) -> None:
