@@ -187,7 +187,11 @@ def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path):
         for name in ("rollout-0", "rollout-1"):
             stage.world.kill(name)
 
-    stage.play(fault)
+    async def patience(stage):
+        await asyncio.sleep(900)
+        stage.coordinator.stop()
+
+    assert stage.play(fault, patience) is not None, "the job ends"
     assert fates(stage)["requeued"] >= 1
     assert sum(report.requeued_prompts for report in stage.closed) == fates(stage)["requeued"]
     check_whole(stage, 6 * 4 * 2)
@@ -325,15 +329,20 @@ def test_a_machine_that_dies_in_the_middle_of_moves_costs_nothing(tmp_path, vict
 
 def test_a_machine_that_is_to_leave_ends_its_work_first(tmp_path):
     stage = stage_of(tmp_path, repack={"enabled": False})
-    aborted = seen(stage, Aborted)
+    submitted = seen(stage, Submitted)
 
     async def shrink(stage):
-        await until(lambda: len(stage.closed) == 2)
+        flight = stage.coordinator.course.rollouts.flight
+        await until(lambda: len(stage.closed) >= 2 and flight.load("rollout-2/replica-0") > 0, tick=0.01)
         stage.control.scale(2)
 
-    stage.play(shrink)
+    async def begin(stage):
+        await until(lambda: stage.coordinator is not None and stage.coordinator.course.rollouts is not None)
+        await shrink(stage)
+
+    stage.play(begin)
     assert "rollout-2" in stage.control.last.drained
-    assert not [event for event in aborted if event.replica.startswith("rollout-2")]
+    assert all(event.attempt == 1 for event in submitted), "nothing was begun anew elsewhere"
     check_whole(stage, 6 * 4 * 2)
 
 
