@@ -7,7 +7,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kube.resources import DISRUPTION_BUDGET, POD, RESOURCES, RLJOB, Json, Resource
+from rljob_operator.kube.resources import DISRUPTION_BUDGET, POD, RESOURCES, RLJOB, Json, Resource, budget_of
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.observed import Trouble
@@ -145,8 +144,8 @@ class Actor:
         if resource is not DISRUPTION_BUDGET:
             return resource
         if self._budgets is None:
-            known = await self._kube.versions(resource)
-            self._budgets = [replace(resource, version=one) for one in ("v1", "v1beta1") if one in known]
+            found = budget_of(await self._kube.versions(resource))
+            self._budgets = [found] if found is not None else []
             if not self._budgets:
                 _logger.warning("this server has no PodDisruptionBudgets: whoever drains nodes may take many at once")
         return next(iter(self._budgets), None)

@@ -134,6 +134,8 @@ async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relay
         trainer.offer(manifest)
         for index in range(sent):
             trainer.chunk(manifest, index, data)
+        # Not before: a newer version takes the place of one that is on its way.
+        await eventually(lambda: whole(second) == 1)
     await eventually(lambda: whole(second) == 1 and second.counters.chunks_received == CHUNKS + 6)
     first.close()
     trainer.close()

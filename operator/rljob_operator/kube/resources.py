@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_api.constants import GROUP, KIND, PLURAL, VERSION
@@ -65,3 +65,10 @@ RESOURCES: Mapping[str, Resource] = {
     )
 }
 """By kind, as manifests name them."""
+
+
+def budget_of(known: Collection[str]) -> Resource | None:
+    """PodDisruptionBudgets in the newest version that the server, which knows these, has in common with us; None where
+    it has none."""
+    served = [replace(DISRUPTION_BUDGET, version=one) for one in ("v1", "v1beta1") if one in known]
+    return next(iter(served), None)
