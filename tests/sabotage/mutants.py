@@ -1630,7 +1630,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/generation.py",
         "self._partials.restore(key, partial)",
         "pass",
-        (f"{SEEDS}[0]", f"{SEEDS}[1]", f"{SEEDS}[2]"),
+        (f"{SEEDS}[0-OnPolicy]", f"{SEEDS}[1-OnPolicy]", f"{SEEDS}[2-OnPolicy]"),
     ),
     Mutant(
         "a round under way is left when fewer are asked for",
@@ -2351,5 +2351,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self.layouts.is_wanted(tensor_parallel, asked) and not due:",
         "        if False:",
         (f"{UPDATES}::test_an_update_does_not_wait_for_the_broadcast_of_the_one_before",),
+    ),
+    Mutant(
+        "after a suspension nobody is given weights",
+        f"{RUNTIME}/coordinator/publication.py",
+        "        if self._trainer.published == self._fleet.version == version:",
+        "        if self._trainer.published == version:",
+        (f"{UPDATES}::test_a_suspended_job_hands_everything_over_and_goes_on",),
     ),
 )

@@ -44,7 +44,8 @@ class Publication:
         """As `publish`, but the trainer has only copied them when this returns: relays get them behind its next step,
         and replicas take them when they have nothing to do."""
         version = await self._number(step)
-        if self._trainer.published == version:
+        if self._trainer.published == self._fleet.version == version:
+            # Who sits down is fed. After a suspension nobody is: the fleet has forgotten its weights.
             return version
         shipped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
