@@ -246,7 +246,7 @@ def test_a_document_that_cannot_be_is_not_used_and_the_log_says_why(tmp_path, ca
         Standing.from_json(document, 3)
     assert str(refused.value).startswith(message)
     store = Store(tmp_path / "state.db", "uid-1")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, "rljob_runtime"):
         begun = agree(store, found(3, document), SimulatedPrompts(10), 4)
     assert begun == agree_without(tmp_path) == Boundary(3, Cursor(1, 2))
     assert f"coordinator.json in the checkpoint of step 3 is not used: {message}" in caplog.text
