@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.generation import Generation
+from rljob_runtime.coordinator.part_clock import PartClock
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.streaming import Streamed
 from rljob_runtime.scheduling.lending import Decision
@@ -17,31 +18,16 @@ from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
 
 
-class RoundClock:
-    """Times the parts of a round, by the clock it is given."""
+class RoundClock(PartClock):
+    """Of a round, from launch to new weights in every replica: the generation (part 0), the update (1), the broadcast
+    (2)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._marks: list[float] = []
+        super().__init__(clock)
         self.stream = Streamed()
         self.loan: Decision | None = None
 
-    def start(self) -> None:
-        self._marks = [self._clock()]
-
-    def _mark(self) -> None:
-        self._marks.append(self._clock())
-
-    generated = trained = published = _mark
-
-    def part(self, index: int) -> float:
-        """Seconds of the generation (0), the update (1), the broadcast (2)."""
-        return round(self._marks[index + 1] - self._marks[index], 3)
-
-    @property
-    def total(self) -> float:
-        """Seconds from launch to new weights in every replica."""
-        return round(self._marks[-1] - self._marks[0], 3)
+    generated = trained = published = PartClock._mark
 
     def rate(self, tokens: int) -> float | None:
         """Tokens per second of the generation."""

@@ -5,38 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.part_clock import PartClock
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.reporting import shown
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 
 
-class UpdateClock:
-    """Times the parts of an update, by the clock it is given: waiting for groups, training, publishing."""
+class UpdateClock(PartClock):
+    """Of an update, from the one before to its own end: waiting for groups (part 0), training (1), the copy that is
+    published (2)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._marks = [clock()]
+        super().__init__(clock)
         self.standstill = 0.0
         """Seconds for which replicas had nothing to do because the buffer was full, on average."""
+        self.start()
 
-    def restart(self) -> None:
-        """The update before is closed."""
-        self._marks = [self._clock()]
-
-    def _mark(self) -> None:
-        self._marks.append(self._clock())
-
-    waited = trained = published = _mark
-
-    def part(self, index: int) -> float:
-        """Seconds of the wait (0), the update (1), the copy that is published (2)."""
-        return round(self._marks[index + 1] - self._marks[index], 3)
-
-    @property
-    def total(self) -> float:
-        """Seconds since the update before."""
-        return round(self._marks[-1] - self._marks[0], 3)
+    waited = trained = published = PartClock._mark
 
 
 def update_report(

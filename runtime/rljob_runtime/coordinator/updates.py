@@ -69,7 +69,7 @@ class Updates:
             # Rollouts went on while the trainer was started anew: what it had consumed since its checkpoint is back.
             self._buffer.know(versions, boundary.step)
             await self.rollouts.reread()
-        self._clock.restart()
+        self._clock.start()
 
     async def under_way(self) -> bool:
         boundary = await self._parts.store.do(Store.boundary)
@@ -209,7 +209,7 @@ class Updates:
         cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
         await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
-        clock.restart()
+        clock.start()
         for observe in self._parts.observers:
             observe(report, trained)
         first, last = reward_ends(await self._parts.store.do(Store.rewards))

@@ -1,0 +1,29 @@
+"""Times the parts of a round or an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class PartClock:
+    """By the clock that it is given: `start`, then a mark at the end of each part."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._marks: list[float] = []
+
+    def start(self) -> None:
+        """The first part begins now."""
+        self._marks = [self._clock()]
+
+    def _mark(self) -> None:
+        self._marks.append(self._clock())
+
+    def part(self, index: int) -> float:
+        """Seconds of a part, counted from 0."""
+        return round(self._marks[index + 1] - self._marks[index], 3)
+
+    @property
+    def total(self) -> float:
+        """Seconds from the start to the last mark."""
+        return round(self._marks[-1] - self._marks[0], 3)
