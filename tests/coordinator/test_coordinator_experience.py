@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, evict, must_wait, sample
+from rljob_api.learning import Sampler
+from rljob_runtime.scheduling.experience import Experience, admitted, evict, must_wait, sample
 from rljob_runtime.scheduling.trajectory import PromptKey
 
-KINDS = st.sampled_from(SamplerKind)
+KINDS = st.sampled_from(Sampler)
 ROW = [(0, 5, 1.0), (1, 9, 0.0), (2, 5, 3.0), (3, 7, 2.0), (4, 0, 2.0), (5, 1, 0.5)]
 """The order in which they became ready, staleness, spread."""
 
@@ -33,21 +34,21 @@ def indices(prompts: Iterable[PromptKey]) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "count", "bound", "taken"),
     [
-        (SamplerKind.FIFO, 3, None, [0, 1, 2]),
-        (SamplerKind.FIFO, 6, None, [0, 1, 2, 3, 4, 5]),
-        (SamplerKind.FIFO, 7, None, []),
+        (Sampler.FIFO, 3, None, [0, 1, 2]),
+        (Sampler.FIFO, 6, None, [0, 1, 2, 3, 4, 5]),
+        (Sampler.FIFO, 7, None, []),
         # One of four places is the oldest's, then by spread; 3 and 4 are equal, and 3 was ready first.
-        (SamplerKind.PRIORITY, 4, None, [0, 2, 3, 4]),
-        (SamplerKind.PRIORITY, 3, None, [0, 2, 3]),
-        (SamplerKind.PRIORITY, 5, None, [0, 1, 2, 3, 4]),
-        (SamplerKind.STALENESS_AWARE, 4, None, [1, 3, 0, 2]),
+        (Sampler.PRIORITY, 4, None, [0, 2, 3, 4]),
+        (Sampler.PRIORITY, 3, None, [0, 2, 3]),
+        (Sampler.PRIORITY, 5, None, [0, 1, 2, 3, 4]),
+        (Sampler.STALENESS_AWARE, 4, None, [1, 3, 0, 2]),
         # What is at the bound goes first, then the sampler chooses.
-        (SamplerKind.FIFO, 2, 9, [1, 0]),
-        (SamplerKind.PRIORITY, 2, 9, [1, 0]),
+        (Sampler.FIFO, 2, 9, [1, 0]),
+        (Sampler.PRIORITY, 2, 9, [1, 0]),
         # What is over it is never taken.
-        (SamplerKind.FIFO, 4, 8, [0, 2, 3, 4]),
-        (SamplerKind.FIFO, 6, 8, []),
-        (SamplerKind.STALENESS_AWARE, 2, 5, [0, 2]),
+        (Sampler.FIFO, 4, 8, [0, 2, 3, 4]),
+        (Sampler.FIFO, 6, 8, []),
+        (Sampler.STALENESS_AWARE, 2, 5, [0, 2]),
     ],
 )
 def test_which_groups_a_sampler_takes(kind, count, bound, taken):
@@ -67,13 +68,13 @@ def test_a_sample_is_whole_without_repetition_and_the_same_for_any_order_of_the_
 def test_uniform_gives_every_group_the_same_chance():
     tries = 3000
     taken = [
-        prompt for seed in range(tries) for prompt in sample(SamplerKind.UNIFORM, ready_groups(ROW), 2, seed, None, [])
+        prompt for seed in range(tries) for prompt in sample(Sampler.UNIFORM, ready_groups(ROW), 2, seed, None, [])
     ]
     for row in ROW:
         assert taken.count(PromptKey(0, row[0])) == pytest.approx(tries * 2 / len(ROW), rel=0.1)
 
 
-@given(st.sampled_from([SamplerKind.FIFO, SamplerKind.PRIORITY]), st.integers(1, 8), st.randoms())
+@given(st.sampled_from([Sampler.FIFO, Sampler.PRIORITY]), st.integers(1, 8), st.randoms())
 @settings(deadline=None)
 def test_none_starves_however_much_others_teach(kind, count, random):
     last = Experience(PromptKey(0, 20), 20, 0, 0.0)
@@ -197,7 +198,7 @@ def test_only_what_is_over_the_bound_is_evicted():
 class Loop:
     """Replicas that begin and finish groups in any order, with whatever weights they have, and a trainer."""
 
-    kind: SamplerKind
+    kind: Sampler
     count: int
     capacity: int
     bound: int | None

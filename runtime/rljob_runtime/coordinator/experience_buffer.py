@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import pstdev
 
-from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, evict, sample
+from rljob_api.learning import Sampler
+from rljob_runtime.scheduling.experience import Experience, admitted, evict, sample
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.scheduling.versions import Versions
 
@@ -25,7 +26,7 @@ class Ready:
 class ExperienceBuffer:
     """`capacity`: groups that may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
 
-    def __init__(self, kind: SamplerKind, capacity: int, count: int, bound: int | None, seed: int) -> None:
+    def __init__(self, kind: Sampler, capacity: int, count: int, bound: int | None, seed: int) -> None:
         self._kind = kind
         self._capacity = capacity
         self._count = count

@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_api import RLJob
-from rljob_api.learning import AUTO, Mode
+from rljob_api.learning import AUTO, Mode, Sampler
 from rljob_api.rules import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
-from rljob_runtime.scheduling.experience import SamplerKind
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
 from rljob_runtime.scheduling.plans import PLAIN, Choices, choices
 from rljob_runtime.scheduling.repack import RepackRules
@@ -56,7 +55,7 @@ class Settings:
     rebuild_timeout: float
 
     mode: Mode = Mode.ON_POLICY
-    sampler: SamplerKind = SamplerKind.FIFO
+    sampler: Sampler = Sampler.FIFO
     """Asynchronous: which ready groups an update takes."""
     capacity: int = 0
     """Asynchronous: groups that may be open, in flight or ready."""
@@ -135,7 +134,7 @@ class Settings:
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             mode=spec.mode,
-            sampler=SamplerKind(spec.experience.sampler),
+            sampler=spec.experience.sampler,
             capacity=spec.experience_capacity,
             max_staleness=spec.experience.max_staleness,
             repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,

@@ -20,23 +20,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 
+from rljob_api.learning import Sampler
 from rljob_runtime.scheduling.trajectory import PromptKey
-
-
-class SamplerKind(StrEnum):
-    """Which of the ready groups an update takes, where the bound leaves a choice."""
-
-    FIFO = "FIFO"
-    """Those that became ready first."""
-    PRIORITY = "Priority"
-    """Those whose rewards differ most; every fourth place goes to those that became ready first, so none starves."""
-    STALENESS_AWARE = "StalenessAware"
-    """Those of the oldest weights, so that nothing grows older than it must."""
-    UNIFORM = "Uniform"
-    """Any, with equal chances."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +38,7 @@ class Experience:
 
 
 def sample(
-    kind: SamplerKind,
+    kind: Sampler,
     ready: Sequence[Experience],
     count: int,
     seed: int,
@@ -126,18 +113,18 @@ OLDEST_SHARE = 4
 """Of so many places by priority, one goes to the group that became ready first."""
 
 
-def _ranked(kind: SamplerKind, ready: Iterable[Experience], count: int, seed: int) -> list[Experience]:
+def _ranked(kind: Sampler, ready: Iterable[Experience], count: int, seed: int) -> list[Experience]:
     """All of them, the most wanted first; the order does not hang on that of `ready`."""
     oldest = sorted(ready, key=lambda one: (one.ready, one.prompt))
     match kind:
-        case SamplerKind.FIFO:
+        case Sampler.FIFO:
             return oldest
-        case SamplerKind.PRIORITY:
+        case Sampler.PRIORITY:
             share = -(-count // OLDEST_SHARE)
             return oldest[:share] + sorted(oldest[share:], key=lambda one: -one.spread)
-        case SamplerKind.STALENESS_AWARE:
+        case Sampler.STALENESS_AWARE:
             return sorted(oldest, key=lambda one: -one.staleness)
-        case SamplerKind.UNIFORM:
+        case Sampler.UNIFORM:
             return sorted(oldest, key=lambda one: _lot(seed, one.prompt))
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from rljob_api.learning import Sampler
 from rljob_runtime.enginemodel.engine import Finish, Request
-from rljob_runtime.scheduling.experience import Experience, SamplerKind, admitted, must_wait, sample
+from rljob_runtime.scheduling.experience import Experience, admitted, must_wait, sample
 from rljob_runtime.scheduling.lending import Unfinished
 from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad, plan_repack
 from rljob_runtime.scheduling.trajectory import PromptKey
@@ -267,7 +268,7 @@ class Job:
             for number, one in self._open.items()
             if one.ready is not None
         ]
-        chosen = sample(SamplerKind.FIFO, ready, self.size, 0, bound, flying)
+        chosen = sample(Sampler.FIFO, ready, self.size, 0, bound, flying)
         return [self._open[key.index] for key in chosen]
 
     def _trained(self, update: Update) -> None:
