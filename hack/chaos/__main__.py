@@ -1,6 +1,6 @@
 """`make chaos`: a real job on the local cluster, and faults of every kind, until it completes.
 
-    python -m hack.chaos [--faults N] [--rows NAME …] [--seed N] [--json FILE] [--mode Asynchronous|OnPolicy]
+    python -m hack.chaos [--faults N] [--rows NAME …] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
 
 Ends with exit status 0 when every fault was mended within its bound, nothing was lost, nothing was trained on twice and
 the job has completed; with 1 otherwise.
@@ -25,6 +25,7 @@ from hack.cluster import settings
 from hack.cluster.kube import Api
 
 from .campaign import Campaign, NotSteady
+from .curve import rewards
 from .history import check_volume
 from .inject import Injector, NotPossible
 from .job import JOB, KEEPS, ROLLS, manifest
@@ -35,6 +36,8 @@ from .watching import Watching
 
 NAMESPACE, NODES = "rljob-chaos", 4
 LAST_ROUNDS = 5
+STALLED_SECONDS = 180.0
+"""Without a round after the last fault: the job will not complete."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,18 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         campaign.steady(600)
         campaign.run(schedule(args.rows, args.faults, args.seed))
-        trouble = complete(watching, injector)
+        trouble = complete(watching, injector, args.rounds)
     except (NotSteady, NotPossible) as error:
         trouble = str(error)
-    verdict = check(cluster, injector)
+    volume = volume_of(cluster, injector)
+    verdict = check_volume(volume)
     result = {
         "bench": "chaos",
         "seed": args.seed,
-        "settings": {"faults": args.faults, "mode": args.mode, "nodes": NODES},
+        "settings": {"faults": args.faults, "mode": args.mode, "nodes": cluster.nodes},
         "rows": figures(outcomes),
         "faults": [vars(outcome) for outcome in outcomes],
         "trouble": trouble,
         "check": verdict,
+        "rewards": rewards(volume),
     }
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +110,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--faults", type=int, default=100)
     top.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=list(ROWS), metavar="ROW")
     top.add_argument("--seed", type=int, default=0)
+    top.add_argument("--rounds", type=int, default=0, help="the job has as many at least")
     top.add_argument("--json", type=Path)
     top.add_argument("--mode", choices=("Asynchronous", "OnPolicy"), default="Asynchronous")
     return top
@@ -113,7 +119,10 @@ def parser() -> argparse.ArgumentParser:
 def prepare() -> settings.Cluster:
     """The cluster with the operator, its nodes labelled."""
     demo.cluster(NODES)
-    cluster = next(one for one in settings.existing() if str(one.kubeconfig) == os.environ["KUBECONFIG"])
+    wanted = os.environ["KUBECONFIG"]
+    cluster = next((one for one in settings.existing() if str(one.kubeconfig) == wanted), None)
+    if cluster is None:
+        sys.exit(f"chaos: KUBECONFIG={wanted} is no local cluster's (hack/cluster/cluster), whose nodes can be lost")
     for index in range(1, cluster.nodes + 1):
         label = KEEPS if index == 1 else ROLLS
         demo.kubectl("label", "node", settings.node_name(index), f"{label}=true", "--overwrite", namespace=None)
@@ -135,27 +144,31 @@ def apply(documents: list[dict[str, Any]]) -> None:
         sys.exit(f"chaos: {done.stderr}")
 
 
-def complete(watching: Watching, injector: Injector) -> str:
-    """Let the job end; why it did not, or nothing."""
-    rounds = watching.last.round + LAST_ROUNDS
+def complete(watching: Watching, injector: Injector, least: int) -> str:
+    """Let the job end, after `least` rounds or some more than it has; why it did not, or nothing."""
+    seen = watching.last
+    rounds = max(seen.round + LAST_ROUNDS, least)
     injector.kubectl("patch", "rljob", JOB, "--type=merge", "-p", json.dumps({"spec": {"rounds": rounds}}))
-    end = time.time() + 180
+    reached, end = seen.round, time.time() + STALLED_SECONDS
     while time.time() < end:
         seen = watching.next(1.0) or watching.last
         if seen.complete:
             return ""
         if seen.failed:
             return f"the job failed: {seen.failed}"
+        if seen.round > reached:
+            reached, end = seen.round, time.time() + STALLED_SECONDS
     return f"the job did not complete: {watching.last.round} of {rounds} rounds"
 
 
-def check(cluster: settings.Cluster, injector: Injector) -> dict[str, Any]:
-    """`rljob check` on the store, which lies on a volume of the cluster."""
+def volume_of(cluster: settings.Cluster, injector: Injector) -> Path:
+    """Where the job's volume lies on this machine; where nothing is, if there is none."""
     try:
         volume = injector.kubectl("get", "pvc", JOB, "-o", "jsonpath={.spec.volumeName}").strip()
     except NotPossible as error:
-        return {"error": str(error)}
-    return check_volume(cluster.volumes / volume)
+        print(f"chaos: {error}")
+        volume = "none"
+    return cluster.volumes / volume
 
 
 if __name__ == "__main__":
