@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.continuous import InFlight, Over, batch_size
+from rljob_runtime.scheduling.continuous import InFlight, Over
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, REWARD_FAILED, Launch, Saved
 from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
 
@@ -225,7 +225,3 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
     assert all(count == 1 for count in over.values())
     assert not over.keys() & dropped
     assert len(over) + len(dropped) + len(flight) == 4
-
-
-def test_a_batch_is_a_share_of_an_update():
-    assert [batch_size(*case) for case in [(128, 16), (100, 16), (1, 5), (3, 0)]] == [8, 7, 1, 3]

@@ -54,6 +54,7 @@ LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
 UPDATES = "tests/coordinator/test_coordinator_updates.py"
 CONTINUOUS = "tests/coordinator/test_coordinator_continuous.py"
+OCCUPATION = "tests/coordinator/test_coordinator_occupation.py"
 REPLAY = "tests/coordinator/test_coordinator_replay.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
@@ -2288,17 +2289,37 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the full buffer does not close admission",
-        f"{RUNTIME}/coordinator/rollouts.py",
-        "return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)",
-        "return self._wanted - self._open",
-        (f"{UPDATES}::test_a_full_buffer_slows_generation_and_loses_nothing",),
+        f"{RUNTIME}/scheduling/occupation.py",
+        "min(admit(one.version, begun), wanted - len(begun))",
+        "wanted - len(begun)",
+        (
+            f"{OCCUPATION}::test_what_idle_replicas_are_given",
+            f"{UPDATES}::test_a_full_buffer_slows_generation_and_loses_nothing",
+        ),
     ),
     Mutant(
         "more is begun than will be trained on",
-        f"{RUNTIME}/coordinator/rollouts.py",
-        "return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)",
-        "return self.buffer.admit(version, self._versions())",
-        (f"{UPDATES}::test_groups_beyond_the_last_update_are_not_begun",),
+        f"{RUNTIME}/scheduling/occupation.py",
+        "min(admit(one.version, begun), wanted - len(begun))",
+        "admit(one.version, begun)",
+        (
+            f"{OCCUPATION}::test_what_idle_replicas_are_given",
+            f"{UPDATES}::test_groups_beyond_the_last_update_are_not_begun",
+        ),
+    ),
+    Mutant(
+        "what is begun in one look takes no room from those after it",
+        f"{RUNTIME}/scheduling/occupation.py",
+        "                room.clear()\n",
+        "",
+        (f"{OCCUPATION}::test_what_idle_replicas_are_given",),
+    ),
+    Mutant(
+        "an idle replica draws with old weights",
+        f"{RUNTIME}/scheduling/occupation.py",
+        "        if one.newer is not None:\n",
+        "        if one.newer is not None and one.version is None:\n",
+        (f"{OCCUPATION}::test_what_idle_replicas_are_given",),
     ),
     Mutant(
         "groups are not assigned before they are trained on",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import pstdev
 
@@ -26,7 +26,8 @@ from rljob_runtime.coordinator.repacking import Repacking
 from rljob_runtime.coordinator.scoring import Scored, Scoring
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.tally import Tally
-from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over, batch_size
+from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over
+from rljob_runtime.scheduling.occupation import Draw, Idle, batch_size, occupy
 from rljob_runtime.scheduling.partials import Partial, Verdict
 from rljob_runtime.scheduling.repack import Merge
 from rljob_runtime.scheduling.rounds import Launch, PromptFate, Saved
@@ -215,46 +216,47 @@ class Rollouts:
 
     async def _occupy(self) -> None:
         """Replicas with nothing to do take their machine's newest weights, or else prompts of their own."""
+        names, holding = self._herd.names(without=self._leaving), self._holders.holding()
+        idle = [Idle(name, holding.get(name), self._holders.due(name)) for name in names if not self.flight.load(name)]
         share = batch_size(self._parts.settings.prompts_per_round, len(self._herd.names()))
-        holding, closed = self._holders.holding(), []
-        room: dict[int, int] = {}
-        for name in self._herd.names(without=self._leaving):
-            if self.flight.load(name):
-                continue
-            newer, version = self._holders.due(name), holding.get(name)
-            if newer is not None:
-                self._holders.take(name, newer)
-            elif version is not None:
-                if version not in room:
-                    room[version] = self._room(version)
-                if room[version] > 0:
-                    await self._draw(name, version, min(share, room[version]))
-                    room.clear()
-                elif self._wanted > self._open:
-                    closed.append(name)
-        self._closed = closed
+        occupation = occupy(idle, share, self._to_begin, self._admit)
+        for load in occupation.loads:
+            self._holders.take(load.replica, load.version)
+        if occupation.draws:
+            await self._draw(occupation.draws)
+        self._closed = occupation.closed
 
     @property
-    def _open(self) -> int:
-        return len(self.flight) + len(self.buffer)
+    def _to_begin(self) -> int:
+        """Groups that are wanted and neither in flight nor ready."""
+        return self._wanted - len(self.flight) - len(self.buffer)
 
-    def _room(self, version: int) -> int:
-        """How many groups may be begun with these weights now."""
-        return min(self.buffer.admit(version, self._versions()), self._wanted - self._open)
+    def _admit(self, version: int, begun: Sequence[int] = ()) -> int:
+        return self.buffer.admit(version, [*(self.flight.version(prompt) for prompt in self.flight), *begun])
 
-    def _versions(self) -> list[int]:
-        return [self.flight.version(prompt) for prompt in self.flight]
+    async def _draw(self, draws: Collection[Draw]) -> None:
+        """Replicas take prompts: those that wait to be drawn again come first."""
+        drawn = [(draw, *self._take_prompts(draw.groups)) for draw in draws]
+        responses = self._parts.settings.responses_per_prompt
 
-    async def _draw(self, name: str, version: int, count: int) -> None:
-        """A replica takes prompts: those that wait to be drawn again come first."""
+        def save(store: Store) -> dict[TrajectoryKey, int]:
+            known: dict[TrajectoryKey, int] = {}
+            for draw, prompts, cursor in drawn:
+                known |= store.experience.draw(prompts, cursor, draw.version, draw.replica, responses)
+            return known
+
+        saved = {key: Saved(attempt) for key, attempt in (await self._parts.store.do(save)).items()}
+        for draw, prompts, _ in drawn:
+            for prompt in prompts:
+                self.flight.add(prompt, draw.version, draw.replica, saved)
+            self.tally.drawn_prompts += len(prompts)
+        await self._launch(self.flight.launch({draw.replica: draw.version for draw in draws}))
+
+    def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        """With the cursor after them."""
         again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
         fresh, self._cursor = self._prompts.draw(self._cursor, count - len(again))
-        prompts, cursor, responses = (*again, *fresh), self._cursor, self._parts.settings.responses_per_prompt
-        known = await self._parts.store.do(lambda s: s.experience.draw(prompts, cursor, version, name, responses))
-        for prompt in prompts:
-            self.flight.add(prompt, version, name, {key: Saved(n) for key, n in known.items() if key.prompt == prompt})
-        self.tally.drawn_prompts += len(prompts)
-        await self._launch(self.flight.launch({name: version}))
+        return (*again, *fresh), self._cursor
 
     async def _launch(self, launches: Collection[Launch]) -> None:
         if not launches:
@@ -315,7 +317,7 @@ class Rollouts:
         """Long trajectories are moved together, where the replicas that they leave find something to do."""
         holding = self._able()
         newest = max(holding.values(), default=None)
-        if newest is None or self._room(newest) <= 0:
+        if newest is None or self._to_begin <= 0 or self._admit(newest) <= 0:
             return
         replicas = {name: (version, self.flight.running_on(name)) for name, version in holding.items()}
         for merge in self._repacking.look(replicas):

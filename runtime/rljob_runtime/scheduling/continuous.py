@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
 
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, REWARD_FAILED, Launch, SampleState, Saved
 from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
@@ -55,15 +54,6 @@ class _Group:
     version: int
     home: str
     keys: tuple[TrajectoryKey, ...]
-
-
-def batch_size(prompts_per_round: int, replicas: int) -> int:
-    """Prompts that a replica draws at a time: its share of an update.
-
-    >>> batch_size(128, 16), batch_size(3, 2), batch_size(1, 4)
-    (8, 2, 1)
-    """
-    return max(1, ceil(prompts_per_round / max(1, replicas)))
 
 
 class InFlight:
