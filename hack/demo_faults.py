@@ -23,6 +23,7 @@ MOMENTS = {
     "closed": "the chain is closed",
     "suspected": "the machine is a suspect",
     "created": "the replacement's pod is created",
+    "joined": "it is ready and in the chain",
     "generating": "it generates again",
 }
 
@@ -35,7 +36,6 @@ class Timeline:
     machines: tuple[str, ...]
     before: Observation
     moments: dict[str, float] = field(default_factory=dict)
-    _joined: int | None = None
 
     def see(self, now: Observation) -> bool:
         """Take a look; whether all has been seen."""
@@ -48,16 +48,13 @@ class Timeline:
         if all(self._replaced(name, now) for name in self.machines):
             self._note("created", now)
             self._follow(now)
-        return "generating" in self.moments
+        return MOMENTS.keys() == self.moments.keys()
 
     def _follow(self, now: Observation) -> None:
-        """A machine that is there, has the weights and is in the chain generates; the first update with it says that
-        it is so."""
         if any(map(now.troubled, self.machines)):
-            self._joined = None
-        elif self._joined is None or now.round < self._joined:
-            self._joined = now.round
-        elif now.round > self._joined:
+            return
+        self._note("joined", now)
+        if set(self.machines) <= set(now.generating):
             self._note("generating", now)
 
     def _replaced(self, machine: str, now: Observation) -> bool:

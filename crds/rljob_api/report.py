@@ -272,6 +272,8 @@ class RuntimeStatus(StatusModel):
     """Groups that are ready for training. Asynchronous."""
     in_flight: Count | None = None
     """Groups that are generated, or wait for their rewards. Asynchronous."""
+    generating: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
+    """Rollout machines whose engines have made tokens since they came, or came again."""
     long_queue: Count | None = None
     """Prompts that wait for a long round (tail batching)."""
     suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)

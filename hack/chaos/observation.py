@@ -27,8 +27,9 @@ class Pod:
 
 @dataclass(frozen=True)
 class Observation:
-    """`at`: seconds, of this machine's clock. `chain`: the relays as the coordinator has them. `suspects`: machine and
-    incarnation. `checkpoint`: the round of the newest."""
+    """`at`: seconds, of this machine's clock. `chain`: the relays as the coordinator has them; `generating`: machines
+    whose engines have made tokens since they came. `suspects`: machine and incarnation. `checkpoint`: the round of the
+    newest."""
 
     at: float
     pods: tuple[Pod, ...] = ()
@@ -39,6 +40,7 @@ class Observation:
     version: int = 0
     desired: int = 0
     chain: tuple[str, ...] = ()
+    generating: tuple[str, ...] = ()
     suspects: frozenset[tuple[str, int]] = frozenset()
     problems: frozenset[str] = frozenset()
     checkpoint: int = 0
@@ -97,6 +99,7 @@ def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
         version=int(runtime.get("weightVersion") or 0),
         desired=int((status.get("rollout") or {}).get("desired") or 0),
         chain=tuple((runtime.get("relay") or {}).get("chain") or ()),
+        generating=tuple(runtime.get("generating") or ()),
         suspects=frozenset((one["machine"], int(one["incarnation"])) for one in runtime.get("suspects") or ()),
         problems=frozenset(one["reason"] for one in runtime.get("problems") or ()),
         checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),

@@ -8,20 +8,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hack import demo
 from hack.chaos.__main__ import NAMESPACE
 
-from conftest import ROOT, ClusterHandle
-
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("replica-killed", "relay-killed", "replica-hung", "trainer-killed", "coordinator-killed", "node-off")
 
 
 @pytest.fixture
-def on_real_nodes(real_nodes: ClusterHandle) -> Iterator[dict[str, str]]:
+def on_real_nodes(real_nodes: Any) -> Iterator[dict[str, str]]:
     """The variables by which `hack.chaos` takes this cluster; operator and job are gone afterwards."""
     tools = subprocess.run([*demo.CLUSTER, "tools"], capture_output=True, text=True, check=True).stdout.strip()
     env = os.environ | {

@@ -22,23 +22,25 @@ def test_each_moment_is_noted_once_in_seconds_after_the_power_was_cut() -> None:
         (53.0, replace(coming, suspects=frozenset({("rollout-1", 1)}))),
         (60.0, coming),
         (75.0, there),
-        (76.0, replace(there, round=10)),
+        (76.0, replace(there, generating=("rollout-0",))),
     ]
     assert not any(found.see(replace(seen, at=at)) for at, seen in looks)
-    assert found.see(replace(there, at=80.0, round=11))
-    assert found.moments == pytest.approx({"closed": 0.9, "suspected": 1.2, "created": 3.0, "generating": 30.0})
+    assert found.see(replace(there, at=80.0, generating=("rollout-0", "rollout-1")))
+    moments = {"closed": 0.9, "suspected": 1.2, "created": 3.0, "joined": 25.0, "generating": 30.0}
+    assert found.moments == pytest.approx(moments)
     lines = found.table().splitlines()
     assert lines[0] == "rollout-1: seconds after the power was cut"
-    assert [line.split()[-1] for line in lines[1:]] == ["0.9", "1.2", "3.0", "30.0"]
+    assert [line.split()[-1] for line in lines[1:]] == ["0.9", "1.2", "3.0", "25.0", "30.0"]
 
 
 def test_a_replacement_that_fails_again_does_not_generate() -> None:
     found = Timeline(0.0, ("rollout-1",), WHOLE)
     there = filled_again(LOST, "rollout-1")
-    for at, seen in ((5.0, there), (6.0, replace(LOST, pods=there.pods)), (7.0, replace(there, round=11))):
+    again = replace(there, generating=("rollout-1",), suspects=frozenset({("rollout-1", 2)}))
+    for at, seen in ((5.0, there), (6.0, replace(LOST, pods=there.pods)), (7.0, again)):
         assert not found.see(replace(seen, at=at))
     assert "never" in found.table()
-    assert found.see(replace(there, at=8.0, round=12))
+    assert found.see(replace(again, at=8.0, suspects=frozenset()))
 
 
 def test_the_last_line_has_what_the_history_says() -> None:

@@ -74,12 +74,15 @@ def test_a_machine_dies_at_any_time_and_nothing_is_lost(stage, seconds):
 def test_a_lost_machine_is_reported_at_once_and_replaced(stage):
     async def fault(stage):
         await until(lambda: stage.control is not None and stage.control.reports and stage.control.last.round == 1)
+        assert stage.control.last.generating == ("rollout-0", "rollout-1")
         stage.world.power_off("rollout-1.1")
         await until(lambda: stage.control.last.suspects)
         assert stage.control.last.suspects[0].machine == "rollout-1"
+        assert stage.control.last.generating == ("rollout-0",)
         stage.control.replace("rollout-1")
         await until(lambda: not stage.control.last.suspects)
         await until(lambda: stage.control.last.relay.chain == ("rollout-0", "rollout-1"))
+        await until(lambda: stage.control.last.generating == ("rollout-0", "rollout-1"))
 
     stage.job = job(rounds=8)
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE

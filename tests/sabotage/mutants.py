@@ -991,6 +991,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
     ),
     Mutant(
+        "nobody hears of tokens of a machine that came again",
+        f"{RUNTIME}/coordinator/herd.py",
+        "self._fleet.generates(replica)",
+        "pass",
+        ("tests/coordinator/test_coordinator_rounds.py::test_a_lost_machine_is_reported_at_once_and_replaced",),
+    ),
+    Mutant(
         "a machine that goes as it loads weights is waited for",
         f"{RUNTIME}/coordinator/fleet.py",
         "machine.unless_gone(self._load(machine, version)) for machine in chained",

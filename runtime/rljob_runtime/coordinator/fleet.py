@@ -137,6 +137,7 @@ class Fleet:
         if machine is not None:
             machine.gone.set()
         self._pulse.absolve(name)
+        self._tell_generating()
         log.info("machine %s: %s", name, reason)
         self.on_change()
 
@@ -173,6 +174,7 @@ class Fleet:
         self._pulse.suspect(machine.member, reason, machine.address)
         machine.lost_by = reason
         machine.gone.set()
+        self._tell_generating()
         self._pulse.start(self._broadcast.mend())
         self.on_change()
 
@@ -181,6 +183,17 @@ class Fleet:
         for machine in list(self._machines.values()):
             if any(candidate is replica for candidate in machine.replicas):
                 self.lose(machine.name, reason, detail)
+
+    def generates(self, replica: Replica) -> None:
+        """A replica has made tokens."""
+        for machine in self._machines.values():
+            if not machine.generating and any(candidate is replica for candidate in machine.replicas):
+                machine.generating = True
+                self._tell_generating()
+
+    def _tell_generating(self) -> None:
+        names = tuple(name for name in self.machines if self._machines[name].generating)
+        self._reporter.update(generating=names)
 
     async def _keep(self, member: Member) -> None:
         """Make, seat, and make again, until cancelled."""

@@ -125,6 +125,8 @@ class Herd:
     async def _poll(self, replica: Replica) -> None:
         after, boot, clock = 0, None, asyncio.get_running_loop().time
         progress = Progress(self._settings.stall)
+        found: int | None = None
+        told = False
         while True:
             try:
                 report = await replica.poll(self._term, after, self._settings.poll_wait)
@@ -141,6 +143,11 @@ class Herd:
                 hangs = PeerTimeout(f"{stats.running} requests, and no token for {self._settings.stall:g} s")
                 self._post(PollFailed(replica, hangs))
                 return
+            if found is None:
+                found = stats.generated_tokens_total
+            elif not told and stats.generated_tokens_total > found:
+                told = True
+                self._fleet.generates(replica)
             self._watch.note(replica.name, report, clock())
             self._post(Polled(replica, report))
 

@@ -44,6 +44,8 @@ class Machine:
     joined: tuple[int, int] | None = None
     received: int = 0
     beats: Beats = field(default_factory=Beats)
+    generating: bool = False
+    """Whether an engine of it has made a token since it is seated."""
     lost_by: str = ""
     """Why it left the fleet, where it failed."""
     lent: bool = False
