@@ -124,6 +124,19 @@ def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
     check_whole(stage, 12 * 4 * 2)
 
 
+def test_replicas_that_are_overtaken_by_newer_weights_take_those(tmp_path):
+    """Updates come so fast that the relay holds another version by the time at which a replica hears which to take."""
+    stage = stage_of(tmp_path, rounds=200)
+    stage.world.network.hop_seconds = 0.01
+    stage.world.costs.step = 0.02
+    stage.world.site = replace(stage.world.site, latency=0.1, lengths=lambda key, version: 2)
+    loads = seen(stage, Loaded)
+    stage.play()
+    check_whole(stage, 200 * 4 * 2)
+    assert not [suspect for report in stage.control.reports for suspect in report.suspects]
+    assert len({event.version for event in loads}) > 20
+
+
 def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
     stage = stage_of(tmp_path, experience={"capacityPrompts": 6})
     stage.world.costs.step = 30.0

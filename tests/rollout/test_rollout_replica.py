@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.factory import make_engine
 from rljob_runtime.rollout.replica import RolloutReplica
+from rljob_runtime.rollout.weights import VersionUnavailable
 from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 
 PATIENCE = 60.0
@@ -276,6 +277,23 @@ async def test_a_load_that_the_relay_cannot_serve_keeps_the_old_version(
     await Reader(small).until_finished(1)
 
 
+async def test_a_load_takes_the_newer_version_that_is_there_by_now(
+    small: RolloutReplica, publisher: Publisher, model: LlamaForCausalLM
+) -> None:
+    held = publisher.version
+    newest = [publisher.publish(model) for _ in range(3)][-1]
+    assert await small.load(1, held + 1) == newest
+    assert (await small.poll(1, 0, 0)).weight_version == newest
+    assert await small.load(1, newest) == newest
+
+
+async def test_a_load_gives_up_where_the_relay_is_always_newer(gated: Gated) -> None:
+    await gated.replica.load(1, 1)
+    gated.engine.overtaken = True
+    with pytest.raises(WrongVersion, match="weight version 10 is wanted"):
+        await gated.replica.load(1, 2)
+
+
 async def test_a_repeated_load_loads_once(small: RolloutReplica, publisher: Publisher) -> None:
     await small.load(1, publisher.version)
     assert (await small.poll(1, 0, 0)).stats.weight_loads_total == 1
@@ -362,6 +380,7 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.weight_version: int | None = None
+        self.overtaken = False
         self.requests: list[str] = []
         self.turns = threading.Semaphore(0)
         self.stepped = threading.Semaphore(0)
@@ -392,6 +411,8 @@ class ScriptedEngine:
         self.requests = [id for id in self.requests if id not in ids]
 
     def load(self, version: int) -> None:
+        if self.overtaken:
+            raise VersionUnavailable(version, version + 1)
         self.weight_version = version
 
     def sleep(self) -> None:

@@ -991,11 +991,18 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
     ),
     Mutant(
-        "nobody hears of tokens of a machine that came again",
-        f"{RUNTIME}/coordinator/herd.py",
-        "self._fleet.generates(replica)",
-        "pass",
-        ("tests/coordinator/test_coordinator_rounds.py::test_a_lost_machine_is_reported_at_once_and_replaced",),
+        "a machine that is back in the chain is said to generate",
+        "hack/demo_faults.py",
+        "if set(self.machines) <= set(now.generating):",
+        "if True:",
+        ("tests/chaos/test_demo_faults.py",),
+    ),
+    Mutant(
+        "a replica that newer weights overtook takes none",
+        f"{RUNTIME}/rollout/replica.py",
+        "version = error.held",
+        "raise",
+        ("tests/rollout/test_rollout_replica.py::test_a_load_takes_the_newer_version_that_is_there_by_now",),
     ),
     Mutant(
         "a machine that goes as it loads weights is waited for",

@@ -22,6 +22,7 @@ from rljob_runtime.coordinator.protocols import (
     PeerError,
     Replica,
     StaleTerm,
+    WrongVersion,
 )
 from rljob_runtime.coordinator.pulse import SILENT, Pulse
 from rljob_runtime.coordinator.reporter import Reporter
@@ -350,7 +351,9 @@ class Fleet:
         if machine.loaded == version or not self._broadcast.is_seated(machine):
             return
         try:
-            await asyncio.gather(*(replica.load(self._term, version) for replica in machine.replicas))
+            loaded = set(await asyncio.gather(*(one.load(self._term, version) for one in machine.replicas)))
+            if loaded - {version}:
+                raise WrongVersion(f"version {version} is wanted, loaded are {sorted(loaded)}")
         except StaleTerm:
             raise
         except PeerError as error:

@@ -90,7 +90,7 @@ class Holders:
         return whole if seat.version is None or whole > seat.version else None
 
     def take(self, name: str, version: int) -> None:
-        """Have it load this version. It generates nothing meanwhile."""
+        """Have it load this version, or a newer one that its relay has by then. It generates nothing meanwhile."""
         seat = self._seats[name]
         seat.version = None
         pause = REFUSAL_SECONDS * seat.refusals
@@ -101,8 +101,9 @@ class Holders:
         seat = self._seats.get(loaded.replica.name)
         if seat is None or seat.replica is not loaded.replica:
             return
-        seat.version, seat.load = loaded.version, None
+        seat.load = None
         if loaded.version is not None:
+            seat.version = loaded.version if self._known(loaded.version) else None
             seat.refusals = 0
             return
         if isinstance(loaded.error, StaleTerm):
@@ -122,9 +123,9 @@ class Holders:
     async def _load(self, replica: Replica, version: int, pause: float) -> None:
         await asyncio.sleep(pause)
         try:
-            await replica.load(self._term, version)
+            loaded = await replica.load(self._term, version)
         except PeerError as error:
             log.info("%s has not taken version %d: %s", replica.name, version, error)
             self._post(Loaded(replica, None, error))
         else:
-            self._post(Loaded(replica, version))
+            self._post(Loaded(replica, loaded))

@@ -84,8 +84,9 @@ class HostedReplica:
         )
         return report
 
-    async def load(self, term: int, version: int) -> None:
-        await self._wire.call(self._bounds.load, "load", term, version)
+    async def load(self, term: int, version: int) -> int:
+        loaded: int = await self._wire.call(self._bounds.load, "load", term, version)
+        return loaded
 
 
 class HostedWorker:

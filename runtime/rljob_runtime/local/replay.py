@@ -79,8 +79,8 @@ class ReplayingReplica:
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         return await self._replica.poll(term, after, wait_seconds)
 
-    async def load(self, term: int, version: int) -> None:
-        await self._replica.load(term, version)
+    async def load(self, term: int, version: int) -> int:
+        return await self._replica.load(term, version)
 
     def _replayed(self, request: GenerateRequest) -> GenerateRequest:
         tokens = self._lengths.of(request.key, request.weight_version)

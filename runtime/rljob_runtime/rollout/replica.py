@@ -33,6 +33,8 @@ from rljob_runtime.scheduling.trajectory import TrajectoryKey
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
+LOADS = 8
+"""So often a load goes after a relay that takes a newer version meanwhile."""
 CLOSE_SECONDS = 30.0
 """Bound of a clean end: the step in progress plus the engine's own shutdown."""
 
@@ -100,10 +102,10 @@ class RolloutReplica:
             await self.ready()  # Raises PeerGone with the cause.
         return self._outbox.take(after)
 
-    async def load(self, term: int, version: int) -> None:
+    async def load(self, term: int, version: int) -> int:
         """See `protocols.Replica.load`. A version already loaded is not loaded again."""
         self._check_term(term)
-        await self._on_engine(lambda engine: self._load(engine, version))
+        return await self._on_engine(lambda engine: self._load(engine, version))
 
     async def close(self) -> None:
         """End the engine after the step in progress; whoever waits hears `PeerGone`."""
@@ -156,18 +158,32 @@ class RolloutReplica:
         for request in admission.started:
             engine.add(self._engine_request(request))
 
-    def _load(self, engine: Engine, version: int) -> None:
+    def _load(self, engine: Engine, version: int) -> int:
         if engine.weight_version == version:
-            return
+            return version
         if len(self._ledger):
             raise Refused(f"replica {self.name} holds {len(self._ledger)} requests; abort them before a load")
         try:
-            engine.load(version)
+            loaded = self._load_newest(engine, version)
         except VersionUnavailable as error:
             raise WrongVersion(str(error)) from error
         except (WeightMismatch, NoLayout) as error:
             raise Refused(str(error)) from error
         self._ledger.forget()
+        return loaded
+
+    def _load_newest(self, engine: Engine, version: int) -> int:
+        """This version, or the newer one that the relay holds by now; the relay goes on while it is looked for."""
+        for _ in range(LOADS):
+            try:
+                engine.load(version)
+            except VersionUnavailable as error:
+                if error.held is None or error.held <= version:
+                    raise
+                version = error.held
+            else:
+                return version
+        raise VersionUnavailable(version, None)
 
     def _changed(self, engine: Engine, outputs: list[StepOutput]) -> None:
         self._outbox.put(self._deltas(outputs, engine.weight_version), engine.stats(), engine.weight_version)

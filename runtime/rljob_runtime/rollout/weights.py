@@ -14,7 +14,15 @@ NamedTensors = Iterator[tuple[str, torch.Tensor]]
 
 
 class VersionUnavailable(LookupError):
-    """The relay's segment does not hold the wanted version whole."""
+    """The relay's segment does not hold the version `wanted` whole, but the version `held`, or none."""
+
+    def __init__(self, wanted: int, held: int | None) -> None:
+        super().__init__(wanted, held)  # what travels between processes
+        self.wanted = wanted
+        self.held = held
+
+    def __str__(self) -> str:
+        return f"weight version {self.wanted} is wanted, the relay holds {'none' if self.held is None else self.held}"
 
 
 class WeightMismatch(ValueError):
@@ -29,7 +37,7 @@ def open_version(folder: Path, version: int) -> NamedTensors:
     try:
         weights = Segment.open(folder).current()
     except NoVersion as error:
-        raise VersionUnavailable(f"weight version {version} is wanted, the relay holds none: {error}") from error
+        raise VersionUnavailable(version, None) from error
     if weights.manifest.version != version:
-        raise VersionUnavailable(f"weight version {version} is wanted, the relay holds {weights.manifest.version}")
+        raise VersionUnavailable(version, weights.manifest.version)
     return views(weights.manifest, weights.buffer)

@@ -94,11 +94,13 @@ def serve(connection: Connection) -> None:
 
 
 def portable(error: Exception) -> Exception:
-    """The error itself where the other side has its class and can make it from one message, else its text."""
+    """The error itself where the other side has its class and can make it from words and numbers, else its text."""
     name = type(error).__module__
-    if name.startswith("rljob_runtime.") or name == "builtins":
-        return type(error)(str(error)) if len(error.args) == 1 else RuntimeError(str(error))
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    if not name.startswith("rljob_runtime.") and name != "builtins":
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    args = error.args if len(error.args) > 1 else (str(error),)
+    plain = all(isinstance(arg, str | int | None) for arg in args)
+    return type(error)(*args) if plain and error.args else RuntimeError(str(error))
 
 
 class _Rank:

@@ -210,21 +210,23 @@ class SimulatedReplica:
         cursor = self._outbox[-1][0] if self._outbox else after
         return ReplicaReport(self._boot, cursor, tuple(delta for _, delta in self._outbox), self._loaded, self._stats())
 
-    async def load(self, term: int, version: int) -> None:
+    async def load(self, term: int, version: int) -> int:
         self._office.check(term)
         async with self._busy:
             if version == self._loaded:
-                return
+                return version
             if self.held:
                 raise Refused(f"{self.name} still holds {len(self.held)} requests")
-            if self._weights.whole != version:
-                raise WrongVersion(f"the relay holds version {self._weights.whole}, not {version}")
+            whole = self._weights.whole
+            if whole is None or whole < version:
+                raise WrongVersion(f"the relay holds version {whole}, not {version}")
             since, content = loop_time(), self._weights.content
             await self._pace.sleep(self._kind.load_seconds)
-            self._loaded = version
+            self._loaded = whole
             self._attempts.clear()
             self._loads += 1
-            self._observe(Loaded(self.name, version, content, since))
+            self._observe(Loaded(self.name, whole, content, since))
+            return whole
 
     # --- the engine ---
 

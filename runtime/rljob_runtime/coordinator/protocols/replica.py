@@ -104,7 +104,8 @@ class Replica(Protocol):
         """Deltas after cursor `after`, waiting up to `wait_seconds` for the first. Unacknowledged ones come again."""
         ...
 
-    async def load(self, term: int, version: int) -> None:
-        """Load `version` from this machine's relay segment and reset the prefix cache. Raises `Refused` when requests
-        are still held, `WrongVersion` when the relay does not hold that version whole."""
+    async def load(self, term: int, version: int) -> int:
+        """Load `version` from this machine's relay segment, or the newer one that has taken its place there, and reset
+        the prefix cache. Which it was. Raises `Refused` when requests are still held, `WrongVersion` when the relay
+        does not hold it whole."""
         ...
