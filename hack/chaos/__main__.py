@@ -69,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         trouble = complete(watching, injector, args.rounds)
     except (NotSteady, NotPossible) as error:
         trouble = str(error)
+    except KeyboardInterrupt:
+        trouble = "interrupted"
     volume = volume_of(cluster, injector)
     verdict = check_volume(volume)
     result = {

@@ -48,7 +48,7 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     if text(process / "cmdline").startswith("ray::Host"):
         # A relay writes the weights in shared memory, a replica reads them.
         maps = text(process / "maps").splitlines()
-        writes = any(f"/dev/shm/{machine}/" in line and " rw-s " in line for line in maps)
+        writes = any("/dev/shm/" in line and f"/{machine}/" in line and " rw-s " in line for line in maps)
         if part == "rank" or (part == "relay") == writes:
             found.append(int(process.name))
 if what == "limit" or what == "unlimit":
