@@ -178,3 +178,6 @@ FieldName = text_type(r"[A-Za-z_][\w.-]*", "must be the name of a field of the r
 Name = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=2048)]
 Count = Annotated[int, Field(ge=0)]
+
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""A JSON object that somebody else's library understands."""

@@ -12,8 +12,9 @@ from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError, show
-from rljob_api.learning import AUTO, CodeReward, Mode, RewardKind
+from rljob_api.learning import AUTO, Mode
 from rljob_api.placement import Gang
+from rljob_api.rewards import CodeReward, RewardKind
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template, memory_limit
 

@@ -26,9 +26,6 @@ from rljob_api.learning import (
     Prompts,
     ReasoningGym,
     Repack,
-    Reward,
-    RewardKind,
-    RewardTimeout,
     StreamTraining,
     TailBatching,
 )
@@ -52,6 +49,7 @@ from rljob_api.placement import (
     TemplateMetadata,
     Trainer,
 )
+from rljob_api.rewards import Reward, RewardKind, RewardTimeout
 from rljob_api.status import RLJobStatus
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 from api_kit import REMOVE
 
 from rljob_api.errors import ABSENT
-from rljob_api.learning import CodeReward, JudgeReward
+from rljob_api.rewards import CodeReward, JudgeReward
 
 EDITED = object()
 JUDGE = {"url": "http://judge:8000/v1", "model": "j"}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rljob_api.learning import CodeReward, CodeScore, PromptFile, RewardTimeout
+from rljob_api.learning import PromptFile
+from rljob_api.rewards import CodeReward, CodeScore, RewardTimeout
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.records import read_file

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.learning import CodeReward
+from rljob_api.rewards import CodeReward
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.learning import Reward, RewardKind
+from rljob_api.rewards import Reward, RewardKind
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.protocols import RewardFailed, RewardsUnavailable

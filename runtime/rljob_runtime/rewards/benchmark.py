@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rljob_api.learning import CodeReward, RewardTimeout
+from rljob_api.rewards import CodeReward, RewardTimeout
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.figures import figure
 from rljob_runtime.rewards.code import CodeScorer

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from rljob_api.learning import CodeScore
+from rljob_api.rewards import CodeScore
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.elsewhere import SandboxElsewhere
 from rljob_runtime.rewards.failure import Failure, ScoreFailed

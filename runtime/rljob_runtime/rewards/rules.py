@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.constants import SANDBOX_UNAVAILABLE
-from rljob_api.learning import OUR_PACKAGE, CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
+from rljob_api.rewards import OUR_PACKAGE, CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
 
 BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.scorers:math",
