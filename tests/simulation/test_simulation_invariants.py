@@ -29,7 +29,7 @@ from rljob_runtime.simulation.events import (
     Submitted,
     Trained,
 )
-from rljob_runtime.simulation.invariants import Invariants
+from rljob_runtime.simulation.round_invariants import RoundInvariants
 from rljob_runtime.simulation.tokens import digest, phase, text
 
 KEYS = [TrajectoryKey(PromptKey(0, 0), sample) for sample in range(2)]
@@ -95,7 +95,7 @@ RUN = (START, PUBLISHED, OPENED, submitted(), TRAINED, CLOSED)
 
 
 def broken_by(*events, end=None):
-    invariants = Invariants(2, 10, lambda: 0.0)
+    invariants = RoundInvariants(2, 10, lambda: 0.0)
     for event in events:
         invariants(event)
     if end is not None:
@@ -130,7 +130,7 @@ def test_a_report_may_be_overtaken_by_a_rewind_once():
 
 def test_the_first_violation_is_kept_and_told_once():
     told = []
-    invariants = Invariants(2, 10, lambda: 7.5, lambda: told.append(1))
+    invariants = RoundInvariants(2, 10, lambda: 7.5, lambda: told.append(1))
     for event in (Loaded("r", 9, 1, 0.0), Loaded("r", 8, 1, 0.0)):
         invariants(event)
     assert str(invariants.broken) == "one version: r loaded other weights as version 9 (at 7.500 s, event 1)"

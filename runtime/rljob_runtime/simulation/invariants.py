@@ -1,16 +1,14 @@
-"""What holds in every run, whatever fails: checked after every event, from what that event changes.
+"""What holds in every run, whatever fails: checked after every event, from what that event changes. What the store's
+rows say of prompts and responses is each mode's own: `round_invariants`, `experience_invariants`.
 
-- one place: each prompt is undrawn, in the open round, queued, trained or filtered, and in one of these only; the
-  long-prompt queue in the store is those that are queued;
-- trained once: no response is in the weights' history twice, and the store's history is the trainer's;
-- one version: all tokens of a response are of the weights that its version names, and these are the weights that the
-  update starts from;
+- trained once: no response is in the weights' history twice;
+- one version: all tokens of a response are of the weights that its version names;
 - one gradient: every group of an update is in exactly one of the parts that its gradient was added up from, and all
   of them were computed with the weights that the update starts from;
 - whole groups: an update sees a prompt's responses in full number or not at all;
 - one lease: nobody else generates under an attempt that was given away;
-- no progress lost: a restart loses no update behind the newest checkpoint and no token that the store holds; a new
-  history after a lost store begins where the old one stood at its step;
+- no progress lost: a restart loses no update behind the newest checkpoint, and whoever goes on with a response begins
+  with every token that the store holds;
 - one history: a version number has one content, reports never go back to an earlier term or event;
 - anchors: at each boundary the store holds just the anchors that rewards hold, after whatever restart or rewind.
 
@@ -21,11 +19,12 @@ under way when it was told of fewer.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
+from rljob_runtime.scheduling.trajectory import Group, Response, TrajectoryKey
 from rljob_runtime.simulation.events import (
     Asked,
     Checkpointed,
@@ -44,11 +43,6 @@ from rljob_runtime.simulation.events import (
 )
 from rljob_runtime.simulation.tokens import digest, phase, text
 
-Prompt = tuple[int, int]
-"""(epoch, index)."""
-Sample = tuple[int, int, int, int]
-"""(step, epoch, index, sample)."""
-
 
 @dataclass(frozen=True)
 class Violation:
@@ -63,13 +57,6 @@ class Violation:
         return f"{self.invariant}: {self.detail} (at {self.at:.3f} s, event {self.event})"
 
 
-@dataclass
-class _Trajectory:
-    attempt: int
-    failures: int
-    outcome: str | None
-
-
 @dataclass(frozen=True)
 class _Boundary:
     """`drawn`: how many prompts the cursor has passed."""
@@ -78,8 +65,8 @@ class _Boundary:
     queue: frozenset[str]
 
 
-class Invariants:
-    """An observer. The first violation is kept, and `on_broken` called once."""
+class Invariants(ABC):
+    """An observer: what both modes have in common. The first violation is kept, and `on_broken` called once."""
 
     def __init__(
         self,
@@ -95,14 +82,7 @@ class Invariants:
         self._now = now
         self._on_broken = on_broken
         # The store's rows.
-        self._prompts: defaultdict[Prompt, dict[int, str | None]] = defaultdict(dict)
-        self._queued: set[str] = set()
-        self._trajectories: dict[Sample, _Trajectory] = {}
-        self._tokens: Counter[Sample] = Counter()
-        self._chunks: dict[tuple[int, ...], int] = {}
-        self._trained_in: defaultdict[int, set[str]] = defaultdict(set)
         self._boundaries: dict[int, _Boundary] = {}
-        self._open_step = 0
         self._store_lost = False
         # The trainer's weights: `_contents[s]` after s updates.
         self._history: list[tuple[str, ...]] = []
@@ -174,10 +154,6 @@ class Invariants:
         right = rounds <= done <= max(rounds, self._most_rounds)
         self._expect(right or self._asked_late, "the job ends", f"{done} of {rounds} rounds are done")
         self._expect(newest == done, "the job ends", f"the store stands at {newest} of {done}")
-        unsettled = [key for key, rows in self._prompts.items() if None in rows.values()]
-        self._expect(not unsettled, "one place", f"{len(unsettled)} prompts are still in a round: {unsettled[:3]}")
-        undecided = [key for key, row in self._trajectories.items() if row.outcome is None]
-        self._expect(not undecided, "trained once", f"{len(undecided)} responses have no outcome: {undecided[:3]}")
 
     def _expect(self, holds: bool, invariant: str, detail: str) -> None:
         if not holds and self.broken is None:
@@ -226,18 +202,18 @@ class Invariants:
             f"the group of {group.prompt} has {len(keys)} of {self._group_size} responses",
         )
 
+    @abstractmethod
     def _of_one_version(self, group: Group, weights: int) -> None:
-        for response in (scored.response for scored in group.responses):
-            key, version = response.key, response.weight_version
-            self._expect(
-                self._versions.get(version) == weights, "one version", f"{key} of version {version} is off policy"
-            )
-            made = text(phase(key, version), 0, len(response.token_ids))
-            self._expect(
-                (tuple(response.token_ids), tuple(response.logprobs)) == made,
-                "one version",
-                f"{key} has tokens of other weights",
-            )
+        """The group is what the update may train on that starts from `weights`."""
+
+    def _not_invented(self, response: Response) -> None:
+        key, version = response.key, response.weight_version
+        made = text(phase(key, version), 0, len(response.token_ids))
+        self._expect(
+            (tuple(response.token_ids), tuple(response.logprobs)) == made,
+            "one version",
+            f"{key} has tokens of other weights",
+        )
 
     def _restored(self, event: Restored) -> None:
         step = event.step
@@ -254,98 +230,33 @@ class Invariants:
 
     # --- replicas ---
 
+    # --- replicas ---
+
     def _submitted(self, event: Submitted) -> None:
-        key, sample = event.key, (self._open_step, event.key.prompt.epoch, event.key.prompt.index, event.key.sample)
-        lease = (key, event.version, event.attempt)
+        lease = (event.key, event.version, event.attempt)
         first = lease not in self._leases
         holder = self._leases.setdefault(lease, event.replica)
         self._expect(
-            holder == event.replica, "one lease", f"{key} attempt {event.attempt} at {holder} and {event.replica}"
+            holder == event.replica, "one lease", f"{event.key} attempt {event.attempt} at {holder} and {event.replica}"
         )
-        row = self._trajectories.get(sample)
-        if first and row is not None and row.attempt == event.attempt:
-            held = self._tokens[sample]
-            self._expect(
-                event.prefix >= held, "no progress lost", f"{key} goes on from {event.prefix} of {held} tokens"
-            )
+        held = self._held_of(event.key, event.attempt) if first else 0
+        self._expect(
+            event.prefix >= held, "no progress lost", f"{event.key} goes on from {event.prefix} of {held} tokens"
+        )
+
+    @abstractmethod
+    def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
+        """Tokens that the store holds of a response of which this is the attempt under way; else 0."""
 
     # --- the store ---
 
+    @abstractmethod
     def _commit(self, rows: Iterable[Row]) -> None:
-        prompts: dict[Prompt, None] = {}
-        boundaries: list[int] = []
-        held: dict[Sample, tuple[int, int]] = {}
-        for row in rows:
-            match row.table:
-                case "prompts":
-                    prompts[self._prompt_row(row)] = None
-                case "trajectories":
-                    sample = _sample(row.identity)
-                    held.setdefault(sample, self._holding(sample))
-                    self._trajectory_row(sample, row.values)
-                case "chunks":
-                    sample = _sample(row.identity)
-                    held.setdefault(sample, self._holding(sample))
-                    self._chunk_row(sample, row)
-                case "boundaries":
-                    boundaries += self._boundary_row(row)
-                case "anchors":
-                    self._anchor_row(row)
-                case "rounds" if row.values is not None:
-                    self._open_step = row.identity[0]
-        for prompt in prompts:
-            self._in_one_place(prompt)
-        for step in boundaries:
-            self._closed(step)
-        for sample, (tokens, failures) in held.items():
-            self._kept(sample, tokens, failures)
+        """A transaction wrote these."""
 
-    def _holding(self, sample: Sample) -> tuple[int, int]:
-        row = self._trajectories.get(sample)
-        return self._tokens[sample], row.failures if row is not None else 0
-
-    def _prompt_row(self, row: Row) -> Prompt:
-        step, epoch, index = row.identity
-        if row.values is None:
-            self._prompts[epoch, index].pop(step, None)
-        else:
-            fate = row.values[0]
-            self._prompts[epoch, index][step] = None if fate is None else str(fate)
-        return epoch, index
-
-    def _in_one_place(self, prompt: Prompt) -> None:
-        rows, name = self._prompts[prompt], "{}.{}".format(*prompt)
-        self._queued.discard(name)
-        if not rows:
-            del self._prompts[prompt]
-            return
-        *former, last = sorted(rows)
-        if rows[last] == "requeued":
-            self._queued.add(name)
-        elsewhere = {step: rows[step] for step in former if rows[step] != "requeued"}
-        self._expect(not elsewhere, "one place", f"prompt {prompt} is drawn again, but was {elsewhere}")
-
-    def _trajectory_row(self, sample: Sample, values: tuple[int | float | str | None, ...] | None) -> None:
-        step, name = sample[0], "{}.{}.{}".format(*sample[1:])
-        if values is None:
-            del self._trajectories[sample]
-            self._trained_in[step].discard(name)
-            return
-        attempt, failures, _, _, outcome = values
-        assert isinstance(attempt, int)
-        assert isinstance(failures, int)
-        self._trajectories[sample] = _Trajectory(attempt, failures, None if outcome is None else str(outcome))
-        if outcome == "trained":
-            self._trained_in[step].add(name)
-
-    def _chunk_row(self, sample: Sample, row: Row) -> None:
-        if row.values is not None:
-            size = row.values[0]
-            assert isinstance(size, int)
-            self._chunks[row.identity] = size
-            self._tokens[sample] += size
-        else:
-            self._tokens[sample] -= self._chunks.pop(row.identity)
+    @abstractmethod
+    def _closed(self, step: int) -> None:
+        """The store has a new boundary."""
 
     def _boundary_row(self, row: Row) -> list[int]:
         (step,) = row.identity
@@ -366,17 +277,9 @@ class Invariants:
 
     def _history_begins(self, step: int) -> None:
         """The new store knows nothing of the rounds up to `step`, and they were all the same; later ones never were."""
-        self._store_lost, self._open_step = False, step
-        for prompt, rows in list(self._prompts.items()):
-            for later in [one for one in rows if one > step]:
-                del rows[later]
-            self._in_one_place(prompt)
-        self._trajectories = {sample: row for sample, row in self._trajectories.items() if sample[0] <= step}
-        self._tokens.clear()
-        self._chunks.clear()
+        self._store_lost = False
         for later in [one for one in self._boundaries if one > step]:
             del self._boundaries[later]
-            self._trained_in.pop(later, None)
         for later in [one for one in self._anchors if one > step]:
             del self._anchors[later]
 
@@ -398,30 +301,3 @@ class Invariants:
         differ = sorted(stored.items() ^ self._learned.items())
         self._expect(not differ, "anchors", f"the store and the rewards differ: {differ[:3]}")
         self._learned = None
-
-    def _closed(self, step: int) -> None:
-        drawn, queue = self._boundaries[step].drawn, self._boundaries[step].queue
-        self._expect(
-            len(self._prompts) == drawn, "one place", f"{drawn} prompts are drawn, {len(self._prompts)} have a place"
-        )
-        self._anchored()
-        self._expect(
-            queue == self._queued, "one place", f"the queue differs from what is queued: {sorted(queue ^ self._queued)}"
-        )
-        told, done = self._trained_in[step], set(self._history[step - 1]) if 0 < step <= len(self._history) else set()
-        self._expect(
-            told == done, "trained once", f"store and trainer differ in step {step}: {sorted(told ^ done)[:3]}"
-        )
-
-    def _kept(self, sample: Sample, tokens: int, failures: int) -> None:
-        row = self._trajectories.get(sample)
-        if row is not None and row.outcome is None and row.failures == failures:
-            now = self._tokens[sample]
-            self._expect(now >= tokens, "no progress lost", f"{sample} had {tokens} tokens in the store, has {now}")
-        elif row is None:
-            self._tokens.pop(sample, None)
-
-
-def _sample(identity: tuple[int, ...]) -> Sample:
-    step, epoch, index, sample = identity[:4]
-    return step, epoch, index, sample
