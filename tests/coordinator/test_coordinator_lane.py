@@ -10,8 +10,8 @@ from test_coordinator_streaming import Seat, some
 
 from rljob_api.status import Member, Role
 from rljob_runtime.coordinator.hosted import Bounds, HostedWorker
-from rljob_runtime.coordinator.lane import GIVEN_UP_FACTOR, Lane, Left, tokens_of
-from rljob_runtime.coordinator.machines import RESTING, Machine
+from rljob_runtime.coordinator.lane import GIVEN_UP_FACTOR, Lane, tokens_of
+from rljob_runtime.coordinator.machines import RESTING, Left, Machine
 from rljob_runtime.coordinator.protocols import (
     ComputeReport,
     Handover,

@@ -2351,8 +2351,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the attempt of a move is not reserved",
-        f"{RUNTIME}/coordinator/rollouts.py",
-        "        await self._parts.store.do(lambda s: s.experience.launched(reserved))\n",
+        f"{RUNTIME}/coordinator/launches.py",
+        "        await self._store.do(lambda s: s.experience.launched(reserved))\n",
         "        assert reserved\n",
         (
             "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from rljob_runtime.coordinator.machines import Machine
+from rljob_runtime.coordinator.machines import Left, Machine
 from rljob_runtime.coordinator.protocols import (
     GradientWorker,
     Handover,
@@ -44,10 +44,6 @@ class Owner(Protocol):
 
 GIVEN_UP_FACTOR = 10.0
 """A call that failed, or that was not waited for any longer, counts as so many times longer than it was waited for."""
-
-
-class Left(PeerGone):
-    """The machine left the fleet for a reason of its own while its worker was asked."""
 
 
 def tokens_of(groups: Iterable[Group]) -> int:
@@ -171,18 +167,10 @@ class Lane:
         self._given_up = True
 
     async def _call(self, method: Coroutine[Any, Any, T]) -> T:
-        call, gone = asyncio.ensure_future(method), asyncio.ensure_future(self._machine.gone.wait())
         try:
-            await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if call.done():
-                return call.result()
-            raise Left(f"{self.name} left while its worker was asked")
+            return await self._machine.while_here(method)
         except Left:
             raise
         except (PeerGone, PeerTimeout) as error:
             self._owner.lose_this(self._machine, "WorkerLost", error)
             raise
-        finally:
-            for task in (call, gone):
-                task.cancel()
-            await asyncio.gather(call, gone, return_exceptions=True)

@@ -29,6 +29,10 @@ RESTING = 0
 """The layout of a machine whose seats all rest."""
 
 
+class Left(PeerGone):
+    """The machine left the fleet for a reason of its own while it was asked."""
+
+
 @dataclass
 class Machine:
     """A seated machine. `replicas` are those of its seats that generate in its layout; `loaded` is the version that
@@ -86,16 +90,25 @@ class Machine:
         if self.peers.shares_accelerators:
             await asyncio.gather(*(seat.make_room(term, RESTING) for seat in self.peers.seats))
 
-    async def unless_gone(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """Its answer, or None as soon as the machine left the fleet."""
+    async def while_here(self, call: Coroutine[Any, Any, T]) -> T:
+        """Its answer. Raises `Left` as soon as the machine left the fleet."""
         task, gone = asyncio.ensure_future(call), asyncio.ensure_future(self.gone.wait())
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
+            if task.done():
+                return task.result()
+            raise Left(f"{self.name} left while it was asked")
         finally:
             for one in (task, gone):
                 one.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
+
+    async def unless_gone(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """As `while_here`, but None where the machine left."""
+        try:
+            return await self.while_here(call)
+        except Left:
+            return None
 
     @property
     def address(self) -> RelayMember:

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from statistics import pstdev
 
 from rljob_runtime.coordinator.course import Parts
 from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer, Ready
+from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import KeptGroup
 from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
 from rljob_runtime.coordinator.holders import Holders, Loaded
 from rljob_runtime.coordinator.intake import Intake
-from rljob_runtime.coordinator.protocols import Delta, GenerateRequest, PromptSource, Replica, ReplicaReport
+from rljob_runtime.coordinator.launches import Launches
+from rljob_runtime.coordinator.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.coordinator.repacking import Repacking
 from rljob_runtime.coordinator.scoring import Scored, Scoring
 from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.taking_up import ready, take_up
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over
 from rljob_runtime.scheduling.occupation import Draw, Idle, batch_size, occupy
-from rljob_runtime.scheduling.partials import Partial, Verdict
-from rljob_runtime.scheduling.repack import Merge
+from rljob_runtime.scheduling.partials import Verdict
 from rljob_runtime.scheduling.rounds import Launch, PromptFate, Saved
-from rljob_runtime.scheduling.trajectory import Cursor, Lease, PromptKey, Response, Sampling, TrajectoryKey, sample_seed
+from rljob_runtime.scheduling.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Rollouts:
         self._watch = EngineWatch(parts.fleet.tensor_parallel)
         post = self._inbox.put_nowait
         self._herd = Herd(parts.fleet, parts.term, settings, self._watch, post, parts.fleet.present)
+        self._launches = Launches(parts, prompts, self.flight, self._intake, self._herd, self.tally)
         self._holders = Holders(parts.fleet, parts.term, post, buffer.knows)
         self._scoring = Scoring(prompts, parts.rewards, self.tally, post)
         self._repacking = Repacking(settings, self._watch, self._intake.partials, prompts)
@@ -133,7 +134,7 @@ class Rollouts:
                 await self._track_replicas()
                 if not self._paused:
                     await self._give_up_stranded()
-                    await self._launch(self.flight.launch(self._able()))
+                    await self._launches.give(self.flight.launch(self._able()))
                     await self._occupy()
                     if self._updated or clock() - looked >= self._parts.settings.repack_seconds:
                         looked, self._updated = clock(), False
@@ -154,35 +155,17 @@ class Rollouts:
     async def _restore(self) -> None:
         """Take up what a former coordinator left."""
         self._cursor = await self._parts.store.do(lambda s: s.experience.cursor())
-        for group in await self._read_pool():
-            await self._take_up(group)
+        in_flight = await self._read_pool()
+        await take_up(in_flight, self._parts.store, self.flight, self._intake, self._scoring)
         await self._settle()
 
     async def _read_pool(self) -> list[KeptGroup]:
         """What waits to be drawn again, and what is ready. Returns the groups in flight."""
         self._requeued = deque(await self._parts.store.do(lambda s: s.experience.requeued()))
         groups = await self._parts.store.do(lambda s: s.experience.open_groups())
-        self.buffer.fill(
-            Ready(one.prompt, one.version, one.ready, pstdev(s.reward for s in one.samples if s.reward is not None))
-            for one in groups
-            if one.ready is not None and one.step is None
-        )
+        self.buffer.fill(ready(groups))
         self.on_change()
         return [group for group in groups if group.ready is None]
-
-    async def _take_up(self, group: KeptGroup) -> None:
-        """A group in flight, as a former coordinator left it."""
-        for kept in group.samples:
-            if kept.tokens or kept.finish is not None:
-                self._intake.partials.restore(kept.key, await self._partial(kept.key))
-        saved = {one.key: Saved(one.attempt, one.failures, one.finish is not None, one.reward) for one in group.samples}
-        self.flight.add(group.prompt, group.version, group.replica, saved)
-        for kept in group.samples:
-            if kept.finish is not None and kept.reward is None and group.prompt in self.flight:
-                self._scoring.start(self._intake.partials.close(kept.key, kept.finish))
-
-    async def _partial(self, key: TrajectoryKey) -> Partial:
-        return await self._parts.store.do(lambda s: s.experience.partial(key))
 
     async def _stand_down(self) -> None:
         await self._flush()
@@ -250,43 +233,13 @@ class Rollouts:
             for prompt in prompts:
                 self.flight.add(prompt, draw.version, draw.replica, saved)
             self.tally.drawn_prompts += len(prompts)
-        await self._launch(self.flight.launch({draw.replica: draw.version for draw in draws}))
+        await self._launches.give(self.flight.launch({draw.replica: draw.version for draw in draws}))
 
     def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         """With the cursor after them."""
         again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
         fresh, self._cursor = self._prompts.draw(self._cursor, count - len(again))
         return (*again, *fresh), self._cursor
-
-    async def _launch(self, launches: Collection[Launch]) -> None:
-        if not launches:
-            return
-        by_replica = defaultdict(list)
-        for launch in launches:
-            version = self.flight.version(launch.key.prompt)
-            self._intake.partials.open(launch.key, launch.lease, version)
-            by_replica[launch.lease.replica].append(self._request(launch))
-        leases = [(launch.key, launch.lease) for launch in launches]
-        await self._parts.store.do(lambda s: s.experience.launched(leases))
-        await self._herd.submit(by_replica)
-
-    def _request(self, launch: Launch) -> GenerateRequest:
-        settings, key = self._parts.settings, launch.key
-        prefix, _ = self._intake.partials.tokens_of(key)
-        return GenerateRequest(
-            key=key,
-            attempt=launch.lease.attempt,
-            prompt_token_ids=tuple(self._prompts.prompt(key.prompt).token_ids),
-            sampling=Sampling(
-                max_tokens=settings.max_response_tokens,
-                temperature=settings.temperature,
-                # The attempt is in it: a prompt that is drawn again must not draw the same numbers.
-                seed=sample_seed(settings.seed, launch.lease.attempt, key, self.flight.failures(key), len(prefix)),
-                stop_token_ids=self._prompts.stop_token_ids,
-            ),
-            weight_version=self.flight.version(key.prompt),
-            prefix_token_ids=prefix,
-        )
 
     async def _give_up_stranded(self) -> None:
         """Groups whose weights nobody holds any more are drawn again, with newer ones."""
@@ -321,29 +274,7 @@ class Rollouts:
             return
         replicas = {name: (version, self.flight.running_on(name)) for name, version in holding.items()}
         for merge in self._repacking.look(replicas):
-            await self._move(merge)
-
-    async def _move(self, merge: Merge) -> None:
-        moved = self.flight.begin_move(merge.source, merge.destination)
-        log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
-        self.tally.repacks += 1
-        # The attempts are used from now on, whoever comes back from the store.
-        reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
-        await self._parts.store.do(lambda s: s.experience.launched(reserved))
-        await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
-
-    async def _commit_move(self, delta: Delta, lease: Lease) -> None:
-        """The destination's first token: in one stroke the lease is its, and what the source made since is gone."""
-        key, offset = delta.key, delta.offset
-        tokens = self._intake.take_unsaved()
-        self._intake.partials.move(key, lease, offset)
-        self.tally.moved_responses += 1
-
-        def move(store: Store) -> None:
-            store.experience.append(tokens)
-            store.experience.move(key, lease, offset)
-
-        await self._parts.store.do(move)
+            await self._launches.move(merge)
 
     # --- events ---
 
@@ -386,7 +317,7 @@ class Rollouts:
         for delta in report.deltas:
             lease = Lease(replica.name, delta.attempt)
             if self.flight.moving_to(delta.key) == lease and self.flight.commit_move(delta.key, lease):
-                await self._commit_move(delta, lease)
+                await self._launches.commit_move(delta.key, lease, delta.offset)
             verdict = self._intake.take(delta, lease, self.flight.lease(delta.key))
             if verdict is Verdict.FINISHED and delta.finish_reason is not None:
                 self.flight.generated(delta.key, lease)
