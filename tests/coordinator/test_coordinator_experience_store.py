@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from rljob_api.learning import Mode
+from rljob_runtime.coordinator import experience_store
 from rljob_runtime.coordinator.experience_store import NotOpen
 from rljob_runtime.coordinator.protocols import TrainerState
 from rljob_runtime.coordinator.recovery import agree, standing_at
@@ -385,10 +386,64 @@ def test_of_what_ended_only_the_number_of_tokens_stays(store):
     train(store, A)
     train(store, B)
     store.experience.forget(1)
-    held = dict(store._db.execute("SELECT idx, COUNT(*) FROM experience_chunks GROUP BY 1").fetchall())
-    assert held == {B.index: 2}
+    assert held(store) == {B.index: 2}
     counts = store._db.execute("SELECT idx, sample, tokens FROM samples ORDER BY 1, 2").fetchall()
     assert counts == [(1, 0, None), (1, 1, None), (2, 0, 3), (2, 1, 0), (3, 0, 2), (3, 1, 2)]
+
+
+def held(store: Store) -> dict[int, int]:
+    """Chunks, by the index of their prompt."""
+    return dict(store._db.execute("SELECT idx, COUNT(*) FROM experience_chunks GROUP BY 1").fetchall())
+
+
+def test_tokens_that_are_needed_no_more_go_in_pieces(store, monkeypatch):
+    """One group at least is in each, none in two."""
+    ready(store, A, B, C)
+    train(store, A, B)
+    train(store, C)
+    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+    assert store.experience.forget(1)
+    assert sorted(held(store).values()) == [2, 2]
+    assert store.experience.forget(1)
+    assert held(store) == {C.index: 2}
+    assert not store.experience.forget(1)
+    monkeypatch.setattr(experience_store, "FORGOTTEN_GROUPS", 1)
+    assert store.experience.forget(2)
+    assert not store.experience.forget(2)
+    assert held(store) == {}
+
+
+def test_what_a_crash_leaves_between_two_pieces_is_whole_and_goes_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+
+    def crashed(name: str) -> Store:
+        """Two updates done, and the first piece of the first one gone."""
+        store = Store(tmp_path / name, "uid-1")
+        store.start_at(Boundary(0, Cursor()), pool=Pool())
+        store.publish(1, 0)
+        ready(store, A, B, C)
+        train(store, A, B)
+        train(store, C)
+        assert store.experience.forget(1)
+        store.close()
+        return Store(tmp_path / name, "uid-1")
+
+    store = crashed("goes-on")
+    assert store.rewind(1)
+    assert len(store.experience.responses(C)) == 2
+    train(store, C)
+    while store.experience.forget(2):
+        pass
+    assert held(store) == {}
+    store.close()
+    store = crashed("goes-back-further")
+    assert store.rewind(0)
+    (gone,) = store.experience.requeued()
+    assert {group.prompt for group in store.experience.open_groups()} == {A, B, C} - {gone}
+    for group in store.experience.open_groups():
+        tokens = [response.response.token_ids.tolist() for response in store.experience.responses(group.prompt)]
+        assert tokens == [[5, 6], [5, 6]]
+    store.close()
 
 
 # --- history ---

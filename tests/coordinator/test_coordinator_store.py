@@ -1,5 +1,7 @@
 """The state store refuses what would break the run, and gives back a round as it was left."""
 
+import asyncio
+import shutil
 import sqlite3
 from dataclasses import replace
 from functools import partial
@@ -7,9 +9,11 @@ from functools import partial
 import pytest
 
 from rljob_api.status import RoundKind
+from rljob_runtime.coordinator import store as store_module
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_file import StoreUnusable, journal_for
 from rljob_runtime.coordinator.store_records import Boundary, Tokens
+from rljob_runtime.coordinator.store_thread import StoreThread
 from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 
@@ -347,3 +351,47 @@ def test_terms_only_rise(store):
 def test_the_journal_suits_the_file_system(tmp_path, kind, journal):
     mounts = f"overlay / overlay rw 0 0\nvolume {tmp_path.resolve()} {kind} rw 0 0\n"
     assert journal_for(tmp_path / "state.db", mounts) == journal
+
+
+# --- the journal ---
+
+
+def in_the_file(tmp_path) -> int:
+    """Versions that are in the store's file itself, without its journal."""
+    shutil.copy(tmp_path / "state.db", tmp_path / "copy.db")
+    with sqlite3.connect(tmp_path / "copy.db") as db:
+        return db.execute("SELECT COUNT(*) FROM versions").fetchone()[0]
+
+
+def test_the_journal_is_brought_into_the_file_once_enough_was_written(tmp_path, monkeypatch):
+    store = Store(tmp_path / "state.db", "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    monkeypatch.setattr(store_module, "TIDY_ROWS", 0)
+    store.tidy()
+    monkeypatch.setattr(store_module, "TIDY_ROWS", 3)
+    store.publish(1, 0)
+    store.publish(2, 0)
+    store.tidy()
+    assert in_the_file(tmp_path) == 0
+    store.publish(3, 0)
+    store.tidy()
+    assert in_the_file(tmp_path) == 3
+    store.close()
+
+
+async def test_the_stores_thread_tidies_up_when_nobody_waits(tmp_path, monkeypatch, caplog):
+    done: list[str] = []
+
+    def tidy(store: Store) -> None:
+        done.append("tidy")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "tidy", tidy)
+    thread = StoreThread(lambda: Store(tmp_path / "state.db", "uid-1"))
+    await asyncio.gather(thread.do(lambda store: done.append("one")), thread.do(lambda store: done.append("two")))
+    await thread.do(lambda store: done.append("three"))
+    assert done[:2] == ["one", "two"], "nobody waits while it tidies up"
+    await thread.aclose()
+    assert "tidy" in done
+    assert "three" in done
+    assert "stays as long as it is" in caplog.text

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from coordinator_kit import Stage, job, until
-from test_coordinator_crashes import play_through
+from test_coordinator_crashes import Crash, play_through
 
 from rljob_api import RLJob
 from rljob_api.learning import Mode
 from rljob_api.status import FinishedOutcome, TargetPhase
+from rljob_runtime.coordinator import experience_store
+from rljob_runtime.coordinator.experience_store import ExperienceStore
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulation.replica import steady
@@ -245,6 +247,33 @@ def test_killed_again_and_again(tmp_path, seed):
     stage = Stage(tmp_path / "state.db", job=continuous(rounds=3, machines=2), seed=seed)
     play_through(stage, [rng.randrange(3, 40) for _ in range(6)])
     check_whole(stage, 3 * 4 * 2)
+
+
+def test_killed_between_two_pieces_of_what_a_checkpoint_lets_go(tmp_path, monkeypatch):
+    """What was left goes with a later checkpoint's, and nothing else is missed."""
+    stage = stage_of(tmp_path, rounds=8, machines=2)
+    forget, steps = ExperienceStore.forget, []
+
+    def killed_once(store, step):
+        steps.append(step)
+        if len(steps) == 2:
+            raise Crash
+        return forget(store, step)
+
+    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+    monkeypatch.setattr(ExperienceStore, "forget", killed_once)
+
+    async def lives():
+        with pytest.raises(Crash):
+            await stage.coordinate()
+        assert steps[0] == steps[1], "the second piece of one checkpoint"
+        assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
+
+    clock.run(lives())
+    check_whole(stage, 8 * 4 * 2)
+    with sqlite3.connect(stage.path) as db:
+        held = "SELECT DISTINCT step FROM groups JOIN experience_chunks USING (epoch, idx, draw) ORDER BY 1"
+        assert [step for (step,) in db.execute(held)] == list(range(steps[-1] + 1, 9))
 
 
 def test_a_coordinator_that_comes_back_goes_on_from_the_tokens_that_came(tmp_path):

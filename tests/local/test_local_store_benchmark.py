@@ -24,16 +24,25 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "over_plain_sqlite",
         "flush_p50_seconds",
         "flush_worst_seconds",
+        "late_flushes",
+        "forget_piece_worst_seconds",
         "memory_mb",
         "restart_seconds",
     }
     assert len(measured["flushes"]) == 8
+    assert len(measured["pieces"]) == row_of(result)["pieces"] == 1
+    assert 0 <= figures["late_flushes"]["value"] <= 8
     assert figures["tokens_per_second"]["goal"] == 400_000
     assert figures["memory_mb"]["limit"] == 16 * 50 * 8 / 1e6
     assert result["settings"]["responses"] == 16
-    (row,) = result["rows"]
+    row = row_of(result)
     assert row["store_seconds"] > 0
     assert row["forget_seconds"] > 0
+
+
+def row_of(result):
+    (row,) = result["rows"]
+    return row
 
 
 class _Here:

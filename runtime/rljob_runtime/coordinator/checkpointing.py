@@ -75,10 +75,14 @@ class Checkpoints:
             log.error("checkpoint of step %d failed: %s", step, error)
             self._reporter.problem(PROBLEM, Problem(reason=PROBLEM, message=str(error)[:2048]))
         else:
-            # The one before is kept too: this one may be found damaged.
-            if self._newest is not None:
-                before = self._newest
-                await self._store.do(lambda store: store.experience.forget(before))
-            self._newest = step
+            before, self._newest = self._newest, step
             self._reporter.problem(PROBLEM, None)
             self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name))
+            # The one before is kept too: this one may be found damaged.
+            if before is not None:
+                await self._forget(before)
+
+    async def _forget(self, step: int) -> None:
+        """A piece at a time: tokens that come meanwhile are written in between."""
+        while await self._store.do(lambda store: store.experience.forget(step)):
+            pass

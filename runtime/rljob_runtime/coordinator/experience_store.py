@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from rljob_runtime.coordinator.experience_history import next_number, set_cursor
 from rljob_runtime.coordinator.store_file import transaction
-from rljob_runtime.coordinator.store_records import Boundary, Pool, Tokens, insert_boundary
+from rljob_runtime.coordinator.store_records import Boundary, Tokens, insert_boundary
 from rljob_runtime.scheduling.partials import Partial
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.rounds import PromptFate
@@ -28,10 +29,8 @@ from rljob_runtime.scheduling.trajectory import (
     TrajectoryKey,
 )
 
-STORE_LOST = "StoreLost"
-"""Reason of a prompt that is drawn again because the store that knew its group was lost."""
-REWOUND = "Rewound"
-"""Reason of a prompt that is drawn again because the update that trained on it is undone, and its tokens are gone."""
+FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
+"""What one piece of `forget` drops at most, but for the rest of its last group: about a tenth of a second."""
 
 
 class NotOpen(LookupError):
@@ -108,11 +107,11 @@ class ExperienceStore:
         one after them. The attempts that are known of earlier draws come back, where above 0: they go on rising."""
         known: dict[TrajectoryKey, int] = {}
         with self._transaction():
-            _set_cursor(self._db, cursor)
-            for drawn, prompt in enumerate(prompts, _next(self._db, "drawn")):
+            set_cursor(self._db, cursor)
+            for drawn, prompt in enumerate(prompts, next_number(self._db, "drawn")):
                 attempts = self._attempts(prompt)
                 known |= {TrajectoryKey(prompt, sample): attempt for sample, attempt in attempts.items() if attempt}
-                draw = _draws(self._db, prompt)
+                draw = self._draws(prompt)
                 self._db.execute(
                     "INSERT INTO groups (epoch, idx, draw, drawn, version, replica) VALUES (?, ?, ?, ?, ?, ?)",
                     (prompt.epoch, prompt.index, draw, drawn, version, replica),
@@ -167,7 +166,7 @@ class ExperienceStore:
         """Rewards came. Returns the prompts whose groups are ready by them, in the order of their last rewards."""
         ready: list[PromptKey] = []
         with self._transaction():
-            number = _next(self._db, "ready")
+            number = next_number(self._db, "ready")
             for key, reward in rewards:
                 row = self._row(key)
                 self._db.execute(f"UPDATE samples SET reward = ? WHERE {_WHERE}", (reward, *row))
@@ -194,7 +193,7 @@ class ExperienceStore:
         with self._transaction():
             for prompt in prompts:
                 group = self._group(prompt)
-                queued = _next(self._db, "queued") if fate is PromptFate.REQUEUED else None
+                queued = next_number(self._db, "queued") if fate is PromptFate.REQUEUED else None
                 self._db.execute(
                     f"UPDATE groups SET fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
                     (fate.value, reason, queued, *group),
@@ -224,16 +223,22 @@ class ExperienceStore:
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             insert_boundary(self._db, boundary, anchors)
 
-    def forget(self, step: int) -> None:
-        """A checkpoint of `step` is kept: nobody goes back before it, so the tokens up to it are needed no more."""
+    def forget(self, step: int) -> bool:
+        """A checkpoint of `step` is kept: nobody goes back before it, so the tokens up to it are needed no more. One
+        piece of them goes, whole groups, so that others have their turn between two pieces. True while there may be
+        more. What a crash leaves over nobody asks for, and it goes with a later checkpoint's."""
+        chunks = 0
         with self._transaction():
-            rows = self._db.execute(
+            groups = self._db.execute(
                 "SELECT DISTINCT epoch, idx, draw FROM samples JOIN groups USING (epoch, idx, draw)"
-                " WHERE tokens IS NULL AND fate = 'trained' AND step <= ?",
-                (step,),
+                " WHERE tokens IS NULL AND fate = 'trained' AND step <= ? LIMIT ?",
+                (step, FORGOTTEN_GROUPS),
             ).fetchall()
-            for group in rows:
-                self._drop_tokens(group)
+            for group in groups:
+                chunks += self._drop_tokens(group)
+                if chunks >= FORGOTTEN_CHUNKS:
+                    return True
+        return len(groups) == FORGOTTEN_GROUPS
 
     # --- what is held ---
 
@@ -293,6 +298,11 @@ class ExperienceStore:
     def _row(self, key: TrajectoryKey) -> tuple[int, int, int, int]:
         return *self._group(key.prompt), key.sample
 
+    def _draws(self, prompt: PromptKey) -> int:
+        return self._db.execute(
+            "SELECT COUNT(*) FROM groups WHERE epoch = ? AND idx = ?", (prompt.epoch, prompt.index)
+        ).fetchone()[0]
+
     def _attempts(self, prompt: PromptKey) -> dict[int, int]:
         rows = self._db.execute(
             "SELECT sample, MAX(attempt) FROM samples WHERE epoch = ? AND idx = ? GROUP BY sample",
@@ -319,9 +329,10 @@ class ExperienceStore:
             logprobs.frombytes(chunk[1])
         return tokens, logprobs
 
-    def _drop_tokens(self, group: tuple[int, int, int]) -> None:
+    def _drop_tokens(self, group: tuple[int, int, int]) -> int:
+        """How many chunks they were in."""
         self._db.execute(f"UPDATE samples SET tokens = {_HELD} WHERE {_GROUP}", group)
-        self._db.execute(f"DELETE FROM experience_chunks WHERE {_GROUP}", group)
+        return self._db.execute(f"DELETE FROM experience_chunks WHERE {_GROUP}", group).rowcount
 
     def _kept(self, where: str, parameters: tuple[int, ...]) -> Iterator[KeptGroup]:
         rows = self._db.execute(
@@ -350,57 +361,3 @@ _HELD = (
     " WHERE c.epoch = samples.epoch AND c.idx = samples.idx AND c.draw = samples.draw AND c.sample = samples.sample"
     " ORDER BY start DESC LIMIT 1), 0))"
 )
-
-
-# --- with the rest of the store, within its transactions ---
-
-
-def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
-    """A new history: nothing is under way, and what waited is drawn again. None where the job is no asynchronous
-    one."""
-    for table in ("groups", "pool"):
-        db.execute(f"DELETE FROM {table}")
-    if pool is None:
-        return
-    _set_cursor(db, pool.cursor)
-    db.executemany(
-        "INSERT INTO groups (epoch, idx, draw, drawn, fate, reason, queued) VALUES (?, ?, 0, ?, ?, ?, ?)",
-        [
-            (prompt.epoch, prompt.index, number, PromptFate.REQUEUED.value, STORE_LOST, number)
-            for number, prompt in enumerate(pool.queue, 1)
-        ],
-    )
-
-
-def give_back(db: sqlite3.Connection, step: int) -> None:
-    """The updates after `step` never were, their boundaries are gone: what they consumed is ready again, and what was
-    assigned to one is free. A group whose tokens are gone is generated again."""
-    rows = db.execute(
-        "SELECT epoch, idx, draw FROM groups AS g WHERE step > ? AND EXISTS (SELECT 1 FROM samples"
-        " WHERE epoch = g.epoch AND idx = g.idx AND draw = g.draw AND tokens IS NOT NULL) ORDER BY step, place",
-        (step,),
-    ).fetchall()
-    for group in rows:
-        db.execute(
-            f"UPDATE groups SET step = NULL, place = NULL, fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
-            (PromptFate.REQUEUED.value, REWOUND, _next(db, "queued"), *group),
-        )
-    db.execute("UPDATE groups SET step = NULL, place = NULL, fate = NULL WHERE step > ?", (step,))
-
-
-def _set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
-    db.execute(
-        "INSERT INTO pool VALUES (1, ?, ?)"
-        " ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch, position = excluded.position",
-        (cursor.epoch, cursor.position),
-    )
-
-
-def _next(db: sqlite3.Connection, column: str) -> int:
-    return db.execute(f"SELECT ifnull(MAX({column}), 0) + 1 FROM groups").fetchone()[0]
-
-
-def _draws(db: sqlite3.Connection, prompt: PromptKey) -> int:
-    return db.execute(
-        "SELECT COUNT(*) FROM groups WHERE epoch = ? AND idx = ?", (prompt.epoch, prompt.index)
-    ).fetchone()[0]

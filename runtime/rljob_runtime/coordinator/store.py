@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
-from rljob_runtime.coordinator.experience_store import ExperienceStore, begin, give_back
+from rljob_runtime.coordinator.experience_history import begin, give_back
+from rljob_runtime.coordinator.experience_store import ExperienceStore
 from rljob_runtime.coordinator.store_file import open_file, transaction
 from rljob_runtime.coordinator.store_history import Remembered, remembered
 from rljob_runtime.coordinator.store_records import Boundary, OpenRound, Pool, Tokens, insert_boundary
@@ -26,6 +27,9 @@ from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, 
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.versions import Published, Versions
 
+TIDY_ROWS = 16_384
+"""Rows written between two checkpoints of the journal: two seconds' worth of 8,192 responses."""
+
 
 class Store:
     """One job's file. Raises `store_file.StoreUnusable` when it is not this job's."""
@@ -34,6 +38,14 @@ class Store:
         self._db = open_file(path, job)
         self.experience = ExperienceStore(self._db)
         """What only `mode: Asynchronous` has."""
+        self._tidied = 0
+
+    def tidy(self) -> None:
+        """For a moment when nobody waits: what the journal holds goes to its place in the file, where that is worth it,
+        so that no commit has to do it."""
+        if self._db.total_changes - self._tidied >= TIDY_ROWS:
+            self._tidied = self._db.total_changes
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def close(self) -> None:
         """Give the lock back."""

@@ -17,6 +17,12 @@ log = logging.getLogger(__name__)
 # On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
 
+CACHE_KIB = 65_536
+"""A flush touches a page of every response under way: of 8,192 these are 32 MB. With SQLite's own 2 MB they would be
+written out and read back within a flush."""
+JOURNAL_PAGES = 131_072
+"""A journal of so many pages (512 MB) is brought into the file by the commit that finds it. It does not come to that
+where `Store.tidy` has its turns."""
 
 _TABLES = store_schema.TABLES + experience_schema.TABLES
 _TRIGGERS = store_schema.TRIGGERS + "\n" + experience_schema.TRIGGERS
@@ -68,6 +74,8 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
     db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL_PAGES}")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > FORMAT:
         raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")

@@ -9,8 +9,9 @@ in a process of its own, whose memory is counted. Figures:
   a file, each with its fsync.
 - `over_plain_sqlite`: the time of a table without keys, checks or triggers that is given the same rows, with the same
   journal, over the store's. It is what the constraints and the order on disk cost.
-- `flush_p50_seconds`, `flush_worst_seconds`: of one flush, partials and store. More than a second is a second in which
-  the store falls behind.
+- `flush_p50_seconds`, `flush_worst_seconds`: of one flush, partials and store.
+- `late_flushes`: those that took more than a second, together with the tidying after them: the store fell behind.
+- `forget_piece_worst_seconds`: what a flush may have to wait for while a checkpoint's tokens are dropped.
 - `memory_mb`: the most that the process ever had.
 - `restart_seconds`: until a coordinator that comes back holds all of it again.
 
@@ -41,6 +42,8 @@ from rljob_runtime.scheduling.partials import Partials, Verdict
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 
 Row = dict[str, Any]
+SERIES = ("flushes", "tidied", "pieces")
+"""What is measured again and again in a run, in seconds."""
 
 GOAL_RATE = 400_000
 GOAL_MEMORY_MB = 2048
@@ -74,8 +77,9 @@ def store(*, quick: bool, seed: int) -> dict[str, Any]:
     # Spawned: its memory is its own.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         measured = pool.submit(measure, plan, seed).result()
-    tokens, ours = plan.responses * plan.tokens, measured["judge_seconds"] + measured["store_seconds"]
+    tokens, ours = plan.responses * plan.tokens, sum(measured["flushes"]) + sum(measured["tidied"])
     flushes = measured["flushes"]
+    late = sum(flush + tidy > 1.0 for flush, tidy in zip(flushes, measured["tidied"], strict=True))
     figures = [
         figure(
             "tokens_per_second",
@@ -93,6 +97,15 @@ def store(*, quick: bool, seed: int) -> dict[str, Any]:
         ),
         figure("flush_p50_seconds", statistics.median(flushes), unit="s", better="lower"),
         figure("flush_worst_seconds", max(flushes), 1.0, "flushes are a second apart", unit="s", better="lower"),
+        figure("late_flushes", late, 0, f"of {len(flushes)}", unit="flushes", better="lower"),
+        figure(
+            "forget_piece_worst_seconds",
+            max(measured["pieces"]),
+            1.0,
+            f"{len(measured['pieces'])} pieces for all of it",
+            unit="s",
+            better="lower",
+        ),
         figure(
             "memory_mb",
             measured["memory_mb"],
@@ -104,9 +117,8 @@ def store(*, quick: bool, seed: int) -> dict[str, Any]:
         ),
         figure("restart_seconds", measured["restart_seconds"], unit="s", better="lower"),
     ]
-    late = sum(seconds > 1.0 for seconds in flushes)
-    run = {name: value for name, value in measured.items() if name != "flushes"}
-    rows = [{"measured": "run", **run, "flushes": len(flushes), "late_flushes": late}]
+    run = {name: value for name, value in measured.items() if name not in SERIES}
+    rows = [{"measured": "run", **run, "flushes": len(flushes), "pieces": len(measured["pieces"])}]
     settings = {**asdict(plan), "journal": measured["journal"], "quick": quick}
     return {"bench": "store", "seed": seed, "settings": settings, "figures": figures, "rows": rows}
 
@@ -139,21 +151,24 @@ class _Stream:
 
     def run(self) -> Row:
         self._begin()
-        judged, stored, plain, raw = [], [], [], []
+        judged, stored, tidied, plain, raw = [], [], [], [], []
         for start in range(0, self._plan.tokens, self._plan.step):
             length = min(self._plan.step, self._plan.tokens - start)
             deltas = list(self._deltas(start, length))
             judged.append(_timed(self._judge, deltas))
             stored.append(_timed(self._store.experience.append, deltas))
+            tidied.append(_timed(self._store.tidy))
             plain.append(_timed(self._insert_plainly, deltas))
             raw.append(_timed(self._write_file, deltas))
         return {
             "journal": self._plain.execute("PRAGMA journal_mode").fetchone()[0],
             "judge_seconds": sum(judged),
-            "store_seconds": sum(stored),
+            "store_seconds": sum(stored) + sum(tidied),
             "plain_seconds": sum(plain),
             "file_seconds": sum(raw),
             "flushes": [one + other for one, other in zip(judged, stored, strict=True)],
+            "tidied": tidied,
+            "tidy_worst_seconds": max(tidied),
             "store_mb": sum(file.stat().st_size for file in self._folder.glob("state.db*")) / 1e6,
             "restart_seconds": self._restart(),
             "memory_mb": _peak_memory_mb(),
@@ -221,14 +236,20 @@ class _Stream:
         experience.assign(1, self._prompts)
         read = _timed(lambda: experience.responses(self._prompts[0]))
         close = _timed(lambda: experience.close_update(Boundary(1, Cursor(0, len(self._prompts)))))
-        forget = _timed(lambda: experience.forget(1))
+        pieces, more = [], True
+        while more:
+            began = time.perf_counter()
+            more = experience.forget(1)
+            pieces.append(time.perf_counter() - began)
+            self._store.tidy()
         assert experience.fates() == {"trained": len(self._prompts)}
         return {
             "finish_seconds": finish,
             "score_seconds": score,
             "read_group_seconds": read,
             "close_seconds": close,
-            "forget_seconds": forget,
+            "forget_seconds": sum(pieces),
+            "pieces": pieces,
         }
 
 
