@@ -61,6 +61,8 @@ class RayWire:
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
         """See `hosted.Wire`. A caller that gives up leaves the far end to do what it was asked."""
         future = asyncio.wrap_future(self._handle.call.remote(method, *arguments).future())
+        # Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(bound):
                 answer: Answer = await asyncio.shield(future)
