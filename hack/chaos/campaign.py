@@ -61,10 +61,12 @@ class Campaign:
                 if row.lasts is not None and recovery.taken_back is None and time.time() > injected.at + row.lasts:
                     injected.undo()
                     recovery.taken_back = time.time()
-                if again and recovery.acted is not None and not self._watching.last.troubled(victims[0]):
+                now = self._watching.last
+                if again and recovery.acted is not None and not now.troubled(victims[0]):
                     again = False
+                    if now.incarnation(victims[0]) > before.incarnation(victims[0]):
+                        continue  # It had failed before within the window, and this time it was replaced already.
                     # The first was restarted in its place; the second within the window counts.
-                    now = self._watching.last
                     injected = self._injector.inject(row.name, victims, now)
                     recovery = Recovery(row, victims, now, injected.at)
             recovery.give_up()
