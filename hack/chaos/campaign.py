@@ -11,6 +11,7 @@ from .observation import Observation
 from .recovery import SETTLED, Recovery
 from .rows import ROWS, Row
 from .table import Outcome
+from .timeline import Timeline
 from .watching import Watching
 
 STEADY_SECONDS = 300.0
@@ -56,12 +57,15 @@ class Campaign:
         injected = self._injector.inject(row.name, victims, before)
         recovery = Recovery(row, victims, before, injected.at)
         again = row.name == "replica-again"
+        loss = Timeline(injected.at, recovery.machines, before) if row.watches == "nodes" else None
         try:
             while not recovery.see(self._next(injected.at)) and time.time() < injected.at + row.bound:
                 if row.lasts is not None and recovery.taken_back is None and time.time() > injected.at + row.lasts:
                     injected.undo()
                     recovery.taken_back = time.time()
                 now = self._watching.last
+                if loss is not None:
+                    loss.see(now)
                 if again and recovery.acted is not None and not now.troubled(victims[0]):
                     again = False
                     if now.incarnation(victims[0]) > before.incarnation(victims[0]):
@@ -79,6 +83,7 @@ class Campaign:
             recovery.acted,
             recovery.back,
             tuple(dict.fromkeys(recovery.wrong)),
+            loss.moments if loss is not None else {},
         )
 
     def _next(self, at: float) -> Observation:

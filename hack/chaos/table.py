@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
+
+from .timeline import MOMENTS as LOSS
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fault and what came of it, in seconds from the fault. `wrong`: why it does not count as mended."""
+    """A fault and what came of it, in seconds from the fault. `wrong`: why it does not count as mended. `moments`: of
+    the loss of a node, by the names of `timeline.MOMENTS`."""
 
     row: str
     victim: str
@@ -18,6 +21,7 @@ class Outcome:
     acted: float | None
     back: float | None
     wrong: tuple[str, ...] = ()
+    moments: Mapping[str, float] = field(default_factory=dict)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -38,6 +42,7 @@ def figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
             "count": len(found),
             "wrong": sum(bool(one.wrong) for one in found),
             **{moment: _spread([getattr(one, moment) for one in found]) for moment in MOMENTS},
+            "moments": {moment: _spread([one.moments.get(moment) for one in found]) for moment in LOSS},
         }
         for row, found in rows.items()
     }
@@ -52,12 +57,24 @@ def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures in columns of seconds."""
-    head = ["fault", "count", "wrong", *(f"{moment} {one}" for moment in MOMENTS for one in ("p50", "worst"))]
-    lines = [head]
+    """The figures in columns of seconds; below them, of the rows that lose nodes, those of each moment of that."""
+    lines = [["fault", "count", "wrong", *_columns(MOMENTS)]]
     for row, found in rows.items():
-        times = [_seconds(found[moment], one) for moment in MOMENTS for one in ("p50", "worst")]
-        lines.append([row, str(found["count"]), str(found["wrong"]), *times])
+        lines.append([row, str(found["count"]), str(found["wrong"]), *_times(found, MOMENTS)])
+    lost = [[row, *_times(found["moments"], LOSS)] for row, found in rows.items() if any(found["moments"].values())]
+    return "\n\n".join(_aligned(one) for one in (lines, [["node lost", *_columns(LOSS)], *lost]) if len(one) > 1)
+
+
+def _columns(moments: Iterable[str]) -> list[str]:
+    return [f"{moment} {one}" for moment in moments for one in ("p50", "worst")]
+
+
+def _times(found: Mapping[str, Any], moments: Iterable[str]) -> list[str]:
+    return [_seconds(found[moment], one) for moment in moments for one in ("p50", "worst")]
+
+
+def _aligned(lines: list[list[str]]) -> str:
+    head = lines[0]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) if not number else cell.rjust(width) for number, (cell, width) in enumerate(pairs))

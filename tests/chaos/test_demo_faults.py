@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from chaos_kit import WHOLE, filled_again, without
-from hack.demo_faults import Timeline, last_line
+from hack.chaos.timeline import Timeline
+from hack.demo_faults import last_line
 
 LOST = without(WHOLE, "rollout-1")
 

@@ -1020,7 +1020,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a machine that is back in the chain is said to generate",
-        "hack/demo_faults.py",
+        "hack/chaos/timeline.py",
         "if set(self.machines) <= set(now.generating):",
         "if True:",
         ("tests/chaos/test_demo_faults.py",),
