@@ -68,6 +68,8 @@ RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
 EXPERIENCE = ("tests/coordinator/test_coordinator_experience.py",)
 REPACK = ("tests/coordinator/test_coordinator_repack.py",)
+REPACK_JOB = "tests/local/test_local_repack.py"
+MOVES = "tests/local/test_local_moves.py"
 WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
 FORECAST = "tests/coordinator/test_coordinator_forecast.py"
 NEXT_ROUND = (
@@ -2421,5 +2423,57 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self._trainer.published == self._fleet.version == version:",
         "        if self._trainer.published == version:",
         (f"{UPDATES}::test_a_suspended_job_hands_everything_over_and_goes_on",),
+    ),
+    # --- a whole job in which responses move ---
+    Mutant(
+        "a response that moves begins anew",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "            prefix_token_ids=prefix,\n",
+        "",
+        (f"{REPACK_JOB}::test_a_response_that_moved_is_of_one_version_and_goes_on_where_it_was[Reference]",),
+    ),
+    Mutant(
+        "a response goes on without having read what was made of it",
+        f"{RUNTIME}/rollout/replica.py",
+        "token_ids=request.prompt_token_ids + request.prefix_token_ids,",
+        "token_ids=request.prompt_token_ids,",
+        (
+            f"{REPACK_JOB}::test_its_logprobs_are_its_samplers_own_and_greedy_tokens_those_of_one_that_stayed[Reference]",
+        ),
+    ),
+    Mutant(
+        "repack is told of one version where there are several",
+        f"{RUNTIME}/coordinator/repacking.py",
+        "            version=version,\n",
+        "            version=0,\n",
+        (f"{REPACK_JOB}::test_long_responses_move_and_nothing_is_lost_or_trained_on_twice[Reference]",),
+    ),
+    Mutant(
+        "the source of a move is not released",
+        f"{RUNTIME}/rollout/ledger.py",
+        "                stopped += self._drop(key)\n",
+        "                pass\n",
+        (f"{REPACK_JOB}::test_the_source_is_released_and_goes_on_with_new_weights_and_prompts[Reference]",),
+    ),
+    Mutant(
+        "a response that ended where it was counts as moved",
+        f"{RUNTIME}/local/watched.py",
+        "                        moving.pop(delta.key, None)\n",
+        "",
+        (f"{MOVES}::test_moves_are_read_off_the_traffic",),
+    ),
+    Mutant(
+        "a move by hand takes nothing along",
+        f"{RUNTIME}/local/move_probe.py",
+        "prefix_token_ids=tuple(source.tokens[one.key, one.attempt]),",
+        "prefix_token_ids=(),",
+        (f"{MOVES}::test_a_move_by_hand_is_made_as_the_coordinator_makes_it",),
+    ),
+    Mutant(
+        "repack is measured against itself",
+        f"{RUNTIME}/local/repack_benchmark.py",
+        'repack={"enabled": repack, ',
+        'repack={"enabled": True, ',
+        (f"{MOVES}::test_both_jobs_are_accepted_and_differ_in_repack_alone",),
     ),
 )

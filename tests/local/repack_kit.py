@@ -1,0 +1,260 @@
+"""A whole asynchronous job of which the test knows all: how long each response is, what the weights of each version
+are, what went to and from every replica."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rljob_api import RLJob, load
+from rljob_api.status import Finished, RoundReport
+from rljob_runtime.coordinator.actors import Places, make_relay, make_replica
+from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.environment import LazyRewards
+from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
+from rljob_runtime.coordinator.protocols import GenerateRequest, RolloutMachine
+from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.local.control_plane import LocalControlPlane
+from rljob_runtime.local.replay import ReplayBinding, ReplayingReplica, StillTrainer
+from rljob_runtime.local.replayed_job import SHORT_SUMS
+from rljob_runtime.local.run import local_places, local_ray
+from rljob_runtime.local.watched import Event, WatchedBinding
+from rljob_runtime.models.folder import ModelFolder
+from rljob_runtime.models.toy import VOCABULARY, toy_tokenizer
+from rljob_runtime.relay.push import Publisher
+from rljob_runtime.relay.relay import read_key
+from rljob_runtime.relay.segment import SHARED_MEMORY
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.scheduling.trajectory import Group, PromptKey, TrajectoryKey
+
+LONG, SHORT = 700, 20
+"""Tokens: a replica is through with its short responses before it has looked twice, and its long one runs on for many
+looks."""
+CONTEXT = 1024
+UPDATES, PROMPTS, RESPONSES = 6, 4, 4
+PATIENT = Bounds(command=300, poll=300, beat=60)
+"""A machine that is busy is no machine that is lost."""
+
+
+def small_model(folder: Path) -> ModelFolder:
+    """Random weights, wide enough that the distributions are far from flat; characters are its tokens."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=CONTEXT,
+        # With tied ones the likeliest token is the last one again.
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.07)
+    model.save_pretrained(folder)
+    toy_tokenizer().save_pretrained(folder)
+    return ModelFolder.open(folder)
+
+
+def job(engine: str, model: Path) -> RLJob:
+    """Three replicas; all that is begun is trained on, so every response that moves comes to its end."""
+    return load(
+        {
+            "apiVersion": "rljob.dev/v1alpha1",
+            "kind": "RLJob",
+            "metadata": {"name": "repack", "uid": "repack"},
+            "spec": {
+                "mode": "Asynchronous",
+                "rounds": UPDATES,
+                "model": {"source": str(model), "dtype": "float32"},
+                "data": {
+                    "prompts": {"reasoningGym": {"task": "basic_arithmetic", "size": 200, "config": SHORT_SUMS}},
+                    "chatTemplate": False,
+                    "maxPromptTokens": 128,
+                    "maxResponseTokens": LONG,
+                    "seed": 1,
+                },
+                "rewards": [
+                    {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
+                ],
+                "algorithm": {"promptsPerRound": PROMPTS, "responsesPerPrompt": RESPONSES},
+                "experience": {"capacityPrompts": UPDATES * PROMPTS},
+                # A replica has eight responses at first, and is in its tail when three are left.
+                "repack": {"enabled": True, "intervalSeconds": 0.2, "maxBatch": 4},
+                "rollout": {"machines": 3, "engine": engine, "engineOptions": {"kvCacheBytes": "64Mi"}},
+                "relay": {"heartbeatSeconds": 10, "rebuildTimeoutSeconds": 60},
+                "checkpoint": {"emptyDir": {}, "everyRounds": UPDATES},
+            },
+        }
+    )
+
+
+class Lengths:
+    """Every second prompt that is launched has one long response; all others are short."""
+
+    def __init__(self) -> None:
+        self._launched: dict[PromptKey, int] = {}
+
+    def of(self, key: TrajectoryKey, version: int) -> int:
+        number = self._launched.setdefault(key.prompt, len(self._launched))
+        return LONG if number % 2 and key.sample == 0 else SHORT
+
+
+def is_greedy(key: TrajectoryKey) -> bool:
+    """Half of the prompts are answered greedily."""
+    return key.prompt.index // 2 % 2 == 0
+
+
+class _Replaying(ReplayingReplica):
+    def _replayed(self, request: GenerateRequest) -> GenerateRequest:
+        asked = super()._replayed(request)
+        return replace(asked, sampling=replace(asked.sampling, temperature=0.0)) if is_greedy(request.key) else asked
+
+
+class _Binding(ReplayBinding):
+    stop: Callable[[], None]
+
+    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> RolloutMachine:
+        found = await self._machines.rollout_machine(term, member, model_files)
+        return replace(found, seats=tuple(_Replaying(seat, self._lengths) for seat in found.seats))
+
+    async def release(self, member: Any) -> None:
+        """Nothing fails in these jobs: one that loses a machine is not worth waiting for."""
+        self.stop()
+        await super().release(member)
+
+
+class DriftingTrainer(StillTrainer):
+    """Its weights are others after each update, and it remembers all: those of every version, and what it was given."""
+
+    def __init__(self, folder: ModelFolder, publisher: Publisher) -> None:
+        super().__init__(folder, publisher)
+        self._first = dict(folder.weights())
+        self.versions: dict[int, dict[str, torch.Tensor]] = {}
+        self.groups: list[Group] = []
+
+    async def publish(self, term: int, version: int, step: int, chain: Any) -> Any:
+        random = torch.Generator().manual_seed(step)
+        self._weights = self.versions[version] = {
+            name: tensor + 0.01 * torch.randn(tensor.shape, generator=random) for name, tensor in self._first.items()
+        }
+        return await super().publish(term, version, step, chain)
+
+    async def train(self, term: int, step: int, groups: Any) -> Any:
+        self.groups += groups
+        return await super().train(term, step, groups)
+
+
+class _Wire:
+    def __init__(self, peer: Any) -> None:
+        self._peer = peer
+
+    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+        return await getattr(self._peer, method)(*arguments)
+
+
+class _InProcess:
+    """The rollout machines of a `Binding`, in threads of this process."""
+
+    def __init__(self, job: RLJob, places: Places) -> None:
+        self._job = job
+        self._places = places
+        self.peers: list[Any] = []
+
+    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> RolloutMachine:
+        relay = make_relay(self._job, member, self._places)
+        replica = make_replica(self._job, member, self._places, "replica-0", model_files)
+        self.peers += [relay, replica]
+        seat = HostedReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
+        return RolloutMachine(member, HostedRelay(member.machine, _Wire(relay), PATIENT), (seat,))
+
+    async def release(self, member: Any) -> None:
+        return
+
+
+@contextlib.asynccontextmanager
+async def _machines(job: RLJob, places: Places) -> AsyncIterator[Any]:
+    if job.spec.rollout.engine == "VLLM":
+        # Engines of vLLM share what is global in a process.
+        yield RayBinding(job, places, resource_of=lambda member: member.machine, bounds=PATIENT)
+        return
+    machines = _InProcess(job, places)
+    yield machines
+    for peer in machines.peers:
+        closed = peer.close()
+        if asyncio.iscoroutine(closed):
+            await closed
+
+
+@contextlib.contextmanager
+def _ray(job: RLJob) -> Iterator[None]:
+    with local_ray(job) if job.spec.rollout.engine == "VLLM" else contextlib.nullcontext():
+        yield
+
+
+@dataclass
+class Played:
+    """`history`: see `watched`. `store`: the job's folder with its store."""
+
+    folder: ModelFolder
+    store: Path
+    history: list[Event] = field(default_factory=list)
+    reports: list[RoundReport] = field(default_factory=list)
+    versions: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def model(self, version: int) -> LlamaForCausalLM:
+        """What the trainer held when it published this version."""
+        model = LlamaForCausalLM(self.folder.config).eval()  # type: ignore[no-untyped-call]
+        model.load_state_dict(self.versions[version])
+        return model
+
+
+def play_job(engine: str, folder: Path) -> Played:
+    """The job, to its end."""
+    model = small_model(folder / "model")
+    manifest = job(engine, model.path)
+    with (
+        local_places(folder, SHARED_MEMORY / f"rljob-{folder.parent.name}-{folder.name}") as places,
+        _ray(manifest),
+    ):
+        return asyncio.run(_play(manifest, model, places))
+
+
+async def _play(job: RLJob, model: ModelFolder, places: Places) -> Played:
+    played = Played(model, places.volume)
+    settings = RelaySettings.of(job.spec.relay)
+    clock = asyncio.get_running_loop().time
+    shared = places.shared_memory / "trainer-0"
+    with Publisher(shared, read_key(places.relay_key), settings, torch.float32) as publisher:
+        async with _machines(job, places) as machines:
+            trainer = DriftingTrainer(model, publisher)
+            replaying = _Binding(machines, trainer, Lengths())  # type: ignore[arg-type]
+            binding = WatchedBinding(replaying, played.history, clock)
+            played.finished = await play(
+                job,
+                LazyRewards(job.spec),
+                LocalControlPlane(job, lambda status: None),
+                binding,
+                Folders(places.volume, places.scratch),
+                term=1,
+                observers=[lambda report, trained: played.reports.append(report)],
+                on_start=lambda coordinator: setattr(replaying, "stop", coordinator.stop),
+            )
+    played.versions, played.groups = trainer.versions, trainer.groups
+    return played
