@@ -1,16 +1,19 @@
 """Replicas that answer and do nothing, machines that fail again and again."""
 
 import asyncio
+from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 
 from coordinator_kit import Stage, job, until
 
 from rljob_api.constants import KEEPS_FAILING
+from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
-from rljob_runtime.coordinator.protocols import EngineStats, PeerTimeout, ReplicaReport
+from rljob_runtime.coordinator.protocols import EngineStats, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.scheduling.liveness import Progress, Relapses
+from rljob_runtime.scheduling.liveness import Progress, Relapses, StandStills
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
 from rljob_runtime.simulation import clock
 
@@ -28,6 +31,17 @@ def test_another_incarnation_has_failed_nobody():
     assert not relapses.note("a", 2, 1.0)
     assert not relapses.note("b", 1, 2.0)
     assert relapses.note("a", 1, 3.0)
+
+
+def test_a_feeder_is_blamed_once_two_have_waited_for_it_in_vain():
+    still = StandStills(600.0)
+    assert not still.note("a", "b", 1, 0.0)
+    assert not still.note("a", "b", 1, 100.0), "it may be b that takes nothing"
+    assert not still.note("c", "b", 1, 200.0)
+    assert still.note("a", "b", 2, 300.0), "another pod, and the same again"
+    assert still.note("a", "d", 1, 400.0)
+    assert not StandStills(600.0).note("a", "b", 1, 0.0)
+    assert not still.note("a", "b", 1, 1001.0), "that is long ago"
 
 
 class Wedged:
@@ -74,3 +88,76 @@ def test_a_machine_that_fails_again_soon_is_reported_as_one_that_keeps_failing(t
     reasons = [suspect.reason for report in stage.control.reports for suspect in report.suspects]
     assert KEEPS_FAILING in reasons
     assert reasons[0] != KEEPS_FAILING
+
+
+def reasons_of(stage: Stage) -> dict[str, set[str]]:
+    """Of all suspects ever reported, by machine."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for report in stage.control.reports:
+        for suspect in report.suspects:
+            found[suspect.machine].add(suspect.reason)
+    return found
+
+
+def test_a_relay_that_passes_nothing_on_keeps_failing_and_those_behind_it_do_not(tmp_path):
+    stage = Stage(tmp_path / "state.db", job=job(rounds=4, machines=4), machines=4)
+    network = stage.world.network
+    pass_on = network._pass_on
+    culprit: list[str] = []
+
+    def passed_on(relay, seconds):
+        if relay.machine not in culprit:
+            pass_on(relay, seconds)
+
+    network._pass_on = passed_on
+
+    async def fault(stage):
+        await until(lambda: len(stage.closed) == 1)
+        culprit.append(stage.control.last.relay.chain[0])
+        await until(lambda: KEEPS_FAILING in reasons_of(stage)[culprit[0]])
+        network._pass_on = pass_on
+
+    assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
+    blamed = {name for name, reasons in reasons_of(stage).items() if KEEPS_FAILING in reasons}
+    assert blamed == set(culprit)
+    assert "WeightsNotPassedOn" in reasons_of(stage)[culprit[0]]
+
+
+def test_a_trainer_that_ships_nothing_makes_no_machine_keep_failing(tmp_path):
+    stage = Stage(tmp_path / "state.db", job=job(rounds=3, machines=2), machines=2)
+    network = stage.world.network
+    ship = network.ship
+
+    async def fault(stage):
+        await until(lambda: len(stage.closed) == 1)
+        network.ship = lambda *way: None
+        await until(lambda: all("WeightsNotShipped" in reasons_of(stage)[f"rollout-{one}"] for one in range(2)))
+        network.ship = ship
+
+    assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
+    assert all(KEEPS_FAILING not in reasons for reasons in reasons_of(stage).values())
+
+
+def test_a_machine_that_says_no_twice_is_not_replaced_for_it(tmp_path):
+    """Weights that do not fit: whoever is asked says so."""
+    stage = Stage(tmp_path / "state.db", job=job(rounds=6, machines=2), machines=2)
+    refused: list[str] = []
+
+    def seated():
+        return stage.coordinator._fleet.seated
+
+    async def refuse(replica, load, term, version):
+        if len(refused) < 2:
+            refused.append(replica.name)
+            raise Refused("a tensor has another shape")
+        return await load(term, version)
+
+    async def fault(stage):
+        for closed in (1, 2):
+            await until(lambda closed=closed: len(stage.closed) >= closed and "rollout-1" in seated())
+            for replica in seated()["rollout-1"].replicas:
+                replica.load = partial(refuse, replica, replica.load)
+
+    assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
+    assert len(refused) == 2
+    assert reasons_of(stage)["rollout-1"] == {"WeightsNotLoaded"}

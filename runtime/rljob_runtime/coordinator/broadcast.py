@@ -12,10 +12,15 @@ from rljob_runtime.coordinator.protocols import Chain, PeerError, StaleTerm
 from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.scheduling.chain import ChainOrder, revise
+from rljob_runtime.scheduling.liveness import StandStills
 
 Ship = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
 
+NOT_SHIPPED = "WeightsNotShipped"
+"""Why a master is lost to which the trainer brings nothing, as to the one before it."""
+TRAINER = ""
+"""Who feeds the master, among the names of machines."""
 LOOK_SECONDS = 0.05
 """How often relays that still lack a version are asked, at least."""
 
@@ -49,6 +54,7 @@ class Broadcast:
         self._chain: ChainOrder | None = None
         self._newest_seen = (0, -1)
         self._changing = asyncio.Lock()
+        self._stand_stills = StandStills(settings.again_within)
 
     @property
     def chain(self) -> ChainOrder | None:
@@ -146,10 +152,21 @@ class Broadcast:
             if counts != [machine.received for machine in pending] or any(m.whole == version for m in pending):
                 moved = now
             elif now - moved > self._settings.rebuild_timeout:
-                # The first one without it is where the broadcast stands still.
-                self._seats.lose_this(pending[0], "WeightsNotReceived", f"version {version}")
+                self._stands_still(chained, pending[0], version)
             await asyncio.sleep(min(LOOK_SECONDS, self._settings.heartbeat))
         return False
+
+    def _stands_still(self, chained: Sequence[Machine], first: Machine, version: int) -> None:
+        """`first` is the first one without it: either it takes nothing, or nobody passes it on to it."""
+        place = next(place for place, machine in enumerate(chained) if machine is first)
+        feeder = chained[place - 1] if place else None
+        now, name = asyncio.get_running_loop().time(), feeder.name if feeder is not None else TRAINER
+        if not self._stand_stills.note(name, first.name, first.member.incarnation, now):
+            self._seats.lose_this(first, "WeightsNotReceived", f"version {version}")
+        elif feeder is not None:
+            self._seats.lose_this(feeder, "WeightsNotPassedOn", f"version {version} to {first.name}")
+        else:
+            self._seats.lose_this(first, NOT_SHIPPED, f"version {version}")
 
     def _all_seated(self, machines: Sequence[Machine]) -> bool:
         return all(self.is_seated(machine) for machine in machines)

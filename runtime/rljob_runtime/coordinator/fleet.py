@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
-from rljob_runtime.coordinator.broadcast import Broadcast, Ship
+from rljob_runtime.coordinator.broadcast import NOT_SHIPPED, Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
 from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason
 from rljob_runtime.coordinator.protocols import (
     Binding,
     PeerError,
+    Refused,
     Replica,
     StaleTerm,
     WrongVersion,
@@ -166,9 +167,8 @@ class Fleet:
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
-        # Who is silent may only be out of reach; whoever failed a call was there to fail it.
         now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
-        if reason != SILENT and self._relapses.note(name, incarnation, now):
+        if _own_failure(reason, detail) and self._relapses.note(name, incarnation, now):
             log.warning("machine %s keeps failing: it was restarted in place less than a while ago", name)
             reason = KEEPS_FAILING
         self.layouts.forget(name)
@@ -366,3 +366,9 @@ class Fleet:
         """The trainer may not hold the version in hand any more: nobody is fed and nothing launched until the next
         `bring`."""
         self.version, self.starved = None, False
+
+
+def _own_failure(reason: str, detail: object) -> bool:
+    """Whether a loss says that what a machine runs on may be no good. Who is silent may only be out of reach; who says
+    no, as to weights that do not fit, is there to say it; and what the trainer does not ship nobody can take."""
+    return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)

@@ -1,5 +1,5 @@
 """When a process that answers is no good all the same: a replica that makes no progress, a machine that fails again
-soon after it was restarted in place."""
+soon after it was restarted in place, a relay that does not pass on what it holds."""
 
 from __future__ import annotations
 
@@ -44,3 +44,25 @@ class Relapses:
         before = self._failed.get((machine, incarnation))
         self._failed[machine, incarnation] = now
         return before is not None and now - before <= self._seconds
+
+
+class StandStills:
+    """Of all relays: which of two is at fault where weights do not get from the one to the other."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._behind: dict[str, dict[tuple[str, int], float]] = {}
+
+    def note(self, feeder: str, machine: str, incarnation: int, now: float) -> bool:
+        """The machine waits for its feeder in vain now. True if that is the feeder's fault: within so many `seconds`
+        another machine, or another pod, waited for it in vain too.
+
+        >>> still = StandStills(600.0)
+        >>> [still.note("a", "b", 1, 0.0), still.note("a", "b", 1, 10.0), still.note("a", "c", 1, 20.0)]
+        [False, False, True]
+        >>> still.note("x", "b", 1, 30.0), still.note("a", "d", 1, 700.0)
+        (False, False)
+        """
+        behind = self._behind.setdefault(feeder, {})
+        behind[machine, incarnation] = now
+        return any(now - at <= self._seconds for one, at in behind.items() if one != (machine, incarnation))
