@@ -241,9 +241,10 @@ class ForceDelete(StrEnum):
 
 
 class NodeFailure(Model):
-    """What to do about a node that is gone. Its machines are replaced when two witnesses in the data plane report them,
-    when graceSeconds are over, or when Kubernetes deletes their pods, whatever comes first. An operator that serves
-    single namespaces sees no nodes: there the first and the last count, and nothing is deleted by force."""
+    """What to do about a node that is gone. Its machines are replaced when two witnesses report them (one of them may
+    be the node's kubelet, by its silence), when graceSeconds are over, or when Kubernetes deletes their pods, whatever
+    comes first. An operator that serves single namespaces sees no nodes: there the first and the last count, and
+    nothing is deleted by force."""
 
     grace_seconds: float = Field(default=15.0, ge=0, le=3600)
     """How long a node may be NotReady before its machines are replaced without other witnesses."""

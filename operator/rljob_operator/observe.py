@@ -18,6 +18,7 @@ from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.resources import LEASE, POD, Json
+from rljob_operator.policies.failure import doubted_nodes
 from rljob_operator.policies.names import job_selector
 from rljob_operator.policies.observed import Node, Observed, Silence, sort_pods
 
@@ -58,6 +59,20 @@ class PodLister:
                 raise
             # The cache did not catch up in time: ask the store.
             return await self._kube.list(POD, namespace, labels=job_selector(job))
+
+
+async def look_regularly(look: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str) -> None:
+    """Every so many seconds until `stop`; `failed` is logged where the API server does not answer as it should."""
+    while not stop.is_set():
+        try:
+            await look()
+        except (ApiError, Unreachable) as error:
+            _logger.warning("%s: %s", failed, error)
+        try:
+            async with asyncio.timeout(seconds):
+                await stop.wait()
+        except TimeoutError:
+            continue
 
 
 @dataclass
@@ -104,16 +119,7 @@ class LeaseMonitor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every `interval` seconds until `stop`."""
-        while not stop.is_set():
-            try:
-                await self.look()
-            except (ApiError, Unreachable) as error:
-                _logger.warning("the jobs' Leases could not be listed: %s", error)
-            try:
-                async with asyncio.timeout(self._interval):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+        await look_regularly(self.look, self._interval, stop, "the jobs' Leases could not be listed")
 
     async def look(self) -> None:
         """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
@@ -149,13 +155,15 @@ class Observer:
         pods: PodLister,
         leases: LeaseMonitor,
         nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
+        silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
         *,
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
-        what is known of nodes by name."""
+        what is known of nodes by name, `silent` those of them whose kubelets say nothing any more."""
         self._nodes = nodes
+        self._silent = silent
         self._pods = pods
         self._leases = leases
         self._recheck = recheck
@@ -175,7 +183,9 @@ class Observer:
         present = ensured is not None and self._clock() - ensured < self._recheck
         avoided = job.status.replacements.avoided_nodes if job.status.replacements is not None else ()
         nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
-        return Observed(owned, foreign, self._leases.silence((job.namespace, job.name)), present, nodes)
+        key = job.namespace, job.name
+        silent = self._silent(key, doubted_nodes(owned, job.status))
+        return Observed(owned, foreign, self._leases.silence(key), present, nodes, silent)
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""

@@ -25,6 +25,7 @@ from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.leader import Leader
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, Resource
+from rljob_operator.kubelets import Kubelets
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import Key, LeaseMonitor, Observer, PodLister
@@ -93,7 +94,8 @@ class Operator:
             self._kube, options.scopes, lambda key: self.queue.add(key), interval=options.config.lease_seconds / 3
         )
         self._nodes = NodeBook(self._kube)
-        self._observer = Observer(self._pods, self._leases, self._nodes.facts)
+        self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
+        self._observer = Observer(self._pods, self._leases, self._nodes.facts, self._kubelets.silent)
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
         reconciler = Reconciler(
@@ -139,6 +141,8 @@ class Operator:
             "resync": self._resync(ending),
             "leases": self._leases.run(ending),
         }
+        if not self.options.namespaces:
+            parts["kubelets"] = self._kubelets.run(ending)
         if self.options.leader_elect:
             parts["leader"] = self._leader.hold(ending)
         tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
@@ -168,6 +172,7 @@ class Operator:
 
     def _forget(self, key: Key, uid: str) -> None:
         self.queue.forget(key)
+        self._kubelets.silent(key, ())
         self._observer.forget(uid)
 
     # --- start --------------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 `JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each. `LEADER_RULES`
 hold in the operator's own namespace, `NODE_RULES` cluster-wide or not at all. Secrets can be created and never read.
-Leases may be updated only because the operator hands that right on to coordinators, which the API server allows to
-those who have it.
+Cluster-wide, to read Leases takes in those of the nodes (kube-node-lease); an operator that serves single namespaces
+does without these. Leases may be updated only because the operator hands that right on to coordinators, which the API
+server allows to those who have it.
 """
 
 from __future__ import annotations

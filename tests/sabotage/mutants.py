@@ -55,6 +55,8 @@ PROFILE = "tests/rollout/test_rollout_profile.py"
 UPDATES = "tests/coordinator/test_coordinator_updates.py"
 CONTINUOUS = "tests/coordinator/test_coordinator_continuous.py"
 OCCUPATION = "tests/coordinator/test_coordinator_occupation.py"
+KUBELETS = "tests/operator/test_operator_kubelets.py"
+LIVENESS = "tests/coordinator/test_coordinator_liveness.py"
 REPLAY = "tests/coordinator/test_coordinator_replay.py"
 SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
 ROUNDS = (
@@ -2302,6 +2304,51 @@ MUTANTS: tuple[Mutant, ...] = (
         "prompts = dict.fromkeys(key.prompt for key in self._waiting)",
         "prompts = dict.fromkeys(self._groups)",
         (f"{CONTINUOUS}::test_a_group_whose_weights_nobody_holds_is_stranded",),
+    ),
+    Mutant(
+        "an outage of the API server makes kubelets silent",
+        "operator/rljob_operator/kubelets.py",
+        "            self._seen = {}\n            raise\n",
+        "            raise\n",
+        (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
+    ),
+    Mutant(
+        "a stopped operator makes kubelets silent",
+        "operator/rljob_operator/kubelets.py",
+        "held = before if passed <= 2 * self._interval else {}",
+        "held = before",
+        (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
+    ),
+    Mutant(
+        "a silent kubelet is no witness",
+        "operator/rljob_operator/policies/failure.py",
+        "if pod.node in seen.silent_nodes else set[str]()",
+        "if pod.node is None else set[str]()",
+        (f"{KUBELETS}::test_the_kubelets_silence_is_a_second_witness",),
+    ),
+    Mutant(
+        "whoever waits for a feeder in vain is to blame",
+        f"{RUNTIME}/scheduling/liveness.py",
+        "for one, at in behind.items() if one != (machine, incarnation))",
+        "for one, at in behind.items() if one is None)",
+        (
+            f"{LIVENESS}::test_a_feeder_is_blamed_once_two_have_waited_for_it_in_vain",
+            f"{LIVENESS}::test_a_relay_that_passes_nothing_on_keeps_failing_and_those_behind_it_do_not",
+        ),
+    ),
+    Mutant(
+        "what the trainer does not ship counts against the machines",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)",
+        "return reason != SILENT and not isinstance(detail, Refused)",
+        (f"{LIVENESS}::test_a_trainer_that_ships_nothing_makes_no_machine_keep_failing",),
+    ),
+    Mutant(
+        "who says no twice is replaced",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)",
+        "return reason not in (SILENT, NOT_SHIPPED)",
+        (f"{LIVENESS}::test_a_machine_that_says_no_twice_is_not_replaced_for_it",),
     ),
     Mutant(
         "replicas never take newer weights",

@@ -144,9 +144,17 @@ def _ended(pod: Pod) -> Loss:
     return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
 
 
-def suspected(pod: Pod, status: RLJobStatus) -> Suspect | None:
-    """The report by which enough in the data plane believe this pod dead."""
-    return next((s for s in _suspects(pod, status) if len(set(s.witnesses)) >= WITNESSES), None)
+def suspected(pod: Pod, seen: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:
+    """The report by which enough believe this pod dead, and who does: those in the data plane that say so, and the
+    kubelet of its node by its silence."""
+    kubelet = {f"the kubelet of {pod.node}"} if pod.node in seen.silent_nodes else set[str]()
+    told = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
+    return next(((suspect, frozenset(who)) for suspect, who in told if len(who) >= WITNESSES), None)
+
+
+def doubted_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
+    """Where pods are that anybody believes dead."""
+    return frozenset(pod.node for pod in pods if pod.live and pod.node is not None and _suspects(pod, status))
 
 
 def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
@@ -167,9 +175,9 @@ def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]
             return loss("CoordinatorSilent", f"its Lease expired {silence.seconds:.0f} s ago")
     elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
-    elif (suspect := suspected(pod, status)) is not None:
-        told = f"believed dead by {', '.join(sorted(set(suspect.witnesses)))}"
-        return loss(suspect.reason or "Suspect", told, doubted=True)
+    elif (found := suspected(pod, seen, status)) is not None:
+        suspect, witnesses = found
+        return loss(suspect.reason or "Suspect", f"believed dead by {', '.join(sorted(witnesses))}", doubted=True)
     if pod.node is not None and pod.node in dead:
         state = "gone" if pod.node in seen.nodes and seen.nodes[pod.node].gone else "not ready"
         return loss("NodeNotReady", f"its node {pod.node} is {state}", counts=False, doubted=True)

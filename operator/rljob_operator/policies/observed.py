@@ -131,6 +131,8 @@ class Observed:
     """Service, Secret, Role and the rest were made or checked lately."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """By name, those of the pods and those that are avoided. Empty where the operator may not see nodes."""
+    silent_nodes: frozenset[str] = frozenset()
+    """Of the nodes of suspects those whose kubelets have stopped to renew their Leases."""
 
     @property
     def highest_epoch(self) -> int:

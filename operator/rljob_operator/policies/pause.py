@@ -69,7 +69,7 @@ def _doubted(rollout: Collection[str], seen: Observed, before: RLJobStatus, now:
         if current is None:
             continue
         node = seen.nodes.get(current.node) if current.node is not None else None
-        if (node is not None and not node.ready) or suspected(current, before):
+        if (node is not None and not node.ready) or suspected(current, seen, before):
             found[machine] = current.node or machine
         elif not current.ready and _just_now(machine, before.replacements, now):
             found[machine] = machine
