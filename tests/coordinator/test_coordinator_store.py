@@ -376,6 +376,12 @@ def test_the_journal_is_brought_into_the_file_once_enough_was_written(tmp_path, 
     store.publish(3, 0)
     store.tidy()
     assert in_the_file(tmp_path) == 3
+    store.publish(4, 0)
+    for _ in range(store_module.TIDY_TURNS - 1):
+        store.tidy()
+    assert in_the_file(tmp_path) == 3
+    store.tidy()
+    assert in_the_file(tmp_path) == 4
     store.close()
 
 

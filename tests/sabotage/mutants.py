@@ -665,8 +665,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the store's journal is never brought into its file",
         f"{RUNTIME}/coordinator/store.py",
+        "if self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS:",
+        "if self._turns >= TIDY_TURNS:",
+        (f"{STORE[0]}::test_the_journal_is_brought_into_the_file_once_enough_was_written",),
+    ),
+    Mutant(
+        "the journal of a small job grows with every turn",
+        f"{RUNTIME}/coordinator/store.py",
+        "if self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS:",
         "if self._db.total_changes - self._tidied >= TIDY_ROWS:",
-        "if self._db.total_changes - self._tidied < 0:",
         (f"{STORE[0]}::test_the_journal_is_brought_into_the_file_once_enough_was_written",),
     ),
     Mutant(
@@ -2474,7 +2481,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- a whole job in which responses move ---
     Mutant(
         "a response that moves begins anew",
-        f"{RUNTIME}/coordinator/rollouts.py",
+        f"{RUNTIME}/coordinator/launches.py",
         "            prefix_token_ids=prefix,\n",
         "",
         (f"{REPACK_JOB}::test_a_response_that_moved_is_of_one_version_and_goes_on_where_it_was[Reference]",),

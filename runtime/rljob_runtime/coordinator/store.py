@@ -27,8 +27,9 @@ from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, 
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.versions import Published, Versions
 
-TIDY_ROWS = 16_384
-"""Rows written between two checkpoints of the journal: two seconds' worth of 8,192 responses."""
+TIDY_ROWS, TIDY_TURNS = 16_384, 128
+"""After so many rows, two seconds' worth of 8,192 responses, or so many turns the journal is brought into the file: so
+a small job's journal keeps to a few MB of its volume."""
 
 
 class Store:
@@ -38,13 +39,14 @@ class Store:
         self._db = open_file(path, job)
         self.experience = ExperienceStore(self._db)
         """What only `mode: Asynchronous` has."""
-        self._tidied = 0
+        self._tidied = self._turns = 0
 
     def tidy(self) -> None:
         """For a moment when nobody waits: what the journal holds goes to its place in the file, where that is worth it,
         so that no commit has to do it."""
-        if self._db.total_changes - self._tidied >= TIDY_ROWS:
-            self._tidied = self._db.total_changes
+        self._turns += 1
+        if self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS:
+            self._tidied, self._turns = self._db.total_changes, 0
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def close(self) -> None:
