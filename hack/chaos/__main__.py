@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
         print(f"[{time.time() - started:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
 
-    apply(manifest(args.mode))
+    # One for each node that may be lost: more than one at once are more than half.
+    apply(manifest(args.mode, cluster.nodes - 1))
     campaign = Campaign(watching, injector, args.seed, tell)
     try:
         campaign.steady(600)

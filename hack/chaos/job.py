@@ -13,8 +13,8 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 """Labels of the node that keeps coordinator and trainer, and of those that rollout machines go to."""
 
 
-def manifest(mode: str) -> list[dict[str, Any]]:
-    """The smallest example with three rollout machines, for as long as it takes; coordinator and trainer on a node of
+def manifest(mode: str, machines: int) -> list[dict[str, Any]]:
+    """The smallest example with so many rollout machines, for as long as it takes; coordinator and trainer on a node of
     their own, so that every other one may be lost."""
     documents = yaml.safe_load_all((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
@@ -30,7 +30,7 @@ def manifest(mode: str) -> list[dict[str, Any]]:
     spec["trainer"]["template"] = template(KEEPS)
     # A process that shares the namespace can be killed from within.
     spec["coordinator"]["template"] = template(KEEPS, shareProcessNamespace=True)
-    spec["rollout"] |= {"machines": 3, "template": template(ROLLS)}
+    spec["rollout"] |= {"machines": machines, "template": template(ROLLS)}
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {
         "maxReplacementsPerMachine": 1000,

@@ -116,7 +116,7 @@ def test_no_values_have_no_percentile() -> None:
 
 
 def test_the_job_is_a_good_one_that_spares_a_node() -> None:
-    claim, job = manifest("OnPolicy")
+    claim, job = manifest("OnPolicy", 3)
     spec = load(job).spec
     assert spec.rollout.machines == 3
     assert spec.checkpoint.volume_claim_name == claim["metadata"]["name"]
