@@ -61,11 +61,10 @@ def _node(seen: Observation, rng: Random) -> tuple[str, ...]:
 
 
 def _nodes(seen: Observation, rng: Random) -> tuple[str, ...]:
-    """More than half of the rollout machines, on two nodes or more, but not all of them."""
+    """More than half of the rollout machines, on two nodes or more; all of them only where they stand on two nodes."""
     nodes, machines = spare_nodes(seen), seen.of_role("rollout")
     for count in range(2, len(nodes) + 1):
-        hit = [pod for pod in machines if pod.node in nodes[:count]]
-        if 2 * len(hit) > len(machines) > len(hit):
+        if 2 * len(machines_on(seen, tuple(nodes[:count]))) > len(machines):
             return tuple(nodes[:count])
     return ()
 
