@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from rljob_runtime.training import attention
 from rljob_runtime.training.packing import MicroBatch
+from rljob_runtime.training.token_logprobs import token_logprobs
 
 
 class UnsupportedModel(ValueError):
@@ -72,8 +73,8 @@ class Policy:
     """Token logprobs of a model at a sampling temperature.
 
     `model` holds the weights that the computation uses (rounded to the published dtype, whatever format they are
-    stored in). With `autocast` matrix products run in bfloat16; logits are turned to the parameters' format before
-    the softmax.
+    stored in). With `autocast` matrix products run in bfloat16; logits are turned to the parameters' format for the
+    softmax.
     """
 
     def __init__(self, model: PreTrainedModel, *, temperature: float, autocast: bool):
@@ -93,17 +94,17 @@ class Policy:
                 input_ids=batch.input_ids[None],
                 position_ids=batch.position_ids[None],
                 logits_to_keep=batch.logit_rows,
-                segments=batch.segments,
+                segments=attention.Segments(batch.segments, self.device),
                 use_cache=False,
             )
-        logits = output.logits[0].to(self.dtype) / self.temperature
-        norm = logits.logsumexp(dim=-1)
-        logprobs = logits[batch.target_rows, batch.targets] - norm[batch.target_rows]
-        if not entropy:
-            return logprobs, None
-        with torch.no_grad():
-            spread = norm - ((logits - norm[:, None]).exp() * logits).sum(dim=-1)
-        return logprobs, spread[batch.target_rows]
+        return token_logprobs(
+            output.logits[0],
+            batch.target_rows,
+            batch.targets,
+            temperature=self.temperature,
+            dtype=self.dtype,
+            entropy=entropy,
+        )
 
     @torch.no_grad()
     def frozen_logprobs(self, batch: MicroBatch) -> Tensor:

@@ -1,0 +1,76 @@
+"""Log probabilities of tokens out of logits, some rows at a time.
+
+A row of 16,384 tokens has 10 GB of fp32 logits at a vocabulary of 150,000, and a plain log-softmax keeps several
+tensors of that size until its backward pass is over. Here nothing of the size of the logits is kept but the logits
+themselves, as the model made them, and their gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_VALUES = 1 << 25
+"""Logits that are turned to the wide format at once: 128 MiB of fp32."""
+
+
+def token_logprobs(
+    logits: Tensor, rows: Tensor, targets: Tensor, *, temperature: float, dtype: torch.dtype, entropy: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """([N], [N]) in `dtype`, of `logits` [U, vocabulary] over the temperature: the log probability of target n in row
+    `rows[n]`, and that row's entropy (without gradient)."""
+    logprobs, spread = _TokenLogprobs.apply(logits, rows, targets, temperature, dtype, entropy)
+    return logprobs, spread[rows] if entropy else None
+
+
+def _chunks(logits: Tensor) -> Iterator[slice]:
+    rows, vocabulary = logits.shape
+    size = max(1, CHUNK_VALUES // vocabulary)
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """`spread` is the entropy of each row, [U], or empty."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        logits: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+        temperature: float,
+        dtype: torch.dtype,
+        entropy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        norm = torch.empty(len(logits), dtype=dtype, device=logits.device)
+        spread = torch.empty_like(norm) if entropy else norm.new_empty(0)
+        for chunk in _chunks(logits):
+            wide = logits[chunk].to(dtype) / temperature
+            norm[chunk] = wide.logsumexp(dim=-1)
+            if entropy:
+                spread[chunk] = norm[chunk] - ((wide - norm[chunk, None]).exp_().mul_(wide)).sum(dim=-1)
+        context.save_for_backward(logits, rows, targets, norm)
+        context.temperature = temperature
+        context.mark_non_differentiable(spread)
+        return logits[rows, targets].to(dtype) / temperature - norm[rows], spread
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """d logprob[n] / d logits[rows[n]] = (one at the target - softmax) / temperature, added up over the targets of
+        a row in the wide format: where the model is sure of a token the two nearly cancel."""
+        logits, rows, targets, norm = context.saved_tensors
+        gradient = gradient / context.temperature
+        weight = torch.zeros_like(norm).index_add_(0, rows, gradient)
+        result = torch.empty_like(logits)
+        for chunk in _chunks(logits):
+            wide = (logits[chunk].to(norm.dtype) / context.temperature - norm[chunk, None]).exp_()
+            wide.mul_(-weight[chunk, None])
+            # Targets of other rows add nothing: to pick them out would wait for the device.
+            own = (rows >= chunk.start) & (rows < chunk.stop)
+            places = (rows - chunk.start).clamp_(0, len(wide) - 1), targets
+            wide.index_put_(places, torch.where(own, gradient, 0.0), accumulate=True)
+            result[chunk] = wide
+        return result, None, None, None, None, None
