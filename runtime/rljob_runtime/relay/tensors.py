@@ -13,6 +13,9 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 Description = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of a tensor."""
 
+STAGED_BYTES = 64 << 20
+"""Of each of the two buffers through which weights leave a GPU."""
+
 
 def published_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
     """What a tensor is published as: floating point as `dtype`, anything else as it is."""
@@ -31,6 +34,7 @@ def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> Non
     (torch's DTensor) is made whole first, which is a collective: its other ranks must do the same in the same order.
     """
     flat = torch.frombuffer(buffer, dtype=torch.uint8) if len(buffer) else torch.empty(0, dtype=torch.uint8)
+    staging: _Staging | None = None
     end = 0
     for (name, tensor), entry in zip(tensors, manifest.tensors, strict=True):
         if name != entry.name or tuple(tensor.shape) != entry.shape:
@@ -38,9 +42,48 @@ def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> Non
             raise ValueError(f"tensor {name} {list(tensor.shape)}: the layout has {right} in its place")
         flat[end : entry.offset].zero_()
         end = entry.offset + entry.nbytes
-        target = flat[entry.offset : end].view(torch_dtype(entry.dtype)).view(entry.shape)
-        target.copy_(_whole(tensor).detach())
+        whole, dtype = _whole(tensor).detach(), torch_dtype(entry.dtype)
+        if whole.is_cuda:
+            staging = staging or _Staging()
+            staging.fetch(whole.to(dtype), flat[entry.offset : end])
+        else:
+            flat[entry.offset : end].view(dtype).view(entry.shape).copy_(whole)
+    if staging is not None:
+        staging.settle()
     flat[end:].zero_()
+
+
+class _Staging:
+    """Copies out of a GPU by way of two page-locked buffers: while one is filled, the other is emptied. A copy straight
+    to ordinary memory goes at a tenth of the speed, and the GPU casts faster than the processor."""
+
+    def __init__(self) -> None:
+        self._buffers = [torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._filled: list[tuple[torch.cuda.Event, torch.Tensor] | None] = [None, None]
+        self._next = 0
+
+    def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy the bytes of `source` into `target`; done when `settle` returns."""
+        raw = source.contiguous().view(-1).view(torch.uint8)
+        for piece, place in zip(raw.split(STAGED_BYTES), target.split(STAGED_BYTES), strict=True):
+            self._empty(self._next)
+            self._buffers[self._next][: len(piece)].copy_(piece, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+            self._filled[self._next] = arrived, place
+            self._next = 1 - self._next
+
+    def settle(self) -> None:
+        """Wait until all that was fetched is in its place."""
+        for index in (self._next, 1 - self._next):
+            self._empty(index)
+
+    def _empty(self, index: int) -> None:
+        filled, self._filled[index] = self._filled[index], None
+        if filled is not None:
+            arrived, place = filled
+            arrived.synchronize()
+            place.copy_(self._buffers[index][: len(place)])
 
 
 def views(manifest: Manifest, buffer: memoryview) -> Iterator[tuple[str, torch.Tensor]]:

@@ -134,6 +134,7 @@ class LentWorker:
         self._task = self._sums = self._computer = self._loaded = None
         if self._settings.device != "cpu":
             gc.collect()
+            torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
 
     def _check(self, term: int) -> None:
