@@ -10,6 +10,7 @@ from rollout_helpers import EOS, Generated, Publisher, assert_trainer_logprobs, 
 from transformers import LlamaForCausalLM
 
 from rljob_runtime.rollout.engine import Engine, EngineRequest, RequestRejected
+from rljob_runtime.rollout.reference import ReferenceEngine
 from rljob_runtime.rollout.weights import VersionUnavailable
 
 Engines = Callable[..., Engine]
@@ -216,6 +217,40 @@ def test_impossible_requests_are_rejected_with_the_limit(engine: Engine, bad: En
     with pytest.raises(RequestRejected, match=message):
         engine.check(bad)
     assert not engine.busy
+
+
+def test_an_engine_that_slept_wakes_for_new_weights(
+    engine: Engine, publisher: Publisher, other_model: LlamaForCausalLM
+) -> None:
+    """With nothing of what it held before; kept engines only sleep while they are not busy."""
+    prompt = prompts(1, length=60)[0]
+    run(engine, [request("before", prompt, 24)])
+    engine.sleep()
+    assert engine.weight_version is None
+    assert engine.stats().running == 0
+    engine.wake()
+    engine.load(publisher.publish(other_model))
+    # Several at a time, of different lengths: what lies behind the end of the shorter ones must be finite.
+    asked = [prompt, *prompts(3)]
+    got = run(engine, [request(f"after{i}", p, 24) for i, p in enumerate(asked)])
+    for i, each in enumerate(asked):
+        assert_trainer_logprobs(other_model, each, got[f"after{i}"], 0.0)
+
+
+def test_the_reference_engine_gives_its_memory_back_while_it_sleeps(engines: Engines, publisher: Publisher) -> None:
+    engine = engines("Reference", kv_blocks=9)
+    assert isinstance(engine, ReferenceEngine)
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
+        for tensor in (*engine._model._named.values(), engine._cache._store)
+    }.values()
+    taken = [storage.nbytes() for storage in storages]
+    assert sum(taken) > 2 * 9 * 32 * 2 * 32 * 4  # weights and a cache of 9 blocks
+    engine.sleep()
+    assert sum(storage.nbytes() for storage in storages) == 0
+    engine.wake()
+    assert [storage.nbytes() for storage in storages] == taken
+    assert not engine._cache._store.any()
 
 
 def test_loaded_weights_are_the_trainers(

@@ -33,6 +33,8 @@ WEIGHED = (
 )
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
+TOKEN_LOGPROBS = "tests/training/test_training_token_logprobs.py"
+CONTRACT = "tests/rollout/test_rollout_contract.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
 LANE = "tests/coordinator/test_coordinator_lane.py"
 LOAN_GAIN = "tests/coordinator/test_coordinator_loan_gain.py"
@@ -132,6 +134,41 @@ CEL = ("tests/api/test_api_cel.py::test_the_server_refuses_what_it_can_see",)
 INVALID = ("tests/api/test_api_invalid.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "logprobs of a chunk forget the targets of its rows",
+        f"{RUNTIME}/training/token_logprobs.py",
+        "own = (rows >= chunk.start) & (rows < chunk.stop)",
+        "own = (rows >= chunk.start) & (rows < chunk.stop - 1)",
+        (TOKEN_LOGPROBS,),
+    ),
+    Mutant(
+        "what other rows aim at is added to a chunk's edge",
+        f"{RUNTIME}/training/token_logprobs.py",
+        "torch.where(own, gradient, 0.0)",
+        "gradient",
+        (TOKEN_LOGPROBS,),
+    ),
+    Mutant(
+        "a segment sees its prefix only",
+        f"{RUNTIME}/training/attention.py",
+        "k = torch.cat((key[:, :, seen], k), dim=2)",
+        "k = torch.cat((key[:, :, seen], torch.zeros_like(k)), dim=2)",
+        GRADIENT,
+    ),
+    Mutant(
+        "an engine that wakes finds what the memory held",
+        f"{RUNTIME}/rollout/transformer.py",
+        "            self._store.zero_()",
+        '            self._store.fill_(float("nan"))',
+        (f"{CONTRACT}::test_the_reference_engine_gives_its_memory_back_while_it_sleeps",),
+    ),
+    Mutant(
+        "an engine that sleeps keeps its cache",
+        f"{RUNTIME}/rollout/reference.py",
+        "        self._cache.release()",
+        "        pass",
+        (f"{CONTRACT}::test_the_reference_engine_gives_its_memory_back_while_it_sleeps",),
+    ),
     # --- what the job decides by itself ---
     Mutant(
         "stopped responses count as finished",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from rljob_runtime.rollout.stand_in_relay import VERSION, published
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
 
 GOAL = 0.95
+MEMORY_SHARE = 0.4
+"""Of an accelerator, for each of the two engines."""
 POLL_SECONDS = 1.0
 
 Responses = dict[str, tuple[int, ...]]
@@ -66,7 +69,12 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
     folder = resolve(plan.model, cache_folder())
     with published(folder, plan.dtype) as segment:
         settings = EngineSettings(
-            folder=folder.path, weights=segment, dtype=plan.dtype, max_model_len=256, max_running=plan.batch
+            folder=folder.path,
+            weights=segment,
+            dtype=plan.dtype,
+            max_model_len=256,
+            max_running=plan.batch,
+            memory_fraction=MEMORY_SHARE,
         )
         requests = [_requests(folder, plan, seed, turn) for turn in range(plan.pairs + 1)]
         pairs, load_seconds = asyncio.run(_in_turns(settings, requests))
@@ -113,7 +121,9 @@ async def _in_turns(
     """
     from rljob_runtime.rollout.vllm_engine import VllmEngine
 
-    bare = BareVllm(settings)
+    # Built and driven in one thread: on GPUs an engine's stream is that of the thread that built it.
+    aside = ThreadPoolExecutor(1, "bare")
+    bare = aside.submit(BareVllm, settings).result()
     replica = RolloutReplica("bench", lambda size, devices: VllmEngine(settings), frozenset())
     try:
         await replica.lay_out(1, 1)
@@ -124,15 +134,16 @@ async def _in_turns(
         for turn, asked in enumerate(requests):
             if turn % 2:
                 ours = await _through_replica(replica, turn, asked)
-                theirs = await asyncio.to_thread(bare.run, asked)
+                theirs = await asyncio.wrap_future(aside.submit(bare.run, asked))
             else:
-                theirs = await asyncio.to_thread(bare.run, asked)
+                theirs = await asyncio.wrap_future(aside.submit(bare.run, asked))
                 ours = await _through_replica(replica, turn, asked)
             pairs.append((theirs, ours))
         return pairs[1:], load_seconds
     finally:
         await replica.close()
-        bare.close()
+        aside.submit(bare.close).result()
+        aside.shutdown()
 
 
 class BareVllm:
@@ -143,7 +154,8 @@ class BareVllm:
 
         from rljob_runtime.rollout.vllm_engine import engine_args
 
-        args = replace(engine_args(settings), load_format="auto", worker_extension_cls="")
+        # Of the engines of a process, one can sleep.
+        args = replace(engine_args(settings), load_format="auto", worker_extension_cls="", enable_sleep_mode=False)
         self._engine = LLMEngine.from_engine_args(args)
 
     def run(self, requests: list[EngineRequest]) -> Turn:

@@ -108,9 +108,14 @@ class ReferenceEngine:
 
     def sleep(self) -> None:
         self.weight_version = None
+        self._model.release()
+        self._cache.release()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()  # for other processes too: a lent machine's worker is one
 
     def wake(self) -> None:
-        """Its memory was never given back."""
+        self._model.reserve()
+        self._cache.reserve()
 
     def stats(self) -> EngineStats:
         pool = self._pool
@@ -159,7 +164,7 @@ class ReferenceEngine:
     def _prefill(self, sequence: _Sequence) -> torch.Tensor:
         device, length = self._model.device, len(sequence.tokens)
         tokens = torch.tensor(sequence.tokens, device=device)
-        attention = self._cache.prefill(self._cache.slots(sequence.table, length))
+        attention = self._cache.prefill(self._cache.slots([sequence.table], length)[0])
         return self._model.forward(tokens, torch.arange(length, device=device), attention)[-1]
 
     def _decode(self, running: list[_Sequence]) -> torch.Tensor:

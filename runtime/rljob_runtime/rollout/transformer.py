@@ -80,6 +80,16 @@ class Transformer:
             down=self._make(prefix + "mlp.down_proj.weight", c.hidden_size, c.intermediate_size),
         )
 
+    def release(self) -> None:
+        """Give the weights' memory back; `reserve` makes room for others. No forward pass meanwhile."""
+        for tensor in self._named.values():
+            tensor.untyped_storage().resize_(0)
+
+    def reserve(self) -> None:
+        """Have memory for weights again, which `load` fills. Idempotent."""
+        for tensor in self._named.values():
+            _make_room(tensor)
+
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy all parameters; raises `WeightMismatch` unless names and shapes are exactly this model's."""
         missing = set(self._named)
@@ -134,6 +144,15 @@ def supported(config: PretrainedConfig) -> str:
     return architecture
 
 
+def _make_room(tensor: torch.Tensor) -> bool:
+    """Give a tensor its memory again, or the one that it shares with others; whether it had been taken."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes():
+        return False
+    storage.resize_(tensor.nbytes if tensor._base is None else tensor._base.nbytes)
+    return True
+
+
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     left, right = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-right, left), dim=-1) * sin
@@ -153,11 +172,23 @@ class PagedCache:
         per_token = len(model.layers) * 2 * model.kv_heads * model.head_dim
         return int(block_size * per_token * model.dtype.itemsize)
 
-    def slots(self, table: Sequence[int], tokens: int) -> torch.Tensor:
-        """Where the first `tokens` tokens of a sequence live."""
-        blocks = torch.tensor(table, device=self._store.device)[:, None] * self._block_size
+    def release(self) -> None:
+        """Give the memory back, with all that is in it."""
+        self._store.untyped_storage().resize_(0)
+
+    def reserve(self) -> None:
+        """Have it again. Empty: what a mask hides is multiplied by zero, and must be finite for that. Idempotent."""
+        if _make_room(self._store):
+            self._store.zero_()
+
+    def slots(self, tables: Sequence[Sequence[int]], tokens: int) -> torch.Tensor:
+        """[sequences, tokens]: where the first `tokens` tokens of each sequence live; block 0 beyond its own blocks."""
+        longest = max(map(len, tables))
+        # Laid out here and moved once: to a device every small tensor is a transfer that is waited for.
+        blocks = torch.tensor([[*table, *[0] * (longest - len(table))] for table in tables])
+        blocks = blocks.to(self._store.device)[:, :, None] * self._block_size
         offsets = torch.arange(self._block_size, device=self._store.device)
-        return (blocks + offsets).flatten()[:tokens]
+        return (blocks + offsets).flatten(1)[:, :tokens]
 
     def prefill(self, slots: torch.Tensor) -> Attention:
         """Attention of one whole sequence over itself."""
@@ -172,9 +203,7 @@ class PagedCache:
     def decode(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> Attention:
         """Attention of one new token a sequence; `lengths` count it."""
         device, longest = self._store.device, max(lengths)
-        slots = torch.zeros(len(tables), longest, dtype=torch.long, device=device)
-        for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
-            slots[row, :length] = self.slots(table, length)
+        slots = self.slots(tables, longest)
         ends = torch.tensor(lengths, device=device)
         newest = slots.gather(1, (ends - 1)[:, None])[:, 0]
         mask = (torch.arange(longest, device=device) < ends[:, None])[:, None, None, :]
