@@ -14,7 +14,9 @@ BENCHES := planner quality relay rollout reward-timeout rollpacker rollpacker-re
 
 FAULTS ?= 100
 
-.PHONY: help setup demo chaos test unit lint down cluster-up cluster-down bench
+PYTHON ?= python3
+
+.PHONY: help setup demo chaos test unit gpu lint down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -33,6 +35,9 @@ test: setup lint  ## everything: lint, unit, engines, operator, real nodes, sabo
 
 unit: setup  ## the tests that need neither a cluster nor an engine
 	@$(RUN) pytest -q -m "not cluster and not realnodes and not engine"
+
+gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installed: pip install -e '.[runtime,vllm,dev]'
+	@$(PYTHON) -m pytest -q -m gpu tests/gpu
 
 lint: setup  ## ruff, mypy, the layers
 	@$(RUN) hack/lint
