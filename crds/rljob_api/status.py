@@ -268,6 +268,8 @@ class BackOff(StatusModel):
     """Why it failed last."""
     doubted: bool | None = None
     """True: Kubernetes still believed in its pod then."""
+    node: Name | None = None
+    """Where that pod stood."""
 
 
 class AvoidedNode(StatusModel):

@@ -384,6 +384,15 @@ def test_one_node_with_all_machines_is_one_failure() -> None:
     assert len(cluster.decide().losses) == 3
 
 
+def test_machines_of_one_node_are_one_failure_though_they_fall_one_after_the_other() -> None:
+    cluster = working(3, where={"rollout_0": "one", "rollout_1": "one", "rollout_2": "two"})
+    for number in range(2):
+        cluster.suspect(f"rollout-{number}")
+        cluster.wait(2)
+        cluster.settle()
+    assert [live(cluster, f"rollout-{n}") for n in range(3)] == [[2], [2], [1]]
+
+
 def test_the_last_of_a_wave_does_not_pass_for_a_single_failure() -> None:
     """A fault of the network reaches the operator one machine after the other."""
     cluster = working(4)

@@ -1067,6 +1067,16 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
     ),
     Mutant(
+        "machines of one node that fall one after the other are many nodes",
+        f"{OPERATOR}/policies/pause.py",
+        "found[machine] = lost.node or machine",
+        "found[machine] = machine",
+        (
+            "tests/operator/test_operator_nodes.py"
+            "::test_machines_of_one_node_are_one_failure_though_they_fall_one_after_the_other",
+        ),
+    ),
+    Mutant(
         "a machine that is back in the chain is said to generate",
         "hack/chaos/timeline.py",
         "if set(self.machines) <= set(now.generating):",

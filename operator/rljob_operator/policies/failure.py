@@ -93,6 +93,7 @@ def remember(
                 last_failure_time=now,
                 reason=loss.reason,
                 doubted=loss.doubted or None,
+                node=loss.pod.node if loss.doubted and loss.pod is not None else None,
             )
     return Replacements(total=old.total + len(losses), by_machine=counted, backoff=backoff)
 

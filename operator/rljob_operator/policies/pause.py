@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from rljob_api.spec import NodeFailure
-from rljob_api.status import ReplacementPause, Replacements, RLJobStatus
+from rljob_api.status import BackOff, ReplacementPause, Replacements, RLJobStatus
 from rljob_operator.policies.clock import after, passed
 from rljob_operator.policies.failure import Loss, suspected
 from rljob_operator.policies.observed import Observed
@@ -62,7 +62,8 @@ def _many(rollout: Collection[str], seen: Observed, before: RLJobStatus, now: da
 
 def _doubted(rollout: Collection[str], seen: Observed, before: RLJobStatus, now: datetime) -> Mapping[str, str]:
     """The machines in doubt, each with its node, or with itself where that is not known: two witnesses speak against
-    it, its node is not ready, or it was replaced for such a reason just now and has not come up again."""
+    it, its node is not ready, or it was replaced for such a reason just now and has not come up again; its node is the
+    former one then."""
     found = {}
     for machine in rollout:
         current = seen.current(machine)
@@ -71,13 +72,14 @@ def _doubted(rollout: Collection[str], seen: Observed, before: RLJobStatus, now:
         node = seen.nodes.get(current.node) if current.node is not None else None
         if (node is not None and not node.ready) or suspected(current, seen, before):
             found[machine] = current.node or machine
-        elif not current.ready and _just_now(machine, before.replacements, now):
-            found[machine] = machine
+        elif not current.ready and (lost := _just_now(machine, before.replacements, now)) is not None:
+            found[machine] = lost.node or machine
     return found
 
 
-def _just_now(machine: str, memory: Replacements | None, now: datetime) -> bool:
+def _just_now(machine: str, memory: Replacements | None, now: datetime) -> BackOff | None:
+    """How the machine was lost that was replaced in doubt a moment ago."""
     entry = memory.backoff.get(machine) if memory is not None else None
     if entry is None or not entry.doubted:
-        return False
-    return not passed(after(entry.last_failure_time, WINDOW_SECONDS), now)
+        return None
+    return None if passed(after(entry.last_failure_time, WINDOW_SECONDS), now) else entry
