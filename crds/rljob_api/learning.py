@@ -275,7 +275,8 @@ class ExperienceBuffer(Model):
     """FIFO: those that were ready first. Priority: those whose rewards differ most, and some of the oldest.
     StalenessAware: those of the oldest weights. Uniform: any."""
     capacity_prompts: Annotated[int | None, Field(ge=1, le=1_048_576)] = None
-    """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound; absent: twice that."""
+    """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound. Absent: as many as the
+    trainer needs, from 1.25 to 4 times that: more after updates that it waited for, fewer where groups lie ready."""
     max_staleness: Annotated[int | None, Field(ge=0, le=1024)] = None
     """Most updates between the weights that made a group and the update that trains on it. It bounds how far replicas
     run ahead, and the trainer waits for a group that would exceed it: none is thrown away. Absent: no bound."""

@@ -141,11 +141,6 @@ class RLJobSpec(Model):
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
 
     @property
-    def experience_capacity(self) -> int:
-        """Most groups in flight or ready."""
-        return self.experience.capacity_prompts or 2 * self.algorithm.prompts_per_round
-
-    @property
     def rewards_apart(self) -> bool:
         """Whether rewards run code that is not ours: then the coordinator's pod has a container `rewards`."""
         return any(reward.apart for reward in self.rewards)

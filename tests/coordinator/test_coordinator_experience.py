@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.learning import Sampler
-from rljob_runtime.scheduling.experience import Experience, admitted, evict, must_wait, sample
+from rljob_runtime.scheduling.experience import Experience, Limits, admitted, capacity_after, evict, must_wait, sample
 from rljob_runtime.scheduling.trajectory import PromptKey
 
 KINDS = st.sampled_from(Sampler)
@@ -287,3 +287,64 @@ def test_no_group_is_ever_over_the_bound_none_is_lost_and_the_trainer_gets_its_b
     assert bound is None or loop.stalest <= bound
     everything = [*loop.trained, *loop.in_flight, *(group for group, _, _ in loop.ready)]
     assert sorted(everything) == list(range(loop.begun))
+
+
+# --- how many groups may be open ---
+
+
+@pytest.mark.parametrize(
+    ("capacity", "waited", "left", "fullness", "after"),
+    [
+        (16, 0.5, 0, 0.1, 18),
+        (31, 0.5, 0, 0.1, 32),
+        # Engines that are full get no further by holding more.
+        (16, 0.5, 0, 0.81, 16),
+        # Starved all the same: what lies ready came while it waited for a bound.
+        (16, 0.5, 8, 0.1, 18),
+        # A wait too short to mean anything.
+        (16, 0.05, 0, 0.1, 16),
+        (16, 0.0, 2, 0.1, 16),
+        (16, 0.0, 8, 0.1, 13),
+        (16, 0.0, 8, 0.9, 13),
+        (10, 0.0, 8, 0.9, 10),
+    ],
+)
+def test_the_capacity_follows_the_trainer(capacity, waited, left, fullness, after):
+    assert capacity_after(capacity, Limits.of(8, None), 8, waited, left, fullness) == after
+
+
+def test_the_capacity_begins_at_two_updates_and_moves_between_five_quarters_and_four():
+    assert Limits.of(8, None) == Limits(first=16, least=10, most=32)
+    assert Limits.of(1, None) == Limits(first=2, least=2, most=4)
+
+
+SEEN = st.tuples(st.floats(0, 1), st.integers(0, 99), st.floats(0, 1))
+
+
+@given(st.integers(1, 40), st.lists(SEEN, max_size=30))
+def test_the_capacity_stays_within_its_limits_and_takes_small_steps_up(count, seen):
+    limits = Limits.of(count, None)
+    capacity = limits.first
+    for waited, left, fullness in seen:
+        before, capacity = capacity, capacity_after(capacity, limits, count, waited, left, fullness)
+        assert limits.least <= capacity <= limits.most
+        assert capacity > count, "an update's worth and some more"
+        assert capacity - before <= -(-count // 4)
+        assert (capacity <= before) or waited > 0
+
+
+@given(st.integers(1, 40), st.integers(0, 99), st.lists(SEEN, min_size=1, max_size=9))
+def test_a_capacity_that_was_given_never_moves(count, more, seen):
+    limits = Limits.of(count, count + more)
+    assert {capacity_after(limits.first, limits, count, *one) for one in seen} == {count + more}
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_a_trainer_that_always_waits_or_never_does_comes_to_the_limit(count, starved):
+    limits = Limits.of(count, None)
+    capacity = limits.first
+    for _ in range(40):
+        seen = (1.0, 0, 0.0) if starved else (0.0, capacity - count, 0.0)
+        capacity = capacity_after(capacity, limits, count, *seen)
+    near = -(-count // 4) + 1
+    assert capacity == limits.most if starved else capacity <= limits.least + near

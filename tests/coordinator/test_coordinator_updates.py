@@ -171,6 +171,60 @@ def test_every_sampler_trains_on_everything_in_the_end(tmp_path, sampler):
     check_whole(stage, 6 * 4 * 2)
 
 
+def alone(tmp_path: Path, **more: Any) -> Stage:
+    """One machine, one replica; the first prompt is as long as many others after another."""
+    stage = stage_of(tmp_path, machines=1, rounds=8, **more)
+    lengths = lambda key, version: 1000 if (key.prompt.epoch, key.prompt.index) == (0, 0) else 10  # noqa: E731
+    stage.world.site = replace(stage.world.site, lengths=lengths, engine=steady(0.02))
+    return stage
+
+
+def test_a_replica_draws_again_while_its_weights_are_the_newest(tmp_path):
+    """Twelve groups may be open, so eight in flight; four more are drawn when the first update takes its four. The long
+    one is under way still."""
+    stage = alone(tmp_path, experience={"capacityPrompts": 12})
+    submitted = seen(stage, Submitted)
+    stage.play()
+    assert len({event.key.prompt for event in submitted if event.version == 1}) > 8
+    check_whole(stage, 8 * 4 * 2)
+
+
+def test_a_replica_draws_nothing_with_old_weights(tmp_path):
+    """Else it would never have nothing left, and never take newer ones."""
+    stage = alone(tmp_path, experience={"capacityPrompts": 12})
+    events: list[Any] = []
+    stage.watchers.append(
+        lambda event: events.append(event) if isinstance(event, Submitted | Loaded | Trained) else None
+    )
+    stage.play()
+    first = next(place for place, event in enumerate(events) if isinstance(event, Trained))
+    after = next(place for place, event in enumerate(events[first:], first) if isinstance(event, Loaded))
+    # What it drew before the update's weights came to its machine.
+    assert sum(isinstance(event, Submitted) and event.attempt == 1 for event in events[first:after]) <= 2 * 12
+    assert len({event.version for event in events if isinstance(event, Loaded)}) > 2
+    check_whole(stage, 8 * 4 * 2)
+
+
+@pytest.mark.parametrize(("step", "opened"), [(0.01, range(14, 17)), (30.0, range(5, 8))])
+def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
+    """Four an update: up to sixteen where it waits, down to five where it does not."""
+    stage = stage_of(tmp_path, rounds=16)
+    stage.world.costs.step = step
+    seen: list[int] = []
+
+    async def look(stage):
+        while True:
+            await asyncio.sleep(0.5)
+            course = stage.coordinator.course if stage.coordinator else None
+            if course is not None and course.rollouts is not None:
+                seen.append(course.rollouts.buffer.capacity)
+
+    stage.play(look)
+    assert seen[0] == 8
+    assert seen[-1] in opened
+    check_whole(stage, 16 * 4 * 2)
+
+
 # --- failures ---
 
 

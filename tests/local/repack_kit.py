@@ -92,8 +92,8 @@ def job(engine: str, model: Path) -> RLJob:
                     {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
                 ],
                 "algorithm": {"promptsPerRound": PROMPTS, "responsesPerPrompt": RESPONSES},
-                "experience": {"capacityPrompts": UPDATES * PROMPTS},
-                # A replica has eight responses at first, and is in its tail when three are left.
+                "experience": {"capacityPrompts": 2 * PROMPTS},
+                # A replica has eight responses at most, and is in its tail when three are left.
                 "repack": {"enabled": True, "intervalSeconds": 0.2, "maxBatch": 4},
                 "rollout": {"machines": 3, "engine": engine, "engineOptions": {"kvCacheBytes": "64Mi"}},
                 "relay": {"heartbeatSeconds": 10, "rebuildTimeoutSeconds": 60},
@@ -115,8 +115,8 @@ class Lengths:
 
 
 def is_greedy(key: TrajectoryKey) -> bool:
-    """Half of the prompts are answered greedily."""
-    return key.prompt.index // 2 % 2 == 0
+    """Two thirds of the prompts are answered greedily, and of those that have a long response."""
+    return key.prompt.index // 2 % 3 != 1
 
 
 class _Replaying(ReplayingReplica):

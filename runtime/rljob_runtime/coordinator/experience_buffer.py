@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import pstdev
 
 from rljob_api.learning import Sampler
-from rljob_runtime.scheduling.experience import Experience, admitted, evict, sample
+from rljob_runtime.scheduling.experience import Experience, Limits, admitted, capacity_after, evict, sample
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.scheduling.versions import Versions
 
@@ -24,11 +24,15 @@ class Ready:
 
 
 class ExperienceBuffer:
-    """`capacity`: groups that may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
+    """`limits`: of how many groups may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
 
-    def __init__(self, kind: Sampler, capacity: int, count: int, bound: int | None, seed: int) -> None:
+    def __init__(self, kind: Sampler, limits: Limits, count: int, bound: int | None, seed: int) -> None:
         self._kind = kind
-        self._capacity = capacity
+        self._limits = limits
+        self.capacity = limits.first
+        """Groups that may be open. A coordinator that comes back begins anew."""
+        self._left = 0
+        """Ready groups that the last update did not take."""
         self._count = count
         self._bound = bound
         self._seed = seed
@@ -75,7 +79,7 @@ class ExperienceBuffer:
     def admit(self, version: int, in_flight: Iterable[int]) -> int:
         """How many groups may be begun with these weights; `in_flight`: the versions of those that are."""
         opened = [self.staleness(one) for one in (*in_flight, *(one.version for one in self._ready.values()))]
-        return admitted(opened, self.staleness(version), self._capacity, self._count, self._bound)
+        return admitted(opened, self.staleness(version), self.capacity, self._count, self._bound)
 
     def sample(self, in_flight: Iterable[int]) -> tuple[PromptKey, ...]:
         """The groups of the next update, oldest draw first within the sampler's order; () while it has to wait."""
@@ -91,8 +95,12 @@ class ExperienceBuffer:
     def take(self, prompts: Iterable[PromptKey], step: int) -> Mapping[PromptKey, int]:
         """These are assigned to the update `step`: their staleness there."""
         stale = {prompt: self.staleness(self._ready.pop(prompt).version) for prompt in prompts}
-        self.taken = step
+        self.taken, self._left = step, len(self._ready)
         return stale
+
+    def adapt(self, waited: float, fullness: float) -> None:
+        """The update is over that took groups last: see `scheduling.experience.capacity_after`."""
+        self.capacity = capacity_after(self.capacity, self._limits, self._count, waited, self._left, fullness)
 
     def evicted(self) -> tuple[PromptKey, ...]:
         """Those that no update may take any more: in the buffer no longer."""

@@ -28,7 +28,7 @@ from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.taking_up import ready, take_up
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over
-from rljob_runtime.scheduling.occupation import Draw, Idle, batch_size, occupy
+from rljob_runtime.scheduling.occupation import Draw, Quota, Seat, occupy
 from rljob_runtime.scheduling.partials import Verdict
 from rljob_runtime.scheduling.rounds import Launch, PromptFate, Saved
 from rljob_runtime.scheduling.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
@@ -198,11 +198,15 @@ class Rollouts:
         return any(self.flight.load(name) for name in self._herd.names() if machine_of(name) == machine)
 
     async def _occupy(self) -> None:
-        """Replicas with nothing to do take their machine's newest weights, or else prompts of their own."""
-        names, holding = self._herd.names(without=self._leaving), self._holders.holding()
-        idle = [Idle(name, holding.get(name), self._holders.due(name)) for name in names if not self.flight.load(name)]
-        share = batch_size(self._parts.settings.prompts_per_round, len(self._herd.names()))
-        occupation = occupy(idle, share, self._to_begin, self._admit)
+        """Replicas with nothing to do take their machine's newest weights; those that hold them draw prompts."""
+        holding, settings = self._holders.holding(), self._parts.settings
+        seats = [
+            Seat(name, holding.get(name), self._holders.due(name), self.flight.load(name))
+            for name in self._herd.names(without=self._leaving)
+        ]
+        prompts, responses = settings.prompts_per_round, settings.responses_per_prompt
+        quota = Quota.of(responses, prompts, len(self._herd.names()), self.buffer.capacity)
+        occupation = occupy(seats, quota, self._to_begin, self._admit)
         for load in occupation.loads:
             self._holders.take(load.replica, load.version)
         if occupation.draws:

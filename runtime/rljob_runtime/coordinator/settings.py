@@ -9,6 +9,7 @@ from rljob_api import RLJob
 from rljob_api.learning import AUTO, Mode, Sampler
 from rljob_api.rules import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
+from rljob_runtime.scheduling.experience import Limits
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
 from rljob_runtime.scheduling.plans import PLAIN, Choices, choices
 from rljob_runtime.scheduling.repack import RepackRules
@@ -57,8 +58,8 @@ class Settings:
     mode: Mode = Mode.ON_POLICY
     sampler: Sampler = Sampler.FIFO
     """Asynchronous: which ready groups an update takes."""
-    capacity: int = 0
-    """Asynchronous: groups that may be open, in flight or ready."""
+    capacity: Limits = field(default_factory=lambda: Limits(0, 0, 0))
+    """Asynchronous: of the groups that may be open, in flight or ready."""
     max_staleness: int | None = None
     """Asynchronous: updates between a group's weights and its use; None for no bound."""
     repack: RepackRules | None = None
@@ -135,7 +136,7 @@ class Settings:
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             mode=spec.mode,
             sampler=spec.experience.sampler,
-            capacity=spec.experience_capacity,
+            capacity=Limits.of(spec.algorithm.prompts_per_round, spec.experience.capacity_prompts),
             max_staleness=spec.experience.max_staleness,
             repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
             repack_seconds=spec.repack.interval_seconds,

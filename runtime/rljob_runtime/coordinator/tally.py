@@ -14,6 +14,8 @@ class Tally:
     tokens: int = 0
     preemptions: int = 0
     kv_use: float = 0.0
+    fullness: float = 0.0
+    """The most that a replica did of what it can do at once."""
     aborted_samples: int = 0
     aborted_responses: int = 0
     lost_tokens: int = 0
@@ -36,6 +38,7 @@ class Tally:
         self.preemptions += total - self._preempted.get(life, total)
         self._preempted[life] = total
         self.kv_use = max(self.kv_use, report.stats.kv_use)
+        self.fullness = max(self.fullness, report.stats.fullness)
 
     def take(self) -> Tally:
         """What was counted since this was asked last; counting goes on from zero."""

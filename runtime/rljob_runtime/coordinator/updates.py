@@ -203,6 +203,7 @@ class Updates:
         clock, tally = self._clock, self.rollouts.tally.take()
         clock.standstill = self.rollouts.take_standstill()
         clock.published()
+        self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
         report = update_report(groups, stale, tally, clock, trained, layout)
         totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)

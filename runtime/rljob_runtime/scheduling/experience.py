@@ -102,6 +102,51 @@ def admitted(open_groups: Iterable[int], weights: int, capacity: int, count: int
     return max(0, room)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Of the capacity, in groups: where it begins, and between what it moves."""
+
+    first: int
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, count: int, given: int | None) -> Limits:
+        """Updates take `count`. With a `given` capacity it does not move."""
+        if given is not None:
+            return cls(given, given, given)
+        return cls(first=2 * count, least=count + _quarter(count), most=4 * count)
+
+
+STARVED = 0.05
+"""The trainer waited for a larger share of an update: more groups may be open."""
+FULL = 0.8
+"""Where an engine does more of what it can do at once, more groups would only wait for their turn there."""
+
+
+def capacity_after(capacity: int, limits: Limits, count: int, waited: float, left: int, fullness: float) -> int:
+    """How many groups may be open after an update: a quarter of an update more if the trainer had to wait for this one
+    although engines could do more at once; fewer if more than a quarter of an update lay ready and was not taken.
+
+    `waited`: the share of its time in which the trainer stood for want of groups. `left`: ready groups that it did not
+    take. `fullness`: the most that an engine did since the update before, of what its KV cache and its batch can hold.
+
+    >>> limits = Limits.of(8, None)
+    >>> [capacity_after(16, limits, 8, *seen) for seen in ((0.5, 0, 0.1), (0.5, 0, 0.9), (0.0, 8, 0.1))]
+    [18, 16, 13]
+    """
+    quarter = _quarter(count)
+    if waited > STARVED:
+        wanted = capacity + quarter if fullness <= FULL else capacity
+    else:
+        wanted = capacity - max(0, left - quarter) // 2
+    return max(limits.least, min(wanted, limits.most))
+
+
+def _quarter(count: int) -> int:
+    return -(-count // 4)
+
+
 def evict(ready: Iterable[Experience], bound: int | None) -> tuple[PromptKey, ...]:
     """The ready groups that no update may take any more: over the bound. Their prompts are to be drawn again. There
     are none unless the bound was lowered or an update was made against `must_wait`. A full buffer evicts nothing: it

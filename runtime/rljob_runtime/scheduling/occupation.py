@@ -1,24 +1,52 @@
-"""What replicas with nothing to do are to do, in `mode: Asynchronous`: take newer weights, or prompts of their own
-(Laminar, section 3)."""
+"""What replicas are to do, in `mode: Asynchronous`: take newer weights, or prompts of their own (Laminar, section 3).
+
+A replica draws only with the newest weights within its reach, and may draw while it has responses still; when there are
+newer ones it draws nothing more, and takes them when it has nothing left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from math import ceil
 
 Admit = Callable[[int, Sequence[int]], int]
 """How many groups may be begun with weights of this version, when groups of those versions are begun before."""
+MOST_SHARES = 3
+"""Of an update, that a replica holds at most."""
 
 
 @dataclass(frozen=True)
-class Idle:
-    """A replica that generates nothing. `version`: the weights that it holds; None while it holds none, or loads.
-    `newer`: those that it could take; None where what it holds is the newest within its reach."""
+class Seat:
+    """A replica. `version`: the weights that it holds; None while it holds none, or loads. `newer`: those that it could
+    take; None where what it holds is the newest within its reach. `load`: responses that it has not ended."""
 
     replica: str
     version: int | None
     newer: int | None = None
+    load: int = 0
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Of each replica, in groups of `group_size` responses: `share` is its part of an update, `most` what it may hold
+    at a time."""
+
+    group_size: int
+    share: int
+    most: int
+
+    @classmethod
+    def of(cls, group_size: int, prompts_per_round: int, replicas: int, capacity: int) -> Quota:
+        """`most` is its part of what may be open beside the update that is being gathered: from one share to three.
+
+        >>> Quota.of(16, 128, 16, 256), Quota.of(16, 128, 16, 384)
+        (Quota(group_size=16, share=8, most=8), Quota(group_size=16, share=8, most=16))
+        """
+        beside = max(prompts_per_round, min(capacity - prompts_per_round, MOST_SHARES * prompts_per_round))
+        share, most = (max(1, ceil(groups / max(1, replicas))) for groups in (prompts_per_round, beside))
+        return cls(group_size, share, most)
 
 
 @dataclass(frozen=True)
@@ -38,46 +66,63 @@ class Draw:
 
 @dataclass(frozen=True)
 class Occupation:
-    """`closed`: replicas that would draw, but with their weights nothing may be begun now."""
+    """`closed`: replicas with nothing to do that would draw, but with their weights nothing may be begun now."""
 
     loads: tuple[Load, ...]
     draws: tuple[Draw, ...]
     closed: tuple[str, ...]
 
 
-def batch_size(prompts_per_round: int, replicas: int) -> int:
-    """Prompts that a replica draws at a time: its share of an update.
+def occupy(seats: Iterable[Seat], quota: Quota, wanted: int, admit: Admit) -> Occupation:
+    """Newer weights come first: whoever draws stays with what it holds until that is done. Then, the newest weights
+    before older ones, replicas draw what there is room for, by `share_out`. `wanted`: groups that are still to be
+    begun, by whomever.
 
-    >>> batch_size(128, 16), batch_size(3, 2), batch_size(1, 4)
-    (8, 2, 1)
-    """
-    return max(1, ceil(prompts_per_round / max(1, replicas)))
-
-
-def occupy(idle: Iterable[Idle], share: int, wanted: int, admit: Admit) -> Occupation:
-    """Newer weights come first: whoever draws stays with what it holds until the draw is done. Then, in the order
-    given, each draws `share` groups, or as many as there is room for. `wanted`: groups that are still to be begun, by
-    whomever.
-
-    >>> occupy([Idle("a", 3, newer=4), Idle("b", 4), Idle("c", 4)], 2, 3, lambda version, begun: 8).draws
-    (Draw(replica='b', version=4, groups=2), Draw(replica='c', version=4, groups=1))
+    >>> seats = [Seat("a", 3, newer=4), Seat("b", 4), Seat("c", 4, load=1)]
+    >>> occupy(seats, Quota(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
+    (Draw(replica='c', version=4, groups=1), Draw(replica='b', version=4, groups=2))
     """
     loads: list[Load] = []
+    able: dict[int, dict[str, int]] = {}
+    for seat in seats:
+        if seat.newer is not None:
+            loads += [Load(seat.replica, seat.newer)] if not seat.load else []
+        elif seat.version is not None:
+            able.setdefault(seat.version, {})[seat.replica] = seat.load
     draws: list[Draw] = []
-    closed: list[str] = []
     begun: list[int] = []
-    room: dict[int, int] = {}
-    for one in idle:
-        if one.newer is not None:
-            loads.append(Load(one.replica, one.newer))
-        elif one.version is not None and len(begun) < wanted:
-            if one.version not in room:
-                room[one.version] = min(admit(one.version, begun), wanted - len(begun))
-            if room[one.version] > 0:
-                draws.append(Draw(one.replica, one.version, min(share, room[one.version])))
-                begun.extend([one.version] * draws[-1].groups)
-                # Groups of one version may be in the way of those of another.
-                room.clear()
-            else:
-                closed.append(one.replica)
-    return Occupation(tuple(loads), tuple(draws), tuple(closed))
+    for version in sorted(able, reverse=True):
+        # Groups of one version may be in the way of those of another.
+        room = min(admit(version, begun), wanted - len(begun))
+        shares = share_out(room, able[version], quota)
+        draws += [Draw(replica, version, groups) for replica, groups in shares.items()]
+        begun += [version] * sum(shares.values())
+    drawing = {draw.replica for draw in draws}
+    idle = (name for its in able.values() for name, load in its.items() if not load and name not in drawing)
+    return Occupation(tuple(loads), tuple(draws), tuple(idle) if len(begun) < wanted else ())
+
+
+def share_out(room: int, loads: Mapping[str, int], quota: Quota) -> dict[str, int]:
+    """How many prompts each of these replicas draws, where `room` may be begun. `loads`: their responses.
+
+    First each comes to its share, the one with most to do before the others: where too little is wanted for all, the
+    last of them stand still, and it is seen that there are too many. Then prompt after prompt goes to the one that has
+    the least to do.
+    """
+    shares: dict[str, int] = {}
+    for name in sorted(loads, key=lambda name: (-loads[name], name)):
+        more = min(room, quota.share - ceil(loads[name] / quota.group_size))
+        if more > 0:
+            shares[name] = more
+            room -= more
+    places = [(load + quota.group_size * shares.get(name, 0), name) for name, load in loads.items()]
+    heapify(places)
+    while places and room > 0:
+        load, name = places[0]
+        if load + quota.group_size > quota.most * quota.group_size:
+            heappop(places)
+            continue
+        heapreplace(places, (load + quota.group_size, name))
+        shares[name] = shares.get(name, 0) + 1
+        room -= 1
+    return shares

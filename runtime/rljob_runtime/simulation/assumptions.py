@@ -204,8 +204,8 @@ class LaminarJob:
     longest_response: int = 16384
     concurrency: int = 1024
     """Responses that a replica has at most, in partial rollout and in Laminar."""
-    capacity_rounds: float = 2.0
-    """Rounds' worth of groups that may be open: RLJob's default."""
+    capacity_rounds: float | None = None
+    """Rounds' worth of groups that may be open; None for as many as the trainer needs: RLJob's default."""
 
 
 LAMINAR_JOB = LaminarJob()

@@ -59,6 +59,11 @@ class EngineStats:
     max_running: int = 0
     """Most requests that run at a time; 0 where the engine cannot tell."""
 
+    @property
+    def fullness(self) -> float:
+        """How much of what it can do at once it does, as far as it can tell: by its cache or by its requests."""
+        return max(self.kv_use, self.running / self.max_running if self.max_running else 0.0)
+
 
 @dataclass(frozen=True)
 class ReplicaReport:

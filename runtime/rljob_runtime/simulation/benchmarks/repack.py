@@ -1,6 +1,7 @@
 """`rljob bench repack`: what repack brings where Laminar measured it (its §8.4): 32B, 64 accelerators train and 64
 generate as 16 replicas of four. Generation is not held back by admission here, as it is not there; what the trainer
-cannot take stays in the buffer.
+cannot take stays in the buffer. Replicas draw batch after batch, as Laminar's do: RLJob's own, which draw while their
+weights are the newest, are fuller without repack.
 
 The limit is every cache as full as it can be all the time. With a flat latency (a step takes as long whatever the batch
 and its context, as Laminar §2.4 has it) repack is worth most; by the roofline a fuller replica is a slower one.
@@ -8,7 +9,6 @@ and its context, as Laminar §2.4 has it) repack is worth most; by the roofline 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +32,8 @@ PAPER = "Laminar Fig. 15: 1.26x"
 WINDOW = Window(warm_up=4, updates=6)
 QUICK = Window(warm_up=1, updates=1)
 MODEL, SCALE = LAMINAR_MODELS[1], 2
+UNBOUNDED = 1e6
+"""Rounds' worth of open groups: more than there ever are."""
 PERIODS = (1.0, 5.0, 20.0, 60.0)
 THRESHOLDS = (0.5, 0.8, 0.99)
 BATCHES = (16, 32, 64, 128, 256)
@@ -87,7 +89,7 @@ class Compared:
     @classmethod
     def of(cls, name: str, rig: Rig, prompts: Prompts, window: Window) -> Compared:
         """Play both."""
-        open_policy = replace(policy_of(), capacity=math.inf)
+        open_policy = replace(policy_of(), capacity=UNBOUNDED, batchwise=True)
         without, repacked = (
             Job(rig, prompts, policy).play(window.warm_up, window.updates)
             for policy in (replace(open_policy, repack=None), open_policy)
@@ -136,7 +138,7 @@ class Compared:
 
 def ablations(compared: Compared) -> Iterator[dict[str, Any]]:
     """The same with one of the policy's numbers changed."""
-    usual = replace(policy_of(), capacity=math.inf)
+    usual = replace(policy_of(), capacity=UNBOUNDED, batchwise=True)
     assert usual.repack is not None
     changed: dict[str, Policy] = {}
     for period in PERIODS:

@@ -1,13 +1,13 @@
-"""RLJob's own way (`mode: Asynchronous`), by its own policies: every replica generates its own batch with one weight
-version, takes the newest weights when it is done or released by repack, and the trainer takes groups as they are ready.
+"""RLJob's own way (`mode: Asynchronous`), by its own policies: every replica generates prompts of its own with one
+weight version, draws more while there are no newer weights, takes those when it is done or released by repack, and the
+trainer takes groups as they are ready.
 
-Nothing waits for everybody. What a replica may begin is bounded by admission: so many groups are open (in flight or
-ready) at most.
+Nothing waits for everybody. What a replica may begin is bounded by its share and by admission: so many groups are open
+(in flight or ready) at most.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,8 +16,10 @@ from rljob_api.learning import Sampler
 from rljob_runtime.enginemodel.engine import Finish, Request
 from rljob_runtime.scheduling.experience import Experience, admitted, must_wait, sample
 from rljob_runtime.scheduling.lending import Unfinished
+from rljob_runtime.scheduling.occupation import Quota, share_out
 from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad, plan_repack
 from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_runtime.simulation.laminar.admission import Admission
 from rljob_runtime.simulation.laminar.clock import Clock
 from rljob_runtime.simulation.laminar.groups import Drawn, Prompts, number_of
 from rljob_runtime.simulation.laminar.outcome import Outcome, TrainedGroup, Update
@@ -32,12 +34,12 @@ RULES = RepackRules(kv_cache_threshold=0.99, max_batch=64)
 
 @dataclass(frozen=True)
 class Policy:
-    """`capacity`: groups that may be open, in rounds' worth; infinite for as many as replicas take. `batch`: what an
-    idle replica takes, in its share of a round. `repack`: None for without it; `interval`: seconds between two looks.
-    `max_staleness`: None for unbounded."""
+    """`capacity`: groups that may be open, in rounds' worth; None for as many as the trainer needs. `batchwise`: a
+    replica draws its share of a round when it has nothing left, as Laminar's do, and never before. `repack`: None for
+    without it; `interval`: seconds between two looks. `max_staleness`: None for unbounded."""
 
-    capacity: float = 2.0
-    batch: float = 1.0
+    capacity: float | None = None
+    batchwise: bool = False
     repack: RepackRules | None = field(default=RULES)
     interval: float = 5.0
     move_seconds: float = 0.0
@@ -60,12 +62,13 @@ class _Open:
 @dataclass(slots=True)
 class _Replica:
     """`live`: responses it answers for. `coming`: of these, on their way: they wait for weights, or move here.
-    `before`: tokens in its cache at the last look, None if it has taken a batch since; `generated`: by its engine up
-    to then."""
+    `loaded`: when it has its weights. `before`: tokens in its cache at the last look, None if it has drawn prompts
+    since; `generated`: by its engine up to then."""
 
     version: int = 0
     live: int = 0
     coming: int = 0
+    loaded: float = 0.0
     before: int | None = None
     generated: int = 0
 
@@ -77,16 +80,11 @@ class Job:
     def __init__(self, rig: Rig, prompts: Prompts, policy: Policy) -> None:
         self.rig, self.policy, self._prompts = rig, policy, prompts
         self.size = prompts.round_prompts
-        self.batch = max(1, math.ceil(policy.batch * self.size / rig.replicas))
-        """Prompts that an idle replica takes."""
-        rounds = policy.capacity if policy.capacity < math.inf else 1e6
-        self.capacity = max(self.size, round(rounds * self.size))
         self.updates: list[Update] = []
         self.assigned: list[Drawn] = []
         self._rollouts = Rollouts(rig)
+        self._admission = Admission(self._rollouts, self.size, policy.capacity)
         self._replicas = [_Replica() for _ in range(rig.replicas)]
-        self._standing: dict[int, None] = {}
-        """Idle ones that admission holds, the longest first."""
         self._places = count()
         self._cursor = 0
         self._open: dict[int, _Open] = {}
@@ -116,8 +114,7 @@ class Job:
 
     def play(self, warm_up: int, updates: int) -> Outcome:
         """All updates after the warm-up."""
-        for replica in range(len(self._replicas)):
-            self._fill(replica, 0.0)
+        self._fill(range(len(self._replicas)), 0.0)
         self._clock.at(0.0, self._look)
         begin = 0.0
         if not warm_up:
@@ -132,24 +129,43 @@ class Job:
 
     # --- replicas ---
 
-    def _fill(self, number: int, now: float) -> None:
-        """Give an idle replica a batch of the newest version, or have it stand until admission opens."""
-        opened = (self._staleness(one) for one in self._open.values())
-        weights = self._taken - self._newest
-        room = admitted(opened, weights, self.capacity, self.size, self.policy.max_staleness)
+    def _fill(self, numbers: Iterable[int], now: float) -> None:
+        """Give prompts to those of these replicas that may draw some."""
+        room = self._room()
         if room < 1:
-            self._standing[number] = None
             return
+        loads = {
+            name_of(number): self._replicas[number].live for number in numbers if self._draws(self._replicas[number])
+        }
+        capacity = self.size if self.policy.batchwise else self._admission.capacity
+        quota = Quota.of(self._prompts.responses, self.size, self.rig.replicas, capacity)
+        for name, more in share_out(room, loads, quota).items():
+            self._draw(number_of_replica(name), more, now)
+
+    def _draws(self, replica: _Replica) -> bool:
+        """Whether its weights would be the newest."""
+        return not replica.live or (replica.version == self._newest and not self.policy.batchwise)
+
+    def _room(self) -> int:
+        """How many groups may be begun with the newest weights."""
+        bound, capacity = self.policy.max_staleness, self._admission.capacity
+        # Without a bound only their number counts, and this is asked at every end of a response.
+        none = [0] * len(self._open)
+        opened = none if bound is None else [self._staleness(one) for one in self._open.values()]
+        return admitted(opened, self._taken - self._newest, capacity, self.size, bound)
+
+    def _draw(self, number: int, count: int, now: float) -> None:
         replica = self._replicas[number]
-        loading = self.rig.load_seconds if replica.version != self._newest else 0.0
+        if replica.version != self._newest:
+            replica.loaded = now + self.rig.load_seconds
         replica.version, replica.before = self._newest, None
         requests: list[Request] = []
-        for _ in range(min(self.batch, room)):
+        for _ in range(count):
             drawn = self._prompts[self._cursor]
             self._cursor += 1
             self._open[drawn.number] = _Open(drawn, self._newest, now, len(drawn.response_tokens))
             requests += drawn.requests()
-        self._send(number, now + loading, requests)
+        self._send(number, max(now, replica.loaded), requests)
 
     def _send(self, number: int, time: float, requests: list[Request]) -> None:
         replica = self._replicas[number]
@@ -161,11 +177,6 @@ class Job:
             self._rollouts.submit(number, now, requests)
 
         self._clock.at(time, arrive)
-
-    def _admit(self, now: float) -> None:
-        for number in list(self._standing):
-            del self._standing[number]
-            self._fill(number, now)
 
     def _finished(self, number: int, finish: Finish) -> None:
         replica, group = self._replicas[number], self._open[number_of(finish.id)]
@@ -180,20 +191,20 @@ class Job:
             group.inherent = len(self.updates) - group.version
             self._ready += 1
             self._train(finish.time)
-        if not replica.live:
-            self._fill(number, finish.time)
+        self._fill([number], finish.time)
 
     # --- repack ---
 
     def _look(self, now: float) -> None:
         self._watch.look(now)
+        self._admission.look(now)
         self._repack(now)
         self._clock.at(now + self.policy.interval, self._look)
 
     def _repack(self, now: float) -> None:
-        """What is released takes new weights and new prompts at once."""
+        """What is released takes new weights and new prompts at once; where none may be begun, nothing is."""
         rules = self.policy.repack
-        if rules is None:
+        if rules is None or self._room() < 1:
             return
         loads = [self._load(number, now, rules) for number, one in enumerate(self._replicas) if one.live]
         for merge in plan_repack(loads, rules):
@@ -204,7 +215,7 @@ class Job:
             self._replicas[source].live = 0
             self._watch.moved(requests)
             self._send(destination, now + self.policy.move_seconds, requests)
-            self._fill(source, now)
+            self._fill([source], now)
 
     def _load(self, number: int, now: float, rules: RepackRules) -> ReplicaLoad:
         """What the policy is told at this look. What is too much to be moved is not looked at closely."""
@@ -251,11 +262,12 @@ class Job:
         for one in batch:
             del self._open[one.drawn.number]
         self._ready -= len(batch)
+        self._admission.took(left=self._ready)
         self._taken += 1
         self._free_since = None
         self.assigned = [one.drawn for one in batch]
         self._clock.at(update.end, lambda _: self._trained(update))
-        self._admit(now)
+        self._fill(range(len(self._replicas)), now)
 
     def _sampled(self) -> list[_Open]:
         bound = self.policy.max_staleness
@@ -272,9 +284,11 @@ class Job:
         return [self._open[key.index] for key in chosen]
 
     def _trained(self, update: Update) -> None:
+        self._admission.trained(update.end, update.waited)
         self.updates.append(update)
         self.assigned = []
         self._free_since = update.end
+        self._fill(range(len(self._replicas)), update.end)
         version = len(self.updates)
         self._lengths.learn(self._running(update.end))
         self._clock.at(update.end + self.rig.broadcast_seconds, lambda now: self._published(now, version))
@@ -286,5 +300,5 @@ class Job:
 
     def _published(self, now: float, version: int) -> None:
         self._newest = version
-        self._admit(now)
+        self._fill(range(len(self._replicas)), now)
         self._repack(now)

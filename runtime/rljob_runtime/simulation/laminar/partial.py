@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from rljob_runtime.enginemodel.engine import Finish, Request
+from rljob_runtime.simulation.laminar.admission import Admission
 from rljob_runtime.simulation.laminar.clock import Clock
 from rljob_runtime.simulation.laminar.groups import Drawn, Prompts, number_of
 from rljob_runtime.simulation.laminar.outcome import Outcome, TrainedGroup, Update
@@ -20,6 +21,8 @@ from rljob_runtime.simulation.laminar.rollouts import Rollouts
 from rljob_runtime.simulation.laminar.watch import Watch
 
 LOOK_SECONDS = 5.0
+MOST_ROUNDS = 1e6
+"""More than replicas ever take."""
 
 
 @dataclass(slots=True)
@@ -33,14 +36,15 @@ class _Group:
 
 class PartialJob:
     """One job, played until so many updates were made. `capacity`: groups that may be open, in rounds' worth; infinite
-    for as many as replicas take, which is `rig.max_sequences` responses each."""
+    for as many as replicas take, which is `rig.max_sequences` responses each; None for as many as the trainer needs, by
+    the rule that ours has."""
 
-    def __init__(self, rig: Rig, prompts: Prompts, capacity: float = math.inf) -> None:
+    def __init__(self, rig: Rig, prompts: Prompts, capacity: float | None = math.inf) -> None:
         self.rig, self._prompts = rig, prompts
         self.size = prompts.round_prompts
-        self.capacity = capacity * self.size
         self.updates: list[Update] = []
         self._rollouts = Rollouts(rig)
+        self._admission = Admission(self._rollouts, self.size, None if capacity is None else min(capacity, MOST_ROUNDS))
         self._live = [0] * rig.replicas
         self._loading: dict[int, list[Request]] = {}
         """What waits at a replica that takes weights."""
@@ -69,6 +73,7 @@ class PartialJob:
 
     def _look(self, now: float) -> None:
         self._watch.look(now)
+        self._admission.look(now)
         self._clock.at(now + LOOK_SECONDS, self._look)
 
     # --- replicas ---
@@ -79,7 +84,7 @@ class PartialJob:
         begun: dict[int, list[Request]] = {}
         places = [(live, replica) for replica, live in enumerate(self._live)]
         heapq.heapify(places)
-        while len(self._flying) + len(self._ready) < self.capacity and room >= self._prompts.responses:
+        while len(self._flying) + len(self._ready) < self._admission.capacity and room >= self._prompts.responses:
             drawn = self._prompts[self._cursor]
             self._cursor += 1
             self._flying[drawn.number] = _Group(drawn, self._newest, now, len(drawn.response_tokens))
@@ -135,10 +140,13 @@ class PartialJob:
             waited=now - self._free_since,
         )
         self._free_since = None
+        self._admission.took(left=len(self._ready))
         self._clock.at(update.end, lambda _: self._trained(update))
         self._refill(now)
 
     def _trained(self, update: Update) -> None:
+        self._admission.trained(update.end, update.waited)
+        self._refill(update.end)
         self.updates.append(update)
         self._free_since = update.end
         version = len(self.updates)

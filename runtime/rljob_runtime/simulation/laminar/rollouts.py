@@ -73,6 +73,10 @@ class Rollouts:
         """Of all."""
         return [engine.load(now) for engine in self._engines]
 
+    def fullness(self, now: float) -> float:
+        """The most that a replica does of what its cache and its batch can hold."""
+        return max(max(load.kv_use, load.running / self.rig.max_sequences) for load in self.loads(now))
+
     def _touched(self, replica: int) -> None:
         self._stamps[replica] += 1
         if (time := self._engines[replica].next_event) < math.inf:

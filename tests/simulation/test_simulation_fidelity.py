@@ -1,0 +1,110 @@
+"""The cluster model of asynchronous training beside the real coordinator: the same small job, played by both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import pytest
+
+from rljob_api.status import RoundReport
+from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.scheduling.repack import RepackRules
+from rljob_runtime.simulation.events import Event, Reported
+from rljob_runtime.simulation.faults import FaultPlan
+from rljob_runtime.simulation.laminar.asynchronous import Job, Policy
+from rljob_runtime.simulation.laminar.groups import Prompts
+from rljob_runtime.simulation.laminar.outcome import Outcome
+from rljob_runtime.simulation.laminar.rig import Rig
+from rljob_runtime.simulation.play import play
+from rljob_runtime.simulation.replica import EngineKind
+from rljob_runtime.simulation.scenario import Experience, Scenario
+from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.world import Site
+from rljob_runtime.workloads import Prompt, Response, Turn
+
+MACHINES, PROMPTS, RESPONSES = 4, 8, 4
+ROUNDS, WARM_UP, COOL_DOWN = 76, 12, 4
+"""When updates come to an end nothing more is begun: the last ones are not like the others."""
+ENGINE = EngineKind(
+    LatencyLaw(((1, 0.05), (64, 0.1)), 1e-6, 0.02, 1e-4, 0.0), kv_tokens=100_000, max_sequences=256, load_seconds=0.5
+)
+HOP_SECONDS, PUBLISH_SECONDS, REPACK_SECONDS = 0.2, 0.1, 2.0
+
+
+@dataclass(frozen=True)
+class Tailed:
+    """A response of every eleven is fifteen times as long as the shortest."""
+
+    task: str = "tailed"
+
+    def prompt(self, step: int, index: int, responses: int, attempt: int = 0) -> Prompt:
+        number = step * PROMPTS + index
+        return Prompt(index, 10, tuple(Response((Turn(self._length(number, one)),)) for one in range(responses)))
+
+    @staticmethod
+    def _length(number: int, sample: int) -> int:
+        place = number * RESPONSES + sample
+        return 600 if place % 11 == 0 else 40 + 7 * (place % 5)
+
+
+def modelled(step: float, capacity: float | None, repack: bool) -> Outcome:
+    rig = Rig(
+        MACHINES,
+        ENGINE.law,
+        ENGINE.kv_tokens,
+        token_seconds=0.0,
+        update_seconds=step,
+        load_seconds=ENGINE.load_seconds,
+        stall_seconds=PUBLISH_SECONDS,
+        broadcast_seconds=MACHINES * HOP_SECONDS,
+        max_sequences=ENGINE.max_sequences,
+    )
+    policy = Policy(capacity, repack=RepackRules(0.99, 64) if repack else None, interval=REPACK_SECONDS)
+    return Job(rig, Prompts(Tailed(), PROMPTS, RESPONSES, 500, 1000), policy).play(
+        WARM_UP, ROUNDS - WARM_UP - COOL_DOWN
+    )
+
+
+def coordinated(step: float, capacity: float | None, repack: bool) -> Sequence[RoundReport]:
+    scenario = Scenario(
+        seed=0,
+        machines=MACHINES,
+        rounds=ROUNDS,
+        prompts=PROMPTS,
+        responses=RESPONSES,
+        prompts_an_epoch=10_000,
+        checkpoint_every=ROUNDS,
+        site=Site(engine=ENGINE, latency=0.001, hop_seconds=HOP_SECONDS),
+        costs=TrainerCosts(step=step, publish=PUBLISH_SECONDS),
+        workload="",
+        reward_seconds=0.0,
+        experience=Experience(
+            capacity=None if capacity is None else round(capacity * PROMPTS),
+            repack_seconds=REPACK_SECONDS if repack else None,
+        ),
+    )
+    reports: dict[int, RoundReport] = {}
+
+    def see(event: Event) -> None:
+        if isinstance(event, Reported) and event.status.last_round is not None:
+            reports[event.status.last_round.round] = event.status.last_round
+
+    outcome = play(scenario, FaultPlan(), (see,), Tailed())
+    assert outcome.passed, outcome.violation
+    return [reports[number] for number in range(WARM_UP + 1, ROUNDS - COOL_DOWN + 1)]
+
+
+@pytest.mark.parametrize("repack", [True, False])
+@pytest.mark.parametrize("capacity", [None, 2.0])
+@pytest.mark.parametrize("step", [1.0, 12.0])
+def test_the_model_is_true_to_the_coordinator(step: float, capacity: float | None, repack: bool) -> None:
+    """Where rollouts are slower than the trainer, and where it is slower: updates an hour to a tenth, staleness to half
+    an update. The long responses come in waves, so a few updates would say little."""
+    told, reports = modelled(step, capacity, repack), coordinated(step, capacity, repack)
+    seconds = fmean(report.seconds or 0.0 for report in reports)
+    staleness = fmean(report.staleness or 0.0 for report in reports)
+    assert told.round_seconds == pytest.approx(seconds, rel=0.1)
+    assert told.staleness().mean == pytest.approx(staleness, abs=0.5)
+    assert (told.moved > 0) == any(report.moved_responses for report in reports) == repack
