@@ -173,6 +173,16 @@ def _in_vain(played: Played) -> dict[tuple[TrajectoryKey, Lease], list[int]]:
     return found
 
 
+def polls_after(played: Played, hop: Hop, time: float) -> int:
+    """How often the source told of the response after that."""
+    return sum(
+        delta.key == hop.key and delta.attempt == hop.source.attempt
+        for event in played.history
+        if isinstance(event, Told) and event.replica == hop.source.replica and event.ended > time
+        for delta in event.report.deltas
+    )
+
+
 def test_the_source_is_released_and_goes_on_with_new_weights_and_prompts(played: Played) -> None:
     ended = {
         key: event.ended
@@ -195,6 +205,8 @@ def test_the_source_is_released_and_goes_on_with_new_weights_and_prompts(played:
                 and event.attempts.get(hop.key) == hop.source.attempt
             ]
             assert aborts[0].began >= hop.first, "the source goes on until the destination's first token is there"
+            assert aborts[0].ended is not None
+            assert polls_after(played, hop, aborts[0].ended) <= 2, "what it had made before is told, and no more"
         while_it_ran = [
             event
             for event in played.history
