@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 # On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
 
-CACHE_KIB = 65_536
-"""A flush touches a page of every response under way: of 8,192 these are 32 MB. With SQLite's own 2 MB they would be
-written out and read back within a flush."""
+CACHE_KIB = 131_072
+"""A flush touches a page or two of every response under way: of 8,192 these are some 70 MB. With SQLite's own 2 MB they
+would be written out and read back within a flush."""
 JOURNAL_PAGES = 131_072
 """A journal of so many pages (512 MB) is brought into the file by the commit that finds it. It does not come to that
 where `Store.tidy` has its turns."""
