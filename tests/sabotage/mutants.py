@@ -2640,13 +2640,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        "repack is told of one version where there are several",
-        f"{RUNTIME}/coordinator/repacking.py",
-        "            version=version,\n",
-        "            version=0,\n",
-        (f"{REPACK_JOB}::test_long_responses_move_and_nothing_is_lost_or_trained_on_twice[Reference]",),
-    ),
-    Mutant(
         "the source of a move is not released",
         f"{RUNTIME}/rollout/ledger.py",
         "                stopped += self._drop(key)\n",
