@@ -1571,8 +1571,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wave forgets whom it has taken",
         f"{OPERATOR}/policies/pause.py",
-        "elif not current.ready and _just_now(machine, before.replacements, now):",
-        "elif False:",
+        "elif not current.ready and (lost := _just_now(machine, before.replacements, now)) is not None:",
+        "elif (lost := None) is not None:",
         NODES,
     ),
     Mutant(
