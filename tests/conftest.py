@@ -12,6 +12,7 @@ All are made at most once a session, and only for tests that ask. Use a namespac
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -97,6 +98,16 @@ def _session_cluster(node: str, nodes: int) -> Iterator[ClusterHandle]:
         yield handle
     finally:
         handle.run("down")
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """A command that silences a log does so for the rest of its process, which is the next test's too."""
+    loggers = [logging.getLogger(name) for name in (None, "rljob_runtime", "kopf")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
