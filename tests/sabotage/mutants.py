@@ -2398,7 +2398,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/simulation/laminar/asynchronous.py",
         "replica.version == self._newest and not self.policy.batchwise",
         "not self.policy.batchwise",
-        (f"{LAMINAR}::test_nothing_moves_between_versions",),
+        (f"{LAMINAR}::test_every_group_is_trained_on_once_with_all_its_tokens",),
     ),
     Mutant(
         "the model's admission is not told that the trainer waits",
