@@ -131,8 +131,11 @@ def test_a_trainer_that_ships_nothing_makes_no_machine_keep_failing(tmp_path):
     async def fault(stage):
         await until(lambda: len(stage.closed) == 1)
         network.ship = lambda *way: None
-        await until(lambda: all("WeightsNotShipped" in reasons_of(stage)[f"rollout-{one}"] for one in range(2)))
-        network.ship = ship
+        try:
+            async with asyncio.timeout(600):
+                await until(lambda: all("WeightsNotShipped" in reasons_of(stage)[f"rollout-{one}"] for one in range(2)))
+        finally:
+            network.ship = ship
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
     assert all(KEEPS_FAILING not in reasons for reasons in reasons_of(stage).values())
