@@ -9,7 +9,7 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome, RoundReport, TargetPhase
-from rljob_runtime.coordinator.herd import machine_of
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.settings import lending_rules
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.scheduling.lending import LendingRules, Verdict

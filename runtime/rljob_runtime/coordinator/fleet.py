@@ -16,7 +16,7 @@ from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
 from rljob_runtime.coordinator.broadcast import NOT_SHIPPED, Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
-from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason
+from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason, machine_of
 from rljob_runtime.coordinator.protocols import (
     Binding,
     PeerError,
@@ -181,16 +181,21 @@ class Fleet:
 
     def lose_replica(self, replica: Replica, reason: str, detail: object = "") -> None:
         """As `lose`, by a replica of the machine. One that was lost before harms no successor of its name."""
-        for machine in list(self._machines.values()):
-            if any(candidate is replica for candidate in machine.replicas):
-                self.lose(machine.name, reason, detail)
+        machine = self._seat_of(replica)
+        if machine is not None:
+            self.lose(machine.name, reason, detail)
+
+    def _seat_of(self, replica: Replica) -> Machine | None:
+        """The machine that has this very replica; another one may bear its name by now."""
+        machine = self._machines.get(machine_of(replica.name))
+        return machine if machine is not None and any(one is replica for one in machine.replicas) else None
 
     def generates(self, replica: Replica) -> None:
         """A replica has made tokens."""
-        for machine in self._machines.values():
-            if not machine.generating and any(candidate is replica for candidate in machine.replicas):
-                machine.generating = True
-                self._tell_generating()
+        machine = self._seat_of(replica)
+        if machine is not None and not machine.generating:
+            machine.generating = True
+            self._tell_generating()
 
     def _tell_generating(self) -> None:
         names = tuple(name for name in self.machines if self._machines[name].generating)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
+from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.lender import Lender
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.outlook import outlook
 from rljob_runtime.coordinator.protocols import (
     Delta,

@@ -13,6 +13,7 @@ from typing import Any
 
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import (
     GenerateRequest,
     PeerError,
@@ -158,12 +159,3 @@ class Herd:
             raise
         except PeerError as error:
             self._fleet.lose_replica(replica, "CommandFailed", error)
-
-
-def machine_of(replica: str) -> str:
-    """The machine of a replica, by its name.
-
-    >>> machine_of("rollout-0/replica-1")
-    'rollout-0'
-    """
-    return replica.partition("/")[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.herd import machine_of
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import PeerError, Refused, Replica, StaleTerm, WrongVersion
 
 log = logging.getLogger(__name__)

@@ -141,3 +141,12 @@ def loss_reason(error: PeerError) -> str:
             return "HeartbeatLost"
         case _:
             return "Refused"
+
+
+def machine_of(replica: str) -> str:
+    """The machine of a replica, by its name.
+
+    >>> machine_of("rollout-0/replica-1")
+    'rollout-0'
+    """
+    return replica.partition("/")[0]

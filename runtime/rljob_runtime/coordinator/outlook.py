@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rljob_runtime.coordinator.herd import Herd, machine_of
+from rljob_runtime.coordinator.herd import Herd
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import PromptSource
 from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
 from rljob_runtime.scheduling.loan_gain import OpenGroup, Outlook

@@ -17,10 +17,11 @@ from rljob_runtime.coordinator.course import Parts
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import KeptGroup
-from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed, machine_of
+from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
 from rljob_runtime.coordinator.holders import Holders, Loaded
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.launches import Launches
+from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.coordinator.repacking import Repacking
 from rljob_runtime.coordinator.scoring import Scored, Scoring
