@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from test_training_exactness import CASES, TOLERANCE, contributions, largest_error, naive_gradient
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from training_toys import FakePublisher, make_groups
+from training_toys import FakePublisher, keep_norms_precise, make_groups
 
 from rljob_runtime.coordinator.protocols import Chain
 from rljob_runtime.training import randomness
@@ -36,13 +36,7 @@ CHAIN = Chain(1, 0, ())
 
 @pytest.fixture
 def norms_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    def forward(self: LlamaRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
-        variance = hidden.pow(2).mean(-1, keepdim=True)
-        return self.weight * (hidden * torch.rsqrt(variance + self.variance_epsilon))
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+    keep_norms_precise(monkeypatch)
 
 
 def learner_of(

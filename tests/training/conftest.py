@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_toys import save_tiny_model, save_tokenizer
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from training_toys import keep_norms_precise, save_tiny_model, save_tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,10 +28,4 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def norms_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers' norms compute in fp32 whatever the weights are in: with them no two programs agree to 1e-12."""
-
-    def forward(self: LlamaRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
-        variance = hidden.pow(2).mean(-1, keepdim=True)
-        return self.weight * (hidden * torch.rsqrt(variance + self.variance_epsilon))
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+    keep_norms_precise(monkeypatch)

@@ -6,9 +6,11 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rljob_runtime.coordinator.protocols import Chain, PublishReport
 from rljob_runtime.scheduling.trajectory import (
@@ -25,6 +27,16 @@ from rljob_runtime.training.model import Policy, load_model
 from rljob_runtime.training.optimizer import MasterOptimizer, whole
 
 VOCABULARY = 37
+
+
+def keep_norms_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' norms compute in fp32 whatever the weights are in: with them no two programs agree to 1e-12."""
+
+    def forward(self: LlamaRMSNorm, hidden: torch.Tensor) -> torch.Tensor:
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return self.weight * (hidden * torch.rsqrt(variance + self.variance_epsilon))
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
 
 
 def tiny_config(**overrides: object) -> LlamaConfig:
