@@ -10,10 +10,11 @@ import pytest
 
 from rljob_api.learning import AUTO
 from rljob_api.status import RoundReport
-from rljob_runtime.coordinator.protocols import Chain, GenerateRequest, Refused, RelayMember
+from rljob_runtime.coordinator.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
 from rljob_runtime.local.replay import ReplayedLengths, ReplayingReplica, StillTrainer
 from rljob_runtime.local.rollpacker_benchmark import QUICK, Plan, Trial, figures, job_of, rollpacker_real, workload_of
-from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.what_if import FIRST_ROUNDS
 from rljob_runtime.workloads import Generator, TraceError, parameters
 from rljob_runtime.workloads.scaled import Scaled
 
@@ -53,6 +54,31 @@ def test_replicas_are_asked_for_the_lengths_of_the_workload():
         assert asked.sampling.stop_token_ids == ()
         assert (asked.sampling.temperature, asked.sampling.seed) == (0.7, 5)
     assert recorder.asked[0].key == whole.key
+
+
+def test_what_ends_where_the_workload_says_has_ended_by_itself():
+    drawn = [one.output_tokens for one in WORKLOAD.prompt(0, 3, 6, 0).responses]
+
+    def delta(sample: int, tokens: int, finish: FinishReason | None) -> Delta:
+        """The last two of so many tokens."""
+        return Delta(key(3, sample), 1, tokens - 2, (5, 5), (0.0, 0.0), 7, finish)
+
+    class Polled(Recorder):
+        async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+            deltas = (
+                delta(0, drawn[0], FinishReason.LENGTH),
+                delta(1, drawn[1] - 1, FinishReason.LENGTH),
+                delta(2, drawn[2], None),
+            )
+            return ReplicaReport("boot", 3, deltas, 7, stats=None)  # type: ignore[arg-type]
+
+    replica: Any = ReplayingReplica(Polled(), ReplayedLengths(WORKLOAD, 6))  # type: ignore[arg-type]
+    report = asyncio.run(replica.poll(1, 0, 0.0))
+    reasons = [one.finish_reason for one in report.deltas]
+    assert reasons == [FinishReason.STOP, FinishReason.LENGTH, None], "the second one came to the job's own limit"
+    assert [(one.offset, one.token_ids) for one in report.deltas] == [
+        (n - 2, (5, 5)) for n in (drawn[0], drawn[1] - 1, drawn[2])
+    ]
 
 
 def test_a_prompt_answers_anew_when_other_weights_launch_it():
@@ -177,3 +203,5 @@ def test_the_benchmark_runs_on_real_engines() -> None:
     assert [row["kind"] for row in rows["tail batching"]] == ["Short"] * 4 + ["Long"]
     assert all(row["discardedTokens"] == 0 for row in rows["plain"])
     assert rows["Auto"][-1]["predictedSeconds"] > 0
+    first = QUICK.prompts * QUICK.responses * FIRST_ROUNDS
+    assert f"by {first} responses (0 of them stopped)" in rows["Auto"][FIRST_ROUNDS]["planReason"], "plain rounds"

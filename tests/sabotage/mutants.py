@@ -2366,6 +2366,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{REPLAY}::test_a_prompt_answers_anew_when_other_weights_launch_it",),
     ),
     Mutant(
+        "a replayed response ends at a limit",
+        f"{RUNTIME}/local/replay.py",
+        "finish_reason=FinishReason.STOP) if ended",
+        "finish_reason=FinishReason.LENGTH) if ended",
+        (f"{REPLAY}::test_what_ends_where_the_workload_says_has_ended_by_itself",),
+    ),
+    Mutant(
         "what passes between rounds is not charged",
         f"{RUNTIME}/local/rollpacker_benchmark.py",
         "return self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",

@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.protocols import (
     Binding,
     Chain,
     ContributeReport,
+    Delta,
     GenerateRequest,
     Handover,
     PublishReport,
@@ -33,7 +34,7 @@ from rljob_runtime.coordinator.protocols import (
 )
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.relay.push import Publisher
-from rljob_runtime.scheduling.trajectory import Group, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.trajectory import FinishReason, Group, PromptKey, TrajectoryKey
 from rljob_runtime.workloads import Workload
 
 
@@ -77,16 +78,24 @@ class ReplayingReplica:
         await self._replica.abort(term, attempts)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        return await self._replica.poll(term, after, wait_seconds)
+        report = await self._replica.poll(term, after, wait_seconds)
+        return replace(report, deltas=tuple(map(self._told, report.deltas)))
 
     async def load(self, term: int, version: int) -> int:
         return await self._replica.load(term, version)
 
     def _replayed(self, request: GenerateRequest) -> GenerateRequest:
         tokens = self._lengths.of(request.key, request.weight_version)
-        # As if this were the place at which it ends by itself.
         most = min(tokens, request.sampling.max_tokens)
         return replace(request, sampling=replace(request.sampling, max_tokens=most, stop_token_ids=(), ignore_eos=True))
+
+    def _told(self, delta: Delta) -> Delta:
+        """As if it had ended by itself: what a limit below the job's own has ended counts as stopped, and tells the
+        what-if next to nothing of lengths."""
+        if delta.finish_reason is not FinishReason.LENGTH:
+            return delta
+        ended = delta.offset + len(delta.token_ids) == self._lengths.of(delta.key, delta.weight_version)
+        return replace(delta, finish_reason=FinishReason.STOP) if ended else delta
 
 
 class StillTrainer:
