@@ -68,7 +68,14 @@ class Kubectl:
 
     def actors(self, pod: str) -> frozenset[tuple[int, int]]:
         """Process id and start time of every Ray actor in a pod: the same pair is the same process."""
-        return frozenset((pid, start) for pid, start in json.loads(self("exec", pod, "--", "python", "-c", _ACTORS)))
+        return frozenset((pid, start) for pid, start, _ in self._actors(pod))
+
+    def niceness(self, pod: str) -> list[int]:
+        """Of every Ray actor in a pod, the most important one first."""
+        return sorted(nice for _, _, nice in self._actors(pod))
+
+    def _actors(self, pod: str) -> list[tuple[int, int, int]]:
+        return [tuple(one) for one in json.loads(self("exec", pod, "--", "python", "-c", _ACTORS))]
 
     def story(self) -> str:
         """What a person would look at."""
@@ -81,7 +88,8 @@ class Kubectl:
         return "\n".join(parts)
 
 
-# Ray titles the process of an actor `ray::<class>`; field 22 of /proc/<pid>/stat is its start in ticks since boot.
+# Ray titles the process of an actor `ray::<class>`; fields 19 and 22 of /proc/<pid>/stat are its niceness and its start
+# in ticks since boot.
 _ACTORS = """
 import json, pathlib
 found = []
@@ -91,7 +99,8 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     except OSError:
         continue
     if title.startswith("ray::Host"):
-        found.append((int(process.name), int(stat.rpartition(")")[2].split()[19])))
+        fields = stat.rpartition(")")[2].split()
+        found.append((int(process.name), int(fields[19]), int(fields[16])))
 print(json.dumps(found))
 """
 

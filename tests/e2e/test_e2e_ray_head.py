@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from e2e_kubectl import Kubectl, claim, is_true, runtime, variant
 
+from rljob_runtime.coordinator.actors import COMPUTING_NICENESS
+
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
 JOB = "head"
@@ -23,6 +25,8 @@ def test_the_ray_head_dies_and_no_engine_notices(kubectl: Kubectl, minimal: dict
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)
     workers = _workers(kubectl)
     assert sorted(len(actors) for _, actors in workers.values()) == [1, 2], "a trainer rank; a relay and a replica"
+    niceness = sorted(kubectl.niceness(pod) for pod in workers)
+    assert niceness == [[0, COMPUTING_NICENESS], [COMPUTING_NICENESS]], "relays come first"
 
     for death in (_crash, _pod_vanishes):
         term, done = _term(kubectl), kubectl.rounds(JOB)

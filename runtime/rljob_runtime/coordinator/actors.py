@@ -6,6 +6,7 @@ more.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -22,6 +23,10 @@ from rljob_runtime.coordinator.protocols import PeerError
 
 DELIVERY_SECONDS = 240.0
 """A lent machine gives its sums up after that; below the bound of the call (`Bounds.gradients`), so that it tells."""
+
+COMPUTING_NICENESS = 15
+"""Of every actor but a relay, which has the pod's own: it answers the coordinator's beats, and where answers are late
+on a busy machine, so is what is done about one that is gone."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,10 @@ class Answer:
 
 @ray.remote
 class Host:
-    """The actor: one peer, made by `factory` (`module:function`), and its methods by name."""
+    """The actor: one peer, made by `factory` (`module:function`), and its methods by name. `niceness`: its threads'."""
 
-    def __init__(self, factory: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, factory: str, arguments: dict[str, Any], niceness: int = 0) -> None:
+        _stand_back(niceness)
         module, _, function = factory.partition(":")
         self._peer = getattr(importlib.import_module(module), function)(**arguments)
 
@@ -71,6 +77,13 @@ class Host:
             return Answer(await getattr(self._peer, method)(*arguments))
         except PeerError as error:
             return Answer(error=type(error).__name__, message=str(error))
+
+
+def _stand_back(niceness: int) -> None:
+    """All threads of this process, and so what they start; none comes to the fore."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def make_relay(job: RLJob, member: Member, places: Places) -> Any:

@@ -17,7 +17,7 @@ from ray import exceptions
 from rljob_api import RLJob
 from rljob_api.status import Member, Role
 from rljob_runtime.coordinator import protocols
-from rljob_runtime.coordinator.actors import Answer, Host, Places
+from rljob_runtime.coordinator.actors import COMPUTING_NICENESS, Answer, Host, Places
 from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica, HostedWorker
 from rljob_runtime.coordinator.protocols import (
     GradientWorker,
@@ -34,7 +34,7 @@ from rljob_runtime.scheduling.lending import LendingRules
 
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
-WORKER = "worker"
+RELAY, WORKER = "relay", "worker"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class RayBinding:
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         """See `protocols.Binding.rollout_machine`."""
-        relay = await self._actor(member, "relay", self._factories.relay)
+        relay = await self._actor(member, RELAY, self._factories.relay)
         seats, names = self._seats(), self._seat_names()
         wires = await asyncio.gather(
             *(
@@ -210,7 +210,7 @@ class RayBinding:
         if member.role is Role.TRAINER:
             names = [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
         else:
-            names = ["relay", WORKER, *self._seat_names()]
+            names = [RELAY, WORKER, *self._seat_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
     def _seats(self) -> Seats:
@@ -229,6 +229,7 @@ class RayBinding:
         await asyncio.to_thread(self._expect_node, resource)
         full_name = self._actor_name(member, part)
         places = replace(self._places, host=member.ip or "127.0.0.1")
+        arguments |= {"job": self._job, "member": member, "places": places}
         handle = await asyncio.to_thread(
             lambda: Host.options(  # type: ignore[attr-defined]
                 name=full_name,
@@ -241,7 +242,7 @@ class RayBinding:
                 max_restarts=0,
                 max_task_retries=0,
                 max_concurrency=64,
-            ).remote(factory, {"job": self._job, "member": member, "places": places, **arguments})
+            ).remote(factory, arguments, 0 if part == RELAY else COMPUTING_NICENESS)
         )
         wire = RayWire(full_name, handle)
         await wire.call(self._bounds.start, "ready")

@@ -43,6 +43,8 @@ def environment(token_file: Path, storage: Path | None, base: Mapping[str, str] 
         "RAY_memory_monitor_refresh_ms": "0",
         # Its own processes may start slowly where CPUs are shared.
         "RAY_raylet_start_wait_time_s": "120",
+        # Ray's is 15. Actors that compute stand back by themselves (`coordinator.actors`); relays shall not.
+        "RAY_worker_niceness": "0",
         # A pod without accelerators must still see those that a template mounts by hand.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
