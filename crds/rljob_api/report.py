@@ -187,6 +187,8 @@ class RoundReport(StatusModel):
     """Mean number of updates between the weights that made a group and this one. Asynchronous."""
     max_staleness: Count | None = None
     """The largest such number."""
+    capacity_prompts: Count | None = None
+    """Prompts that may be open after this update: under way, or ready to be trained on. Asynchronous."""
     repacks: Count | None = None
     """Replicas that were emptied onto others, to go on with newer weights. Asynchronous."""
     moved_responses: Count | None = None

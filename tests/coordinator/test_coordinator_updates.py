@@ -15,10 +15,12 @@ from coordinator_kit import Stage, job, until
 from test_coordinator_crashes import Crash, play_through
 
 from rljob_api import RLJob
-from rljob_api.learning import Mode
+from rljob_api.learning import Mode, Sampler
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator import experience_store
+from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import ExperienceStore
+from rljob_runtime.scheduling.experience import Limits
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulation.replica import steady
@@ -124,6 +126,20 @@ def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
     assert len(ready) > 4
     assert max(report.seconds for report in ready) < 2.0
     check_whole(stage, 12 * 4 * 2)
+
+
+def test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did(tmp_path):
+    """The trainer waits for every update, so that each lets one group more be open: from 8 on, and not again from 8."""
+    stage = stage_of(tmp_path, rounds=8)
+    assert play_through(stage, [300]) == 2
+    assert [report.capacity_prompts for report in stage.closed] == [9, 10, 11, 12, 13, 14, 15, 16]
+
+
+@pytest.mark.parametrize(("left", "given", "now"), [(13, None, 13), (40, None, 16), (2, None, 5), (13, 6, 6)])
+def test_a_capacity_is_taken_up_within_the_limits_of_now(left, given, now):
+    buffer = ExperienceBuffer(Sampler.FIFO, Limits.of(4, given), 4, None, 0)
+    buffer.resume(left)
+    assert buffer.capacity == now
 
 
 def test_replicas_that_are_overtaken_by_newer_weights_take_those(tmp_path):

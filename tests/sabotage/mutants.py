@@ -975,6 +975,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (OCCUPATION,),
     ),
     Mutant(
+        "a coordinator that comes back begins with the first capacity",
+        f"{RUNTIME}/coordinator/updates.py",
+        "self._buffer.resume(boundary.report.capacity_prompts)",
+        "pass",
+        (f"{UPDATES}::test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did",),
+    ),
+    Mutant(
         "a larger capacity does not reach the replicas",
         f"{RUNTIME}/scheduling/occupation.py",
         "beside = max(prompts_per_round, min(capacity - prompts_per_round, MOST_SHARES * prompts_per_round))",

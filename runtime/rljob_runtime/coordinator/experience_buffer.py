@@ -30,7 +30,7 @@ class ExperienceBuffer:
         self._kind = kind
         self._limits = limits
         self.capacity = limits.first
-        """Groups that may be open. A coordinator that comes back begins anew."""
+        """Groups that may be open."""
         self._left = 0
         """Ready groups that the last update did not take."""
         self._count = count
@@ -51,6 +51,10 @@ class ExperienceBuffer:
         self._steps = {entry.version: entry.step for entry in versions.history}
         self._lost = frozenset(entry.version for entry in versions.history if entry.lost)
         self.taken = taken
+
+    def resume(self, capacity: int) -> None:
+        """As a former coordinator left it, as far as the limits of now allow."""
+        self.capacity = self._limits.within(capacity)
 
     def knows(self, version: int) -> bool:
         """Whether it is of this history."""

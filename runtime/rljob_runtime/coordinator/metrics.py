@@ -31,6 +31,7 @@ _COUNTED = {
 _OF_ROUND = {
     "long_queue": "Prompts that wait for a long round.",
     "reward": "Mean reward of the last round.",
+    "capacity_prompts": "Prompts that may be open after the last update.",
 }
 _OF_TRAINING = {
     "mismatch_kl": "KL between sampler and trainer in the last round.",

@@ -32,9 +32,11 @@ def update_report(
     clock: UpdateClock,
     trained: TrainReport,
     layout: tuple[int, float],
+    capacity: int,
 ) -> RoundReport:
     """`stale`: updates between the weights of each group and this one. `tally`: what rollouts did since the update
-    before. `layout`: the tensor parallel size, and the seconds that it took to come to it."""
+    before. `layout`: the tensor parallel size, and the seconds that it took to come to it. `capacity`: groups that
+    may be open from now on."""
     kept = [len(scored.response.token_ids) for group in groups for scored in group.responses]
     rewards = [scored.reward for group in groups for scored in group.responses]
     return RoundReport(
@@ -61,6 +63,7 @@ def update_report(
         layout_seconds=round(layout[1], 3),
         staleness=round(sum(stale.values()) / len(stale), 3),
         max_staleness=max(stale.values()),
+        capacity_prompts=capacity,
         repacks=tally.repacks,
         moved_responses=tally.moved_responses,
     )

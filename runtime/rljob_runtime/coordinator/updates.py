@@ -62,6 +62,8 @@ class Updates:
         versions = await self._parts.store.do(Store.versions)
         if self.rollouts is None:
             self._buffer.know(versions, boundary.step)
+            if boundary.report is not None and boundary.report.capacity_prompts is not None:
+                self._buffer.resume(boundary.report.capacity_prompts)
             self.rollouts = Rollouts(self._parts, prompts, self._buffer)
             self.rollouts.on_change = self._changed.set
             self._begun.set()
@@ -205,7 +207,7 @@ class Updates:
         clock.published()
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
-        report = update_report(groups, stale, tally, clock, trained, layout)
+        report = update_report(groups, stale, tally, clock, trained, layout, self._buffer.capacity)
         totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)
         cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()

@@ -117,6 +117,10 @@ class Limits:
             return cls(given, given, given)
         return cls(first=2 * count, least=count + _quarter(count), most=4 * count)
 
+    def within(self, capacity: int) -> int:
+        """The nearest to it that is allowed."""
+        return max(self.least, min(capacity, self.most))
+
 
 STARVED = 0.05
 """The trainer waited for a larger share of an update: more groups may be open."""
@@ -140,7 +144,7 @@ def capacity_after(capacity: int, limits: Limits, count: int, waited: float, lef
         wanted = capacity + quarter if fullness <= FULL else capacity
     else:
         wanted = capacity - max(0, left - quarter) // 2
-    return max(limits.least, min(wanted, limits.most))
+    return limits.within(wanted)
 
 
 def _quarter(count: int) -> int:
