@@ -34,7 +34,7 @@ test: setup lint  ## everything: lint, unit, engines, operator, real nodes, sabo
 	@$(RUN) CLUSTER=$(CLUSTER) hack/test
 
 unit: setup  ## the tests that need neither a cluster nor an engine
-	@$(RUN) pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not cluster and not realnodes and not engine"
+	@$(RUN) pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile -m "not (cluster or realnodes or engine)" tests
 
 gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installed: pip install -e '.[runtime,vllm,dev]'
 	@$(PYTHON) -m pytest -q -m gpu tests/gpu
