@@ -106,6 +106,18 @@ def test_the_prediction_is_asked_for_the_machines_that_would_go():
     assert decision.gain == 2.5
 
 
+def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
+    def gain(names):
+        raise AssertionError("nobody should ask")
+
+    lending = Lending(LendingRules(0.4, 1.0, foretold=False))
+    tight = [lending.look(done, 100, machines(1, 1, kv=99), (), FORTY, gain).verdict for done in (39, 40)]
+    assert tight == [Verdict.NOT_NOW, Verdict.KV_CACHE_FULL]
+    looks = [lending.look(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
+    assert [look.verdict for look in looks] == [Verdict.NOT_NOW, Verdict.LENT, Verdict.NOT_NOW]
+    assert looks[1] == Decision(Verdict.LENT, ("rollout-0",))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "every"), [(0.6, 0.5, 0.05), (-0.1, 0.5, 0.05), (0.2, 1.1, 0.05), (0.2, 0.5, 0)]
 )

@@ -20,7 +20,15 @@ from rljob_runtime.simulation.benchmarks import rollpacker as benchmark
 from rljob_runtime.simulation.benchmarks.result import settings_of
 from rljob_runtime.simulation.benchmarks.rollpacker import STREAM, WHOLE, rollpacker
 from rljob_runtime.simulation.benchmarks.settings import measured, settings_for, trace_settings
-from rljob_runtime.simulation.benchmarks.stream import Compared, overlapped, scarce, stream
+from rljob_runtime.simulation.benchmarks.stream import (
+    TRIGGERS,
+    Compared,
+    fetch_at_once,
+    overlapped,
+    scarce,
+    stream,
+    trigger,
+)
 from rljob_runtime.simulation.benchmarks.trial import (
     AUTO,
     PLAIN,
@@ -218,10 +226,40 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    variants = [f"{rounds}{lent}" for rounds in ("plain", "tail_batching") for lent in ("", ".lent")]
-    assert names == [f"{setting}.{variant}" for setting in settings for variant in variants]
-    assert all(1 < figure["value"] < figure["limit"] for figure in result["figures"])
-    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [False, True, True] * 4
+    ablations = [f".lent.{each}" for each in ("at_once", "from_20", "from_30", "from_40")]
+    assert names == [
+        f"{setting}.{rounds}{lent}"
+        for setting, ablated in zip(settings, ([], ablations), strict=True)
+        for rounds in ("plain", "tail_batching")
+        for lent in ("", ".lent", *ablated)
+    ]
+    values = {figure["name"]: figure["value"] for figure in result["figures"]}
+    at_once = [values.pop(name) for name in names if name.endswith("at_once")]
+    # Nobody trains while others generate, and with that little to train on no loan pays.
+    assert at_once == [pytest.approx(1, abs=1e-3)] * 2
+    assert all(1 < values[f["name"]] < f["limit"] for f in result["figures"] if f["name"] in values)
+    unablated, few = [False, True, True], [False, True, True, False, True, True, True]
+    assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
+
+
+LENT = replace(PLAIN, stream=True, lend=True)
+LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
+"""Half of the machines."""
+
+
+def test_a_fixed_trigger_lends_whatever_is_predicted() -> None:
+    for share in TRIGGERS:
+        trial = run(scarce(SMALL), replace(LENT, adapt=trigger(share)), ROUNDS, 1, colocated=False)
+        assert [report.lent_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+    assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_lent"] == 0
+
+
+def test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended() -> None:
+    lent = replace(LENT, adapt=lambda settings: fetch_at_once(trigger(0.4)(settings)))
+    trial = run(scarce(SMALL), lent, ROUNDS, 1, colocated=False)
+    assert [report.lent_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+    assert trial.row()["overlap_seconds"] == 0
+    assert all((report.worker_groups or 0) > 0 for report in trial.reports)
 
 
 # --- rewards that run programs ---

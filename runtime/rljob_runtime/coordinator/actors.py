@@ -59,7 +59,7 @@ class Host:
     """The actor: one peer, made by `factory` (`module:function`), and its methods by name. `niceness`: its threads'."""
 
     def __init__(self, factory: str, arguments: dict[str, Any], niceness: int = 0) -> None:
-        _stand_back(niceness)
+        stand_back(niceness)
         module, _, function = factory.partition(":")
         self._peer = getattr(importlib.import_module(module), function)(**arguments)
 
@@ -79,7 +79,7 @@ class Host:
             return Answer(error=type(error).__name__, message=str(error))
 
 
-def _stand_back(niceness: int) -> None:
+def stand_back(niceness: int) -> None:
     """All threads of this process, and so what they start; none comes to the fore."""
     for thread in map(int, os.listdir("/proc/self/task")):
         with contextlib.suppress(ProcessLookupError):  # it has just ended

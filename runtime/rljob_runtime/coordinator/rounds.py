@@ -115,6 +115,7 @@ class Rounds:
         streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
         rules = self._parts.settings.lending if streams else None
         lender = Lender(rules, self._parts.fleet, streaming, measured, plan.step)
+        held: list[Group] = []
         generation = self.generation = Generation(
             opened,
             draws,
@@ -125,7 +126,7 @@ class Rounds:
             self._parts.settings,
             self._parts.term,
             self._progress,
-            streaming.offer,
+            streaming.offer if self._parts.settings.fetch_as_they_end else held.extend,
             lender,
             measured,
         )
@@ -135,6 +136,7 @@ class Rounds:
         try:
             await generation.run()
             clock.generated()
+            streaming.offer(held)
             clock.stream = await streaming.finish()
             clock.loan = lender.decision
         finally:

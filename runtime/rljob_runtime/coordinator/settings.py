@@ -78,6 +78,9 @@ class Settings:
     stream_tokens: int = STREAM_TOKENS
     """Most loss tokens that go to the trainer in one call while others still generate, where a plan streams; a group at
     least."""
+    fetch_as_they_end: bool = True
+    """Groups go to the trainer, where a plan streams, as they become whole. False: all when generation has ended, which
+    the paper's Table 4 compares with; nothing in a spec asks for it."""
     lending: LendingRules | Verdict | None = None
     """When rollout machines are lent, where a plan streams; or why they never are. None: no plan streams."""
     join_tries: int = 3

@@ -22,6 +22,8 @@ class LendingRules:
     min_completed: float = 0.2
     max_completed: float = 0.5
     look_every: float = 0.05
+    foretold: bool = True
+    """A loan must be predicted to pay. Without, it is the paper's fixed trigger (Table 3): the first that fits."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_completed <= self.max_completed <= 1:
@@ -120,6 +122,9 @@ class Lending:
         unfinished = [*waiting, *(response for machine in machines for response in machine.unfinished)]
         if peak_kv_tokens(unfinished, lengths) > stays:
             return Decision(Verdict.KV_CACHE_FULL)
+        if not self._rules.foretold:
+            self._lent = True
+            return Decision(Verdict.LENT, loan)
         seconds = gain(loan)
         if not seconds > 0:
             return Decision(Verdict.NO_GAIN, gain=seconds)

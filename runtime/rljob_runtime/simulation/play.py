@@ -81,8 +81,9 @@ class _Run:
         self._observers = observers
         self._digest = hashlib.blake2b(digest_size=8)
         self._job = scenario.job
+        own = Settings.of(self._job)
         self._settings = replace(
-            Settings.of(self._job),
+            own if scenario.adapt is None else scenario.adapt(own),
             join_patience=JOIN_PATIENCE,
             poll_wait=scenario.poll_seconds,
             first_responses=scenario.first_responses,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from rljob_api import RLJob, load
 from rljob_api.learning import AUTO, Mode, Sampler
+from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.plans import RESPONSE_FACTORS
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -76,6 +77,8 @@ class Scenario:
     stream_training: bool = False
     reward_levels: int = 1000
     """How many rewards there are."""
+    adapt: Callable[[Settings], Settings] | None = None
+    """What an ablation changes in the coordinator that no spec can."""
     programs: Programs | None = None
     """What rewards run; then `reward_seconds` and `reward_levels` do not matter."""
     experience: Experience | None = None

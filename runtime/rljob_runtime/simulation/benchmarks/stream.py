@@ -5,18 +5,21 @@ of every response.
 The limits are perfect overlap. With the trainer alone an update adds to its round only its fixed seconds, or what its
 tokens take longer than all of the generation; with machines on loan, which make the trainer quicker, only its fixed
 seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
-gain.
+gain, and there they are ablated. A fixed trigger lends once so many responses are done, whatever is predicted (Table
+3's other rows); with all groups fetched at once, trainer and lent machines begin when generation has ended (Table 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.enginemodel.profile import Profile
 from rljob_runtime.figures import figure
+from rljob_runtime.scheduling.lending import LendingRules
 from rljob_runtime.simulation.assumptions import SETTINGS, Setting
 from rljob_runtime.simulation.benchmarks.result import settings_of
 from rljob_runtime.simulation.benchmarks.settings import settings_for, small
@@ -24,6 +27,8 @@ from rljob_runtime.simulation.benchmarks.trial import PLAIN, TAIL, Technique, Tr
 
 PAPER = "RollPacker Table 3: 1.08x"
 GOAL = 1.08
+TRIGGERS = (0.2, 0.3, 0.4)
+"""RollPacker Table 3: shares of the responses done."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,10 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None, profile: Profi
     for setting in (each for asked in plan.settings for each in (asked, scarce(asked))):
         for technique, rounds in ((PLAIN, plan.plain_rounds), (TAIL, plan.tail_rounds)):
             compared = Compared.of(setting, technique, rounds, seed)
-            figures += compared.figures(setting)
-            rows += [{"setting": setting.name, **trial.row()} for trial in compared.trials]
+            ablations = {} if setting in plan.settings else ablated(setting, compared.lent.technique, rounds, seed)
+            figures += compared.figures(setting, ablations)
+            trials = (*compared.trials, *ablations.values())
+            rows += [{"setting": setting.name, **trial.row()} for trial in trials]
     return {
         "bench": "stream",
         "seed": seed,
@@ -64,6 +71,29 @@ def scarce(setting: Setting) -> Setting:
     machine = setting.accelerators_per_machine
     trainers = max(1, setting.trainer_accelerators // machine // 2) * machine
     return replace(setting, name=f"{setting.name}-few-trainers", trainer_accelerators=trainers)
+
+
+def fetch_at_once(settings: Settings) -> Settings:
+    """Nothing is trained on before all of it is generated."""
+    return replace(settings, fetch_as_they_end=False)
+
+
+def trigger(share: float) -> Callable[[Settings], Settings]:
+    """Half of the machines are lent once this share of the responses is done."""
+    rules = LendingRules(min_completed=share, max_completed=1.0, foretold=False)
+    return lambda settings: replace(settings, lending=rules)
+
+
+def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Trial]:
+    """The job with machines on loan, one thing about the loans changed."""
+    techniques = {
+        "at_once": replace(lent, name=f"{lent.name}, groups fetched at once", adapt=fetch_at_once),
+        **{
+            f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
+            for share in TRIGGERS
+        },
+    }
+    return {label: run(setting, each, rounds, seed, colocated=False) for label, each in techniques.items()}
 
 
 @dataclass(frozen=True)
@@ -86,13 +116,15 @@ class Compared:
         """All of them."""
         return self.after, self.beside, self.lent
 
-    def figures(self, setting: Setting) -> Iterator[dict[str, Any]]:
+    def figures(self, setting: Setting, ablations: Mapping[str, Trial]) -> Iterator[dict[str, Any]]:
         """How many times as fast as training after generation."""
         name = f"{setting.name}.{self.after.technique.name.replace(' ', '_')}"
         goal, anchor = (GOAL, PAPER) if self.after.technique is PLAIN else (None, None)
-        for label, trial, lent in ((name, self.beside, False), (f"{name}.lent", self.lent, True)):
-            limit = self.after.seconds() / overlapped(setting, self.after, lent=lent)
-            yield figure(label, speedup(self.after, trial), goal, anchor, limit)
+        alone, shared = (self.after.seconds() / overlapped(setting, self.after, lent=lent) for lent in (False, True))
+        yield figure(name, speedup(self.after, self.beside), goal, anchor, alone)
+        yield figure(f"{name}.lent", speedup(self.after, self.lent), goal, anchor, shared)
+        for label, trial in ablations.items():
+            yield figure(f"{name}.lent.{label}", speedup(self.after, trial), limit=shared)
 
 
 def overlapped(setting: Setting, after: Trial, *, lent: bool) -> float:

@@ -8,9 +8,11 @@ on the very same prompts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rljob_api.status import RoundKind, RoundReport
+from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulation.assumptions import STANDARD, Setting
 from rljob_runtime.simulation.cluster import Cluster
@@ -41,6 +43,8 @@ class Technique:
     lend: bool = False
     """Rollout machines may be lent to training."""
     auto: bool = False
+    adapt: Callable[[Settings], Settings] | None = None
+    """See `scenario.Scenario`."""
 
 
 PLAIN = Technique("plain")
@@ -140,6 +144,7 @@ def scenario_of(setting: Setting, technique: Technique, rounds: int, seed: int, 
         response_factor=technique.response_factor,
         stream_training=technique.stream,
         auto=technique.auto,
+        adapt=technique.adapt,
         programs=None if technique.timeout is None else programs_of(technique.timeout),
         reward_seconds=0.0,
         max_prompt_tokens=LONGEST_PROMPT,

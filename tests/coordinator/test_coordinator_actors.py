@@ -1,0 +1,35 @@
+"""The actor's process: who stands back for whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+STANDS_BACK = """
+import json, os, subprocess, threading
+from rljob_runtime.coordinator.actors import stand_back
+
+def niceness():
+    return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
+
+ended = threading.Event()
+threading.Thread(target=ended.wait, daemon=True).start()
+found = [niceness()]
+for asked in (7, 0):
+    stand_back(asked)
+    found.append(niceness() + [int(subprocess.check_output("nice"))])
+ended.set()
+print(json.dumps(found))
+"""
+
+
+def test_an_actor_stands_back_with_all_its_threads_and_what_it_starts_and_never_comes_to_the_fore() -> None:
+    told = subprocess.run([sys.executable, "-c", STANDS_BACK], check=True, capture_output=True, text=True).stdout
+    before, stood_back, asked_for_none = json.loads(told)
+    own = before[0]
+    assert len(before) > 1
+    assert before == [own] * len(before)
+    # Who has stood back already stays where it is.
+    assert stood_back == asked_for_none == [max(own, 7)] * len(stood_back)
+    assert len(stood_back) > len(before)
