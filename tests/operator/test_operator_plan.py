@@ -207,6 +207,9 @@ class Machine(RuleBasedStateMachine):
         pod = self._some_pod(number, live=True)
         if pod is not None:
             address = f"10.0.{pod.incarnation % 250}.{sum(pod.name.encode()) % 250}"
+            node = self.cluster.nodes.get(f"node-{number % 3}")
+            # Where the node fails before anybody has seen the pod on it.
+            self.failures += node is not None and not node.ready
             self._set(pod, phase="Running", ready=True, ip=address, node=f"node-{number % 3}")
 
     @rule(number=st.integers(0, 20), disrupted=st.booleans(), code=st.sampled_from(["Failed", "Succeeded"]))

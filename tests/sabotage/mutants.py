@@ -375,6 +375,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_actors.py",),
     ),
     Mutant(
+        "good records far apart are taken for none",
+        f"{RUNTIME}/data/prompts.py",
+        "most = 2 * (len(self._source) - 1)",
+        "most = len(self._source)",
+        ("tests/training/test_training_data.py::test_one_good_record_is_enough_wherever_an_epoch_has_it",),
+    ),
+    Mutant(
         "sums of other weights are taken",
         f"{RUNTIME}/training/handover.py",
         "if published != (handover.version, done):",

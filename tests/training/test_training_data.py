@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -235,12 +235,23 @@ class Numbers:
         return BadRecord(index, f"record {index}", "bad") if index in self.bad else Record(index, "", f"{index}", "")
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 9])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_good_record_is_enough_wherever_an_epoch_has_it(tokenizer, size, seed) -> None:
+    data = spec({"file": {"path": "/unused"}}, on_bad_line="Skip", seed=seed)
+    drawn, _ = PromptSet(Numbers(size, set(range(size - 1))), data, tokenizer).draw(Cursor(), 40)
+    assert [(key.epoch, key.index) for key in drawn] == [(epoch, size - 1) for epoch in range(40)]
+    with pytest.raises(DataError, match="not one record can be used; record"):
+        PromptSet(Numbers(size, set(range(size))), data, tokenizer).draw(Cursor(), 1)
+
+
 @given(
     size=st.integers(1, 40),
     bad=st.frozensets(st.integers(0, 39)),
     counts=st.lists(st.integers(0, 30), max_size=6),
     seed=st.integers(0, 5),
 )
+@example(size=5, bad=frozenset({0, 1, 2, 3}), counts=[2], seed=0)
 def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, size, bad, counts, seed) -> None:
     good = set(range(size)) - bad
     if not good:

@@ -67,6 +67,8 @@ class PromptSet:
         drawn: list[PromptKey] = []
         epoch, position = cursor.epoch, cursor.position
         passed_over = 0
+        # The only good record may come first in one epoch and last in the next.
+        most = 2 * (len(self._source) - 1)
         while len(drawn) < count:
             if position >= len(self._source):
                 epoch, position = epoch + 1, 0
@@ -75,7 +77,7 @@ class PromptSet:
             if isinstance(self._look(index), Prompt):
                 drawn.append(PromptKey(epoch, index))
                 passed_over = 0
-            elif (passed_over := passed_over + 1) > len(self._source):
+            elif (passed_over := passed_over + 1) > most:
                 raise DataError(
                     f"{self._source.name}: not one record can be used; {next(iter(self._skipped.values()))}"
                 )
