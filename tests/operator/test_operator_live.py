@@ -80,6 +80,7 @@ async def test_a_failed_pod_is_replaced_under_a_new_name(server: Server, operato
 @pytest.mark.parametrize("pod", ["demo-coordinator-0-1", "demo-trainer-0-1", "demo-rollout-1-1"])
 async def test_a_deleted_pod_is_replaced_and_costs_no_budget(server: Server, operator: Any, pod: str) -> None:
     await started(server)
+    before = await server.kube.get(SERVICE, server.namespace, "demo-coordinator")
     await server.kill_pod(pod)
     await server.until_pods((ALL - {pod}) | {f"{pod[:-1]}2"})
     job = await server.until(lambda j: (j["status"]["replacements"] or {}).get("total") == 1)
@@ -87,6 +88,7 @@ async def test_a_deleted_pod_is_replaced_and_costs_no_budget(server: Server, ope
     if pod.startswith("demo-coordinator"):
         service = await server.kube.get(SERVICE, server.namespace, "demo-coordinator")
         assert service["spec"]["selector"]["rljob.dev/incarnation"] == "2"
+        assert service["spec"]["clusterIP"] == before["spec"]["clusterIP"] != "None"
 
 
 async def test_scaling_up_and_down_with_a_drain(server: Server, operator: Any) -> None:

@@ -24,7 +24,7 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.objects import children, disruption_budget
+from rljob_operator.policies.objects import children, disruption_budget, service
 from rljob_operator.policies.observed import Pod
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.plan import Creation, Plan
@@ -558,6 +558,13 @@ def test_the_coordinator_may_touch_its_own_job_only() -> None:
     assert ("NetworkPolicy", "demo") not in {
         (m["kind"], m["metadata"]["name"]) for m in children(make_job(), 1, 2, Config(network_policy=False))
     }
+
+
+def test_the_coordinators_address_outlives_its_pods() -> None:
+    """A headless Service's name means a pod's address, and is looked up again too late."""
+    specs = [service(make_job(), incarnation)["spec"] for incarnation in (1, 2)]
+    assert [spec["selector"]["rljob.dev/incarnation"] for spec in specs] == ["1", "2"]
+    assert not any("clusterIP" in spec for spec in specs)
 
 
 @pytest.mark.parametrize(

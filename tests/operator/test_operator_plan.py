@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -538,6 +539,18 @@ def test_what_is_complete_stays_complete() -> None:
         assert cluster.status.is_true("Complete")
         assert not cluster.status.is_true("Failed")
         assert cluster.pods == {}
+
+
+@pytest.mark.parametrize("policy", ["None", "Running", "All"])
+def test_nobody_is_in_the_chain_of_a_job_that_has_ended(policy: str) -> None:
+    cluster = running(runPolicy={"cleanPodPolicy": policy})
+    assert cluster.status.relay is not None
+    epoch = cluster.status.relay.epoch
+    cluster.report(finished={"outcome": "Complete", "reason": "RoundsFinished"})
+    cluster.settle()
+    assert (cluster.status.relay.chain, cluster.status.relay.master) == ((), None)
+    assert cluster.status.relay.epoch == epoch
+    assert cluster.decide().empty
 
 
 def round_report(number: int, preemptions: int, size: int) -> dict[str, Any]:

@@ -382,6 +382,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_training_data.py::test_one_good_record_is_enough_wherever_an_epoch_has_it",),
     ),
     Mutant(
+        "the coordinator's Service is headless",
+        f"{OPERATOR}/policies/objects.py",
+        '"publishNotReadyAddresses": True,',
+        '"clusterIP": "None", "publishNotReadyAddresses": True,',
+        ("tests/operator/test_operator_parts.py::test_the_coordinators_address_outlives_its_pods",),
+    ),
+    Mutant(
+        "a job that has ended keeps its chain",
+        f"{OPERATOR}/policies/plan.py",
+        'updates["relay"] = disbanded(before.relay)',
+        "pass",
+        ("tests/operator/test_operator_plan.py::test_nobody_is_in_the_chain_of_a_job_that_has_ended",),
+    ),
+    Mutant(
         "sums of other weights are taken",
         f"{RUNTIME}/training/handover.py",
         "if published != (handover.version, done):",

@@ -81,14 +81,15 @@ def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Co
 
 
 def service(job: RLJob, coordinator_incarnation: int) -> Json:
-    """The stable name of the coordinator. It selects one incarnation: a pod that still terminates must not be found."""
+    """The stable address of the coordinator. It selects one incarnation: a pod that still terminates must not be found.
+    With an address of its own, for what a headless one's name meant may be asked again after 30 s only: gRPC waits as
+    long between two lookups, and DNS servers cache."""
     return _object(
         job,
         "v1",
         "Service",
         c.coordinator_service(job.name),
         spec={
-            "clusterIP": "None",
             "publishNotReadyAddresses": True,  # workers must find the head before it can be ready
             "selector": {
                 **selector_labels(job.name, Role.COORDINATOR),

@@ -345,6 +345,7 @@ def _end(
     )
     facts = replace(report.facts(None), verdict=verdict)
     updates: dict[str, Any] = {"completion_time": before.completion_time or now, "drain_since": None}
+    updates["relay"] = disbanded(before.relay)
     updates["incarnations"] = _numbers(before, seen, ())
     if replacements is not None:
         updates["replacements"] = replacements
