@@ -1,6 +1,7 @@
 """What a loan is predicted to bring: tables of rounds whose arithmetic can be followed, and properties."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -39,7 +40,7 @@ def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 
     if lent is not None:
         made.lent.note(1, lent)
     made.handover.note(1, handover)
-    made.lengths.append(Seen(50))
+    made.note_lengths([Seen(50)])
     return made
 
 
@@ -276,13 +277,24 @@ def test_without_measurements_nothing_is_predicted():
     nothing.training.note(10, 1.0)
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "in a first round only short ones have ended"
-    nothing.lengths.append(Seen(50))
+    nothing.note_lengths([Seen(50)])
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
+
+
+def test_rounds_are_forgotten_whole():
+    """Forgotten one by one, first would go those that ended, and what is left would look long."""
+    run = Measured()
+    for length in (1, 2, 3):
+        run.note_lengths([*[Seen(length)] * 2000, *[Seen(length, ended=False)] * 1000])
+    kept = [Seen(2), Seen(2, ended=False), Seen(3), Seen(3, ended=False)]
+    assert Counter(run.lengths) == dict(zip(kept, [2000, 1000] * 2, strict=True))
+    run.note_lengths([Seen(4)] * 10_000)
+    assert Counter(run.lengths) == {Seen(4): 10_000}
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     run = Measured()
-    run.lengths.append(Seen(50))
+    run.note_lengths([Seen(50)])
     run.training.note(100, 10.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)
     run.broadcast.note(1, 7.0)

@@ -347,6 +347,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
     ),
     Mutant(
+        "of the rounds before a loan remembers what was stopped longest",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "self._rounds.append(tuple(seen))",
+        "self._rounds.extend((one,) for one in seen)",
+        (f"{LOAN_GAIN}::test_rounds_are_forgotten_whole",),
+    ),
+    Mutant(
         "a fixed trigger waits for a gain",
         f"{RUNTIME}/scheduling/lending.py",
         "if not self._rules.foretold:",

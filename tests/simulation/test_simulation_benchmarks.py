@@ -23,7 +23,7 @@ from rljob_runtime.simulation.benchmarks.settings import measured, settings_for,
 from rljob_runtime.simulation.benchmarks.stream import (
     TRIGGERS,
     Compared,
-    fetch_at_once,
+    at_once,
     overlapped,
     scarce,
     stream,
@@ -226,7 +226,7 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    ablations = [f".lent.{each}" for each in ("at_once", "from_20", "from_30", "from_40")]
+    ablations = [f".lent.{each}" for each in ("from_20", "from_30", "from_40", "at_once")]
     assert names == [
         f"{setting}.{rounds}{lent}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
@@ -234,11 +234,10 @@ def test_the_bench_of_stream_training() -> None:
         for lent in ("", ".lent", *ablated)
     ]
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
-    at_once = [values.pop(name) for name in names if name.endswith("at_once")]
-    # Nobody trains while others generate, and with that little to train on no loan pays.
-    assert at_once == [pytest.approx(1, abs=1e-3)] * 2
+    for name in [name for name in names if name.endswith("at_once")]:
+        assert values.pop(name) < values[name.replace("at_once", "from_40")]
     assert all(1 < values[f["name"]] < f["limit"] for f in result["figures"] if f["name"] in values)
-    unablated, few = [False, True, True], [False, True, True, False, True, True, True]
+    unablated, few = [False, True, True], [False, True, True, True, True, True, False]
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
 
 
@@ -255,7 +254,7 @@ def test_a_fixed_trigger_lends_whatever_is_predicted() -> None:
 
 
 def test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended() -> None:
-    lent = replace(LENT, adapt=lambda settings: fetch_at_once(trigger(0.4)(settings)))
+    lent = replace(LENT, adapt=at_once(trigger(0.4)))
     trial = run(scarce(SMALL), lent, ROUNDS, 1, colocated=False)
     assert [report.lent_machines for report in trial.reports] == [LOAN] * len(trial.reports)
     assert trial.row()["overlap_seconds"] == 0

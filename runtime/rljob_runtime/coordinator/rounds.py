@@ -89,7 +89,7 @@ class Rounds:
         version = await self._parts.publication.publish(report.step)
         clock.published()
         self._measured.broadcast.note(1, clock.part(2))
-        self._measured.lengths.extend(generation.lengths())
+        self._measured.note_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:

@@ -16,6 +16,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
 from random import Random
 from statistics import fmean
@@ -25,7 +26,7 @@ from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinish
 from rljob_runtime.scheduling.survival import Seen
 
 LENGTHS_KEPT = 4096
-"""Enough for a distribution, few enough to look through at every decision."""
+"""The fewest, of whole rounds: enough for a distribution, few enough to look through at every decision."""
 
 Arrival = tuple[float, int]
 """A group that is whole: seconds from now, and its loss tokens."""
@@ -85,9 +86,20 @@ class Measured:
         """Contributions brought to the trainer and added, or given up."""
         self.broadcast = Rate()
         """Versions brought to all machines: a contribution takes about as long, as long as none was measured."""
-        self.lengths: deque[Seen] = deque(maxlen=LENGTHS_KEPT)
-        """Of responses of the rounds before, stopped ones among them."""
+        self._rounds: deque[tuple[Seen, ...]] = deque()
         self._workers_per_trainer = workers_per_trainer
+
+    @property
+    def lengths(self) -> tuple[Seen, ...]:
+        """Of responses of the rounds before, stopped ones among them."""
+        return tuple(chain.from_iterable(self._rounds))
+
+    def note_lengths(self, seen: Iterable[Seen]) -> None:
+        """Of all responses of a round. Rounds are forgotten whole: without those that ended, the ones that were stopped
+        would make every length look long."""
+        self._rounds.append(tuple(seen))
+        while sum(map(len, self._rounds)) - len(self._rounds[0]) >= LENGTHS_KEPT:
+            self._rounds.popleft()
 
     @property
     def lent_token(self) -> float | None:

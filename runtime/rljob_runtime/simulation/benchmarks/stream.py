@@ -6,7 +6,8 @@ The limits are perfect overlap. With the trainer alone an update adds to its rou
 tokens take longer than all of the generation; with machines on loan, which make the trainer quicker, only its fixed
 seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
 gain, and there they are ablated. A fixed trigger lends once so many responses are done, whatever is predicted (Table
-3's other rows); with all groups fetched at once, trainer and lent machines begin when generation has ended (Table 4).
+3's other rows). With the last of these triggers and groups fetched at once, trainer and lent machines begin when
+generation has ended (Table 4).
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def scarce(setting: Setting) -> Setting:
     return replace(setting, name=f"{setting.name}-few-trainers", trainer_accelerators=trainers)
 
 
-def fetch_at_once(settings: Settings) -> Settings:
-    """Nothing is trained on before all of it is generated."""
-    return replace(settings, fetch_as_they_end=False)
+def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
+    """The same, but nothing is trained on before all of it is generated."""
+    return lambda settings: replace(adapt(settings), fetch_as_they_end=False)
 
 
 def trigger(share: float) -> Callable[[Settings], Settings]:
@@ -87,12 +88,12 @@ def trigger(share: float) -> Callable[[Settings], Settings]:
 def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Trial]:
     """The job with machines on loan, one thing about the loans changed."""
     techniques = {
-        "at_once": replace(lent, name=f"{lent.name}, groups fetched at once", adapt=fetch_at_once),
-        **{
-            f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
-            for share in TRIGGERS
-        },
+        f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
+        for share in TRIGGERS
     }
+    last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
+    assert last.adapt is not None
+    techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
     return {label: run(setting, each, rounds, seed, colocated=False) for label, each in techniques.items()}
 
 
