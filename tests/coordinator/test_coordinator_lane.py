@@ -321,6 +321,31 @@ def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left()
     assert seconds == pytest.approx(0.01)
 
 
+def test_the_trainers_speed_beside_lent_machines_is_kept_apart():
+    """Where they share processors it is slower beside them, which is no reason for the next loan."""
+
+    async def program():
+        owner, measured = Owner(), Measured()
+        stream = Streaming(Office(1.0, 4.0, 3.0, 1.0), 1, 1, 1, 1, measured)
+        seen = []
+        stream.offer(some(1))
+        await asyncio.sleep(2.0)
+        seen.append((measured.training.seconds, measured.beside.seconds))
+        stream.lend([machine_of(Worker(seconds=100.0))], owner)
+        stream.offer(some(2, 3, 4))
+        # Group 2 is the trainer's, 3 the worker's, and 4 is begun beside it and ends after it.
+        await asyncio.sleep(5.0)
+        stream.recall()
+        await asyncio.sleep(2.5)
+        seen.append((measured.training.seconds, measured.beside.seconds))
+        await asyncio.sleep(2.0)
+        seen.append((measured.training.seconds, measured.beside.seconds))
+        await stream.close()
+        return seen
+
+    assert clock.run(program()) == [(1.0, None), (1.0, 3.5), (1.0, 3.5)]
+
+
 def test_sums_are_collected_from_all_machines_at_the_same_time():
     async def program():
         loop = asyncio.get_running_loop()

@@ -281,6 +281,15 @@ def test_without_measurements_nothing_is_predicted():
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
+def test_what_the_trainer_does_beside_lent_machines_is_no_measure_of_it_alone():
+    """Where they want the same processors, its seconds alone would look longer with each loan, and loans better."""
+    round_ = outlook(1, 1, backlog=100)
+    apart, sharing = measured(1.0, 1.0), measured(1.0, 4.0)
+    sharing.beside.note(1, 4.0)
+    assert predicted_gain(round_, ("m1",), apart) > 0
+    assert predicted_gain(round_, ("m1",), sharing) < 0
+
+
 def test_rounds_are_forgotten_whole():
     """Forgotten one by one, first would go those that ended, and what is left would look long."""
     run = Measured()

@@ -347,6 +347,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
     ),
     Mutant(
+        "the trainer alone is believed as slow as beside lent machines",
+        f"{RUNTIME}/coordinator/streaming.py",
+        "rate = self._measured.beside if beside or self.lent else self._measured.training",
+        "rate = self._measured.training",
+        (f"{LANE}::test_the_trainers_speed_beside_lent_machines_is_kept_apart",),
+    ),
+    Mutant(
+        "beside lent machines the trainer is believed as fast as alone",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "1 / (1 / max(beside, 1e-12)",
+        "1 / (1 / max(trainer, 1e-12)",
+        (f"{LOAN_GAIN}::test_what_the_trainer_does_beside_lent_machines_is_no_measure_of_it_alone",),
+    ),
+    Mutant(
         "of the rounds before a loan remembers what was stopped longest",
         f"{RUNTIME}/scheduling/loan_gain.py",
         "self._rounds.append(tuple(seen))",

@@ -173,14 +173,15 @@ class Streaming:
 
     async def _hand_over(self) -> None:
         while groups := self._take(self._measured.training.seconds):
-            began = asyncio.get_running_loop().time()
+            began, beside = asyncio.get_running_loop().time(), self.lent
             try:
                 report = await self._trainer.call(self._contribute(groups))
             except (TrainerLost, Refused) as error:
                 self._break(error)
                 return
             self._busy.append((began, asyncio.get_running_loop().time()))
-            self._measured.training.note(report.tokens, report.seconds)
+            rate = self._measured.beside if beside or self.lent else self._measured.training
+            rate.note(report.tokens, report.seconds)
             self.computed_tokens += tokens_of(groups)
 
     async def _work(self, lane: Lane) -> None:

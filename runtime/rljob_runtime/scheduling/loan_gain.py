@@ -79,7 +79,9 @@ class Measured:
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
         self.training = Rate()
-        """Loss tokens, by the trainer."""
+        """Loss tokens, by the trainer with no machine on loan."""
+        self.beside = Rate()
+        """The same, beside lent machines: they may want the trainer's processors, or its links."""
         self.lent = Rate()
         """Loss tokens, by a lent machine."""
         self.handover = Rate()
@@ -164,7 +166,8 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
         return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
 
-    together = 1 / (1 / max(trainer, 1e-12) + len(loan) / max(lent, 1e-12))
+    beside = measured.beside.seconds if measured.beside.seconds is not None else trainer
+    together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
     bring = measured.handover.seconds if measured.handover.seconds is not None else measured.broadcast.seconds or 0.0
     draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
     found = [ends(drawn(outlook, Random(draw))) for draw in range(draws)]
