@@ -22,7 +22,7 @@ def accepted(edits: dict[str, Any], later: dict[str, Any], uid: str = UID) -> di
     return {**job({**edits, **later, "metadata.uid": UID}), "status": {"accepted": accept(load(first)).to_dict()}}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.fixed_dictionaries(
         {

@@ -164,7 +164,7 @@ EDITS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EDITS, st.integers(0, 2**32))
 def test_both_agree_on_random_jobs(edits: dict[str, Any], keep: int) -> None:
     """A few of the edits at a time, so that about half of the jobs are good."""

@@ -80,7 +80,7 @@ def mistakes(document: dict[str, Any]) -> list[FieldError] | None:
 MAIN: tuple[str | int, ...] = ("spec", "rollout", "template", "spec", "containers", 0)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(sorted(places(WHOLE), key=str)), JUNK)
 @example((*MAIN, "resources"), {"limits": []})
 @example((*MAIN, "volumeMounts", 0), {"mountPath": None})

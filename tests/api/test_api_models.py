@@ -52,7 +52,7 @@ def fitting(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return TEXT.filter(bool)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fitting(STATUS))
 def test_a_status_that_fits_the_schema_is_read_and_reads_back_equal(status: dict[str, Any]) -> None:
     first = load({**job(), "status": status}).status
@@ -63,7 +63,7 @@ def test_a_status_that_fits_the_schema_is_read_and_reads_back_equal(status: dict
         assert {name for name, value in status["runtime"].items() if value != []} <= again.runtime.to_dict().keys()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.fixed_dictionaries(
         {

@@ -56,7 +56,6 @@ def test_which_groups_a_sampler_takes(kind, count, bound, taken):
 
 
 @given(KINDS, st.permutations(ROW), st.integers(1, 7), st.integers(0, 99), st.none() | st.integers(0, 10))
-@settings(deadline=None)
 def test_a_sample_is_whole_without_repetition_and_the_same_for_any_order_of_the_buffer(kind, rows, count, seed, bound):
     taken = sample(kind, ready_groups(rows), count, seed, bound, [])
     assert len(taken) in (0, count)
@@ -75,7 +74,6 @@ def test_uniform_gives_every_group_the_same_chance():
 
 
 @given(st.sampled_from([Sampler.FIFO, Sampler.PRIORITY]), st.integers(1, 8), st.randoms())
-@settings(deadline=None)
 def test_none_starves_however_much_others_teach(kind, count, random):
     last = Experience(PromptKey(0, 20), 20, 0, 0.0)
     buffer = [*ready_groups((ready, 0, 1.0) for ready in range(20)), last]
@@ -108,7 +106,7 @@ def open_groups(draw) -> tuple[int, int, list[int]]:
 
 
 @given(KINDS, open_groups(), st.lists(st.booleans(), min_size=10, max_size=10), st.integers(0, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_in_time(kind, opened, ended, seed):
     bound, count, groups = opened
     ages = [age for age, has_ended in zip(groups, ended, strict=False) if has_ended]
@@ -128,7 +126,7 @@ def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_i
 
 
 @given(open_groups(), st.integers(0, 4), st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_as_many_groups_are_begun_as_can_be_taken_in_time(already, weights, capacity):
     bound, count, opened = already
     more = admitted(opened, weights, capacity, count, bound)
@@ -277,7 +275,7 @@ class Loop:
 
 
 @given(KINDS, st.integers(1, 4), st.integers(0, 12), st.none() | st.integers(0, 4), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_group_is_ever_over_the_bound_none_is_lost_and_the_trainer_gets_its_batch(kind, count, more, bound, seed):
     loop = Loop(kind, count, count + more, bound, Random(seed))
     for _ in range(120):

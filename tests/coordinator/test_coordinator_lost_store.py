@@ -144,7 +144,7 @@ def last_of_each_round(stage: Stage):
     return {report.round: report for report in stage.closed}.values()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     every=st.integers(1, 3),
     prompts=st.integers(1, 4),

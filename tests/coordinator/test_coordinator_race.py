@@ -272,7 +272,7 @@ def check_settled(round_: Round) -> None:
         assert exhausted or (settled.groups and REWARD_FAILED in settled.reasons.values())
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(plans(), st.data())
 def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(plan_, data):
     """Finishes, rewards, failures, losses, late replies and crashes of the coordinator in any order."""

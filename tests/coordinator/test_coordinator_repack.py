@@ -156,7 +156,7 @@ ALL_RULES = st.builds(RepackRules, st.sampled_from([0.5, 0.9, 1.0]), st.integers
 
 
 @given(fleets(), ALL_RULES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_what_no_plan_does(loads, rules):
     plan = plan_repack(loads, rules)
     by_name = {one.name: one for one in loads}
@@ -180,14 +180,12 @@ def test_what_no_plan_does(loads, rules):
 
 
 @given(fleets(), ALL_RULES, st.randoms())
-@settings(deadline=None)
 def test_the_order_of_the_replicas_is_of_no_matter(loads, rules, random):
     shuffled = random.sample(loads, len(loads))
     assert plan_repack(shuffled, rules) == plan_repack(loads, rules)
 
 
 @given(fleets(), ALL_RULES)
-@settings(deadline=None)
 def test_no_further_merge_fits_after_a_plan(loads, rules):
     plan = plan_repack(loads, rules)
     by_name = {one.name: one for one in loads}
@@ -235,7 +233,7 @@ def best_plan(loads: Sequence[ReplicaLoad], rules: RepackRules) -> int:
 
 
 @given(fleets(size=5, versions=1), ALL_RULES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_one_is_released_where_any_can_be_and_half_of_the_most_where_all_are_alike(loads, rules):
     released, best = len(plan_repack(loads, rules)), best_plan(loads, rules)
     assert min(1, best) <= released <= best
@@ -245,7 +243,6 @@ def test_one_is_released_where_any_can_be_and_half_of_the_most_where_all_are_ali
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_where_all_fit_onto_one_all_but_one_are_released(tokens):
     loads = [load(f"r{place}", held, 1) for place, held in enumerate(tokens)]
     plan = plan_repack(loads, replace(RULES, kv_cache_threshold=1.0))

@@ -1,7 +1,7 @@
 """Tables and properties of the data plane's decisions: no I/O, no clock."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.status import CheckpointStatus, RelayTopology, RoundReport, RuntimeStatus, RuntimeTotals
@@ -12,10 +12,6 @@ from rljob_runtime.scheduling.reporting import Reported, due, reward_ends, taken
 from rljob_runtime.scheduling.retry import BackOff
 from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.versions import Versions
-
-# Shared machines are slow now and then; a deadline would only measure that.
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
 
 A, B = PromptKey(0, 1), PromptKey(0, 2)
 

@@ -93,7 +93,7 @@ def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
         rehearse(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(1, 40), min_size=4, max_size=4), min_size=3, max_size=8),
     st.integers(1, 3),
@@ -316,7 +316,7 @@ def test_the_same_question_has_the_same_answer():
     assert first == second
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000), st.floats(0, 0.05), st.sampled_from([STAGE, BUSY]))
 def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail, stage):
     asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=Outlook(8, 4, 100), seed=str(seed))

@@ -15,9 +15,6 @@ from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_32B
 from rljob_runtime.enginemodel.roofline import memory, roofline
 
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
-
 LAW = LatencyLaw(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
 """Steps of 1, 1.25, 1.5 seconds for one, two, three sequences; any prefill pass 2 seconds."""
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.enginemodel.hardware import A40, ACCELERATORS, H100, H800, SGLANG_NVLINK, VLLM_NVLINK
@@ -20,9 +20,6 @@ from rljob_runtime.enginemodel.model_shape import (
     ModelShape,
 )
 from rljob_runtime.enginemodel.roofline import memory, roofline
-
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
 
 LAWS = st.builds(
     lambda first, rise, context: LatencyLaw(((1.0, first), (64.0, first + rise)), context, 0.1, 1e-5, 1e-9),

@@ -19,9 +19,6 @@ from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B
 from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample, Subject, medians
 from rljob_runtime.enginemodel.roofline import roofline
 
-settings.register_profile("shared", deadline=None)
-settings.load_profile("shared")
-
 SUBJECT = Subject(model=QWEN2_5_7B, engine="VLLM", engine_version="0.32.0", hardware="8 x H100")
 BATCHES = (1, 2, 8, 32, 128, 256)
 CONTEXTS = (64, 512, 4096)

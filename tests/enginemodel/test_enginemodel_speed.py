@@ -33,7 +33,7 @@ def test_a_roofline_is_found_again_between_the_batches_seen(shape):
             assert found.step(batch, batch * mean) == pytest.approx(law.step(batch, batch * mean), rel=0.05)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0, 0.3))
 def test_noise_makes_no_law_that_is_none(seed, noise):
     law = roofline(QWEN2_5_7B, H800)

@@ -143,7 +143,7 @@ def _at(spec: Json, path: str) -> Any:
     return spec
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(edits, min_size=1, max_size=6))
 def test_the_spec_that_holds_changes_only_as_it_may(history: list[list[Json]]) -> None:
     job = running()

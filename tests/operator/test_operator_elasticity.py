@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from operator_kit import NOW, make_job
 from test_operator_plan import Cluster, asynchronous
@@ -143,7 +143,6 @@ def decided(machines: int, demand: float, wobble: float) -> int:
     return (starving > elasticity.STARVING) - (flooding > elasticity.FLOODING and others_can)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 16), st.floats(0.3, 20.0), st.integers(0, 2**16))
 @example(1, 15.53125, 12)
 def test_it_settles_where_nobody_waits_much(start: int, demand: float, noise: int) -> None:
@@ -168,7 +167,6 @@ def test_it_settles_where_nobody_waits_much(start: int, demand: float, noise: in
 shares = st.none() | st.floats(0.0, 1.5)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(shares, shares, st.booleans(), st.integers(1, 8), st.sampled_from([0, 0, 0, -3, 2])), max_size=60

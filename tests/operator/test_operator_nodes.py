@@ -438,7 +438,7 @@ def test_a_fresh_operator_waits_as_long() -> None:
     assert cluster.status.replacements == memory
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 6), st.data())
 def test_a_pause_never_outlasts_its_bound(machines: int, data: st.DataObject) -> None:
     """Whatever falls, and however nodes are shared: everything is replaced in bounded time, and never by two at once

@@ -395,8 +395,8 @@ class Asynchronous(Machine):
         assert target is None or 1 <= len(target.machines) <= 4
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-Asynchronous.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Asynchronous.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestPlan = Machine.TestCase
 TestAsynchronousPlan = Asynchronous.TestCase
 

@@ -39,7 +39,7 @@ def some_relays(count: int) -> Iterator[list[Relay]]:
         ]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(length=st.integers(2, 4), place=st.integers(0, 3), moment=st.integers(0, CHUNKS), settled=st.booleans())
 def test_whoever_dies_whenever_the_rest_are_sent_each_chunk_once(length, place, moment, settled):
     """`moment`: chunks that the trainer has sent by then; `settled`: whether all of them have arrived everywhere."""

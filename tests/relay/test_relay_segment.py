@@ -376,7 +376,7 @@ class Store(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Store.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestStore = Store.TestCase
 
 

@@ -194,7 +194,7 @@ def test_the_bound_on_staleness_is_kept_and_costs_speed() -> None:
 # --- what always holds ---
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     replicas=st.integers(1, 6),
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=3, max_size=3), min_size=1, max_size=9),
@@ -232,7 +232,7 @@ def test_every_group_is_trained_on_once_with_all_its_tokens(
         assert outcome.staleness().worst <= bound
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     replicas=st.integers(1, 4),
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=3, max_size=3), min_size=1, max_size=9),
