@@ -41,6 +41,25 @@ def suspicions(stage: Stage) -> set[tuple[str, str]]:
     return {(suspect.machine, suspect.reason) for report in stage.control.reports for suspect in report.suspects}
 
 
+def test_what_a_version_takes_to_all_relays_is_measured_without_its_copy(stage):
+    """What a lent machine sums takes the same links."""
+    stage.world.costs.publish = 5.0
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    assert stage.coordinator._fleet.broadcast_seconds == pytest.approx(6.0, abs=0.3)
+
+
+def test_a_version_that_is_shipped_again_takes_no_time(stage):
+    """Two machines come late, and are fed while the trainer copies its weights once more."""
+    seen = []
+
+    async def look(stage):
+        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
+        seen.append(stage.coordinator._fleet.broadcast_seconds)
+
+    assert stage.play(look).outcome is FinishedOutcome.COMPLETE
+    assert seen == [pytest.approx(2.0, abs=0.3)]
+
+
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
 @pytest.mark.parametrize("newcomer", NAMES)
 def test_a_machine_that_sits_down_in_mid_broadcast_is_fed_afterwards(stage, newcomer, moment):

@@ -146,7 +146,7 @@ def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
     assert ExpectedLengths(Survival(ended), 100).of(10) == ExpectedLengths(Survival(ended), 100).at(10, 0.9) == 20
     expected = ExpectedLengths(Survival.of([*map(Seen, ended), *[Seen(19, ended=False)] * 14]), 100)
     assert expected.of(10) == pytest.approx((2 * 20 + 14 * 100) / 16)
-    assert [expected.at(10, share) for share in (0.1, 0.2)] == [20, 100]
+    assert [expected.at(10, share) for share in (0.1, 0.2, 0.5)] == [20, 27, 54]
     # How long those are that were stopped at 15 tokens, others tell.
     expected = ExpectedLengths(Survival([*ended, 20, 20, 20, 60], [15] * 14), 100)
     assert expected.of(10) == pytest.approx((5 * 20 + 60) / 6)
@@ -157,7 +157,8 @@ def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
 def test_whoever_knows_of_more_that_were_stopped_expects_no_less(ended, cut, generated, most):
     known, more = ExpectedLengths(Survival(ended), most), ExpectedLengths(Survival(ended, cut), most)
     assert more.of(generated) >= known.of(generated) - 1e-9
-    assert more.at(generated, 0.5) >= known.at(generated, 0.5)
+    if max(ended, default=0) > generated:  # else all that is known is that it may be as long as any may
+        assert more.at(generated, 0.5) >= known.at(generated, 0.5)
 
 
 @given(LENGTHS, st.integers(0, 45), st.integers(1, 45), st.integers(1, 60))

@@ -40,7 +40,6 @@ def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 
     if lent is not None:
         made.lent.note(1, lent)
     made.handover.note(1, handover)
-    made.note_lengths([Seen(50)])
     return made
 
 
@@ -276,8 +275,8 @@ def test_without_measurements_nothing_is_predicted():
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
     nothing.training.note(10, 1.0)
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "in a first round only short ones have ended"
-    nothing.note_lengths([Seen(50)])
+    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "nobody knows what sums take on their way"
+    nothing.broadcast.note(1, 0.1)
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
@@ -302,9 +301,10 @@ def test_rounds_are_forgotten_whole():
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
+    """Sums are twice as wide as weights."""
     run = Measured()
-    run.note_lengths([Seen(50)])
     run.training.note(100, 10.0)
+    run.broadcast.note(1, 0.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)
     run.broadcast.note(1, 7.0)
     assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(7.0)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from coordinator_kit import Stage, job, until
+from test_coordinator_streaming import some
 
 from rljob_api.status import FinishedOutcome, RoundReport, TargetPhase
 from rljob_runtime.coordinator.machines import machine_of
+from rljob_runtime.coordinator.protocols import RelayMember
 from rljob_runtime.coordinator.settings import lending_rules
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
@@ -26,7 +28,8 @@ from rljob_runtime.simulation.events import (
     Summed,
     Trained,
 )
-from rljob_runtime.simulation.trainer import TrainerCosts
+from rljob_runtime.simulation.relays import Weights
+from rljob_runtime.simulation.trainer import Desks, TrainerCosts
 from rljob_runtime.simulation.wire import Trouble
 from rljob_runtime.simulation.worker import SimulatedWorker
 from rljob_runtime.simulation.world import Site, World
@@ -157,6 +160,20 @@ def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
     stage.world = World(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
     assert play(stage, lending=LendingRules(0.2, 0.4)).outcome is FinishedOutcome.COMPLETE
     assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("KVCacheFull", 0)
+
+
+def test_sums_share_the_trainers_link():
+    async def program():
+        desks, costs = Desks(), TrainerCosts(bring=1.0)
+        desks.open(3)
+        workers = [SimulatedWorker(f"rollout-{n}", Weights(whole=1), lambda: desks, costs) for n in range(3)]
+        for number, worker in enumerate(workers):
+            await worker.compute(1, 1, 1, some(number))
+        desk = RelayMember("trainer", 0, "10.0.0.9", 1)
+        await asyncio.gather(*(worker.hand_over(1, 1, n, desk) for n, worker in enumerate(workers, start=1)))
+        return asyncio.get_running_loop().time(), sorted(desks.lying)
+
+    assert clock.run(program()) == (3.0, [1, 2, 3])
 
 
 def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from math import ceil, log
 
 import pytest
 from coordinator_kit import Stage, job, until
@@ -126,6 +127,27 @@ def test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with
     assert [curve.longer_than(length) for length in (9, 10, 99)] == pytest.approx([7 / 11, 6 / 11, 6 / 11])
     assert [curve.seen_beyond(9, share) for share in (0.1, 0.2)] == [10, None]
     assert curve.beyond(9, 0.2) == 10
+
+
+@given(st.integers(0, 400), st.floats(0, 0.99))
+def test_beyond_all_that_was_seen_an_exponential_goes_on_as_it_began(reached, share):
+    """Lengths of mean 100, of which nobody was let beyond 150; the head start of who was stopped makes them longer."""
+    lengths = [ceil(-100 * log(1 - (place + 0.5) / 1000)) for place in range(1000)]
+    curve = Survival([each for each in lengths if each <= 150], [140 for each in lengths if each > 150])
+    assert curve.foretold_beyond(reached, share) == pytest.approx(reached - 100 * log(1 - share), abs=3, rel=0.06)
+
+
+CUTS = st.lists(st.integers(0, 50), min_size=1)
+
+
+@given(st.lists(st.integers(1, 50)), CUTS, st.integers(0, 80), st.floats(0, 0.99), st.floats(0, 0.99))
+def test_more_of_the_longer_ones_end_later_beyond_what_was_seen_too(ended, cut, reached, share, more):
+    curve = Survival(ended, cut)
+    near, far = (curve.foretold_beyond(reached, each) for each in sorted((share, more)))
+    if far is not None:
+        assert near is not None
+        assert reached <= near <= far
+        assert curve.seen_beyond(reached, share) in (None, curve.foretold_beyond(reached, share))
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 50), max_size=30), st.integers(0, 60))

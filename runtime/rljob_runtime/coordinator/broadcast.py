@@ -55,6 +55,8 @@ class Broadcast:
         self._newest_seen = (0, -1)
         self._changing = asyncio.Lock()
         self._stand_stills = StandStills(settings.again_within)
+        self.seconds: float | None = None
+        """What the last version took that nobody had, from the trainer's memory to every relay."""
 
     @property
     def chain(self) -> ChainOrder | None:
@@ -76,15 +78,19 @@ class Broadcast:
     async def deliver(self, version: int, ship: Ship, anew: bool, wanted: Callable[[], bool]) -> list[Machine]:
         """The machines whose relays hold `version` whole, as long as it is `wanted`: all that were seated in time. Who
         cannot is lost on the way. `anew`: it is shipped even if the master holds it. Raises what `ship` raises."""
+        clock = asyncio.get_running_loop().time
         chained: list[Machine] = []
+        shipped: float | None = None
         while self._seats.seated and wanted():
             chain, chained = await self._rechain()
             if not self._all_seated(chained):
                 continue
             if anew or chained[0].whole != version:
+                news = all(machine.whole != version for machine in chained)
                 await ship(version, chain)
-                anew = False
+                anew, shipped = False, clock() if news else None
             if await self._all_whole(chained, version, wanted):
+                self.seconds = clock() - shipped if shipped is not None else self.seconds
                 break
         return [machine for machine in chained if self.is_seated(machine)]
 

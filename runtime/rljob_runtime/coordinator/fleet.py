@@ -317,6 +317,11 @@ class Fleet:
 
     # --- weights ---
 
+    @property
+    def broadcast_seconds(self) -> float | None:
+        """What the last version took, from the trainer's memory to every relay; None before one was shipped."""
+        return self._broadcast.seconds
+
     async def bring(self, version: int, ship: Ship, anew: bool = False) -> None:
         """Every machine that was seated in time holds `version` in its relay and its replicas when this returns;
         machines that cannot are lost on the way, and one that sits down in the middle is fed afterwards (`receive`).

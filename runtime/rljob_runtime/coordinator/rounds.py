@@ -88,7 +88,6 @@ class Rounds:
         self._parts.reporter.update(stage="Publishing")
         version = await self._parts.publication.publish(report.step)
         clock.published()
-        self._measured.broadcast.note(1, clock.part(2))
         self._measured.note_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
@@ -110,6 +109,8 @@ class Rounds:
         one."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
+        if (broadcast := self._parts.fleet.broadcast_seconds) is not None:
+            measured.broadcast.note(1, broadcast)
         streams = opened.chosen.plan.stream
         most = self._parts.settings.stream_tokens if streams else 0
         streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)

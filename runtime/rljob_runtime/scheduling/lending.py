@@ -178,7 +178,7 @@ class ExpectedLengths:
         """The same: the length that comes after this share of the longer ones, 0 to 1, 1 not included."""
         if self._curve.longer_than(generated) < SURELY:
             return self._max_tokens
-        return min(self._curve.seen_beyond(generated, share) or self._max_tokens, self._max_tokens)
+        return min(self._curve.foretold_beyond(generated, share) or self._max_tokens, self._max_tokens)
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:

@@ -27,6 +27,8 @@ from rljob_runtime.scheduling.survival import Seen
 
 LENGTHS_KEPT = 4096
 """The fewest, of whole rounds: enough for a distribution, few enough to look through at every decision."""
+SUM_WIDTH = 2
+"""A sum's bytes (fp32) over a weight's (bfloat16). Weights of fp32 are as wide: there it speaks against a loan."""
 
 Arrival = tuple[float, int]
 """A group that is whole: seconds from now, and its loss tokens."""
@@ -87,7 +89,7 @@ class Measured:
         self.handover = Rate()
         """Contributions brought to the trainer and added, or given up."""
         self.broadcast = Rate()
-        """Versions brought to all machines: a contribution takes about as long, as long as none was measured."""
+        """Versions on their way from the trainer's memory to all relays, over the links that contributions take."""
         self._rounds: deque[tuple[Seen, ...]] = deque()
         self._workers_per_trainer = workers_per_trainer
 
@@ -102,6 +104,14 @@ class Measured:
         self._rounds.append(tuple(seen))
         while sum(map(len, self._rounds)) - len(self._rounds[0]) >= LENGTHS_KEPT:
             self._rounds.popleft()
+
+    @property
+    def contribution(self) -> float | None:
+        """Seconds to bring what one machine has summed: as measured, before that by its size beside a version's."""
+        if (seconds := self.handover.seconds) is not None:
+            return seconds
+        version = self.broadcast.seconds
+        return None if version is None else version * SUM_WIDTH
 
     @property
     def lent_token(self) -> float | None:
@@ -153,9 +163,10 @@ much (simulated on recorded lengths)."""
 def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) -> float:
     """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
     is not clear which, and NaN where too little was measured to say."""
-    trainer, lent, speed = measured.training.seconds, measured.lent_token, outlook.speed
-    if trainer is None or lent is None or speed is None or not measured.lengths:
-        return float("nan")  # without a round before, nobody knows how long the responses that still run will be
+    trainer, lent = measured.training.seconds, measured.lent_token
+    bring, speed = measured.contribution, outlook.speed
+    if trainer is None or lent is None or bring is None or speed is None:
+        return float("nan")
 
     def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
         made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]
@@ -168,7 +179,6 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
 
     beside = measured.beside.seconds if measured.beside.seconds is not None else trainer
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
-    bring = measured.handover.seconds if measured.handover.seconds is not None else measured.broadcast.seconds or 0.0
     draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
     found = [ends(drawn(outlook, Random(draw))) for draw in range(draws)]
     alone = fmean(before for before, _ in found)

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, log, log1p
 
 HEAD_START = 8
 """What was stopped at n tokens is taken to be longer than n + n / 8. A race is over with the last response that counts,
@@ -83,6 +84,22 @@ class Survival:
         longer than any that was seen to end."""
         place = bisect_right(self._ended, 1 - self.longer_than(reached) * (1 - share))
         return self.lengths[place] if place < len(self.lengths) else None
+
+    def foretold_beyond(self, reached: int, share: float) -> int | None:
+        """The same; what is longer than anything seen to end is drawn from the exponential that has this curve's last
+        share at its last length (Brown, Hollander and Korwar 1974). None where there is none: all that were seen have
+        ended, or none has.
+
+        >>> curve = Survival([2, 2, 2], [8])
+        >>> curve.foretold_beyond(2, 0.5), curve.foretold_beyond(9, 0.5), Survival([2]).foretold_beyond(2, 0.5)
+        (14, 14, None)
+        """
+        if (length := self.seen_beyond(reached, share)) is not None:
+            return length
+        if not self.lengths or not 0 < (last := 1 - self._ended[-1]) < 1:
+            return None
+        per_token = log(last) / self.lengths[-1]
+        return ceil(max(reached, log(self.longer_than(reached)) / per_token) + log1p(-share) / per_token)
 
     def beyond(self, reached: int, share: float) -> int:
         """The same, where what is longer than anything seen counts as just that long: a lower bound.

@@ -63,7 +63,7 @@ class TrainerCosts:
     lent_token: float = 0.0
     """Of a lent machine, for each token that it sums."""
     bring: float = 0.0
-    """A lent machine's sums, from it to the trainer."""
+    """One lent machine's sums, from it to the trainer, whose link all of them share."""
     checkpoint: float = 0.0
 
 
@@ -78,20 +78,20 @@ class Early:
 
 class Desks:
     """Where lent machines bring their sums: what lies there by number, as the content of the weights that it was
-    computed with."""
+    computed with. `count`: desks that are open."""
 
     def __init__(self) -> None:
         self.lying: dict[int, int] = {}
-        self._open = 0
+        self.count = 0
 
     def open(self, count: int) -> None:
         """For so many contributions; nothing lies there."""
-        self.lying, self._open = {}, count
+        self.lying, self.count = {}, count
 
     def put(self, number: int, content: int) -> None:
         """A contribution came in. Raises `Refused` where there is no such desk."""
-        if not 1 <= number <= self._open:
-            raise Refused(f"contribution {number} did not reach the trainer: {self._open} desks are open")
+        if not 1 <= number <= self.count:
+            raise Refused(f"contribution {number} did not reach the trainer: {self.count} desks are open")
         self.lying[number] = content
 
 

@@ -75,7 +75,9 @@ class SimulatedWorker:
             if self._task is None or self._task[:2] != (term, step) or not self._groups:
                 raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
             since, version = loop_time(), self._task[2]
-            await self._pace.sleep(self._costs.bring)
+            desks = self._desks()
+            sharing = desks.count if desks is not None else 1
+            await self._pace.sleep(self._costs.bring * sharing)
             desks = self._desks()
             if desks is None:
                 raise Refused(f"contribution {number} did not reach {desk.host}")
