@@ -50,6 +50,7 @@ def test_what_a_version_takes_to_all_relays_is_measured_without_its_copy(stage):
 
 def test_a_version_that_is_shipped_again_takes_no_time(stage):
     """Two machines come late, and are fed while the trainer copies its weights once more."""
+    stage.world.costs.publish = 8.0
     seen = []
 
     async def look(stage):

@@ -35,7 +35,7 @@ from rljob_runtime.simulation.worker import SimulatedWorker
 from rljob_runtime.simulation.world import Site, World
 
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
-"""Training takes much longer than generation. The first round measures, so the second is the first to lend."""
+"""Training takes much longer than generation."""
 RULES = LendingRules(0.2, 0.8, 0.05)
 TRAINING = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
