@@ -40,6 +40,7 @@ def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 
     if lent is not None:
         made.lent.note(1, lent)
     made.handover.note(1, handover)
+    made.note_lengths([Seen(50)])
     return made
 
 
@@ -275,8 +276,13 @@ def test_without_measurements_nothing_is_predicted():
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
     nothing.training.note(10, 1.0)
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "nobody knows what sums take on their way"
+    assert math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing)), "what do sums take on their way?"
     nothing.broadcast.note(1, 0.1)
+    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "nobody knows the longest, which all wait for"
+    assert not math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing))
+    spare = [OpenGroup(1)] * 7 + [OpenGroup(0)]
+    assert not math.isnan(predicted_gain(outlook(4, 4, groups=spare), ("m1",), nothing))
+    nothing.note_lengths([Seen(50)])
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
@@ -303,6 +309,7 @@ def test_rounds_are_forgotten_whole():
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     """Sums are twice as wide as weights."""
     run = Measured()
+    run.note_lengths([Seen(50)])
     run.training.note(100, 10.0)
     run.broadcast.note(1, 0.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)

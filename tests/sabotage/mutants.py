@@ -305,6 +305,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LOAN_GAIN}::test_without_measurements_nothing_is_predicted",),
     ),
     Mutant(
+        "a first round believes that its longest response is none of the longest",
+        f"{RUNTIME}/scheduling/loan_gain.py",
+        "if not measured.lengths and not outlook.races:",
+        "if False:",
+        (f"{LOAN_GAIN}::test_without_measurements_nothing_is_predicted",),
+    ),
+    Mutant(
         "what everybody holds is on its way",
         f"{RUNTIME}/coordinator/broadcast.py",
         "clock() if news else None",

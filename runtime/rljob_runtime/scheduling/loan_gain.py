@@ -150,6 +150,11 @@ class Outlook:
         """How many responses are to be generated, or to be generated on."""
         return len(self.waiting) + sum(len(machine.unfinished) for machine in self.machines)
 
+    @property
+    def races(self) -> bool:
+        """Whether the round ends before all of them have ended."""
+        return self.wanted < len(self.groups) or self.unfinished > sum(group.missing for group in self.groups)
+
 
 DRAWN_RESPONSES = 4096
 """Lengths that are drawn for a prediction: several times for each response where there are few of them, …"""
@@ -167,6 +172,8 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
     bring, speed = measured.contribution, outlook.speed
     if trainer is None or lent is None or bring is None or speed is None:
         return float("nan")
+    if not measured.lengths and not outlook.races:
+        return float("nan")  # it waits for its longest response, of which nobody has seen the like
 
     def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
         made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]
