@@ -319,7 +319,8 @@ class Fleet:
 
     @property
     def broadcast_seconds(self) -> float | None:
-        """What the last version took, from the trainer's memory to every relay; None before one was shipped."""
+        """What the last version took that nobody had, from the trainer's memory to every relay; None before there was
+        one."""
         return self._broadcast.seconds
 
     async def bring(self, version: int, ship: Ship, anew: bool = False) -> None:

@@ -152,7 +152,8 @@ SURELY = 1e-9
 class ExpectedLengths:
     """How long responses become, at most `max_tokens`, by what is known of others. Those that were stopped, or still
     run, must be among them: else a round's long responses would be unknown for as long as they run, and for ever where
-    others win their places. Nothing so long has ended: `max_tokens`.
+    others win their places. Nothing so long has ended: the mean is `max_tokens`, a share's length the one foretold from
+    those that did not end.
 
     >>> expected = ExpectedLengths(Survival([4, 8, 1]), 20)
     >>> expected.of(3), expected.of(8)

@@ -106,6 +106,12 @@ class Measured:
             self._rounds.popleft()
 
     @property
+    def beside_token(self) -> float | None:
+        """Seconds a loss token by the trainer beside lent machines: as it was measured, before that as alone."""
+        seconds = self.beside.seconds
+        return seconds if seconds is not None else self.training.seconds
+
+    @property
     def contribution(self) -> float | None:
         """Seconds to bring what one machine has summed: as measured, before that by its size beside a version's."""
         if (seconds := self.handover.seconds) is not None:
@@ -168,9 +174,9 @@ much (simulated on recorded lengths)."""
 def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) -> float:
     """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
     is not clear which, and NaN where too little was measured to say."""
-    trainer, lent = measured.training.seconds, measured.lent_token
+    trainer, beside, lent = measured.training.seconds, measured.beside_token, measured.lent_token
     bring, speed = measured.contribution, outlook.speed
-    if trainer is None or lent is None or bring is None or speed is None:
+    if trainer is None or beside is None or lent is None or bring is None or speed is None:
         return float("nan")
     if not measured.lengths and not outlook.races:
         return float("nan")  # it waits for its longest response, of which nobody has seen the like
@@ -184,7 +190,6 @@ def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) ->
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
         return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
 
-    beside = measured.beside.seconds if measured.beside.seconds is not None else trainer
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
     draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
     found = [ends(drawn(outlook, Random(draw))) for draw in range(draws)]

@@ -78,7 +78,7 @@ class SimulatedWorker:
             desks = self._desks()
             sharing = desks.count if desks is not None else 1
             await self._pace.sleep(self._costs.bring * sharing)
-            desks = self._desks()
+            desks = self._desks()  # the trainer may have been lost on the way
             if desks is None:
                 raise Refused(f"contribution {number} did not reach {desk.host}")
             desks.put(number, self._content)
