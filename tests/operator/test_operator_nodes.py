@@ -425,6 +425,23 @@ def test_what_has_ended_waits_for_no_pause() -> None:
     assert [live(cluster, f"rollout-{n}") for n in range(3)] == [[1], [1], [2]]
 
 
+def test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause() -> None:
+    """The operator died after it had created the pod; it counts the loss, and among those that fell at once."""
+    cluster = working(3)
+    cluster.suspect("rollout-0")
+    decided = cluster.decide()
+    cluster.carry_out(decided, steps=bool(decided.children) + len(decided.creations))
+    assert live(cluster, "rollout-0") == [1, 2]
+    cluster.suspect("rollout-0", "rollout-1")
+    decided = cluster.decide()
+    assert [loss.machine for loss in decided.losses] == ["rollout-0"]
+    assert "ReplacementPaused" in [event.reason for event in decided.events]
+    cluster.settle()
+    assert [live(cluster, f"rollout-{n}") for n in range(3)] == [[2], [1], [1]]
+    assert cluster.status.replacements is not None
+    assert cluster.status.replacements.total == 1
+
+
 def test_a_fresh_operator_waits_as_long() -> None:
     """Everything is in the status: the same cluster, decided by nobody who remembers."""
     cluster = working(3)

@@ -50,6 +50,8 @@ class Cluster:
         self.silence: Silence | None = None
         self.nodes: dict[str, Node] = {}
         self.children = False
+        self.replaced = 0
+        """Members of a job that runs which had started and gave their place to a successor in one write."""
         self.refused_edit: Trouble | None = None
         self.serial = 0
 
@@ -109,6 +111,12 @@ class Cluster:
     def _write(self, status: RLJobStatus | None) -> None:
         assert status is not None
         mine = RLJobStatus.model_validate(status.to_dict())  # as it comes back over the wire
+        runs = mine.target is not None and mine.target.phase is TargetPhase.RUN
+        successors = {member.machine: member.incarnation for member in mine.members if runs}
+        for member in self.status.members:
+            pods = [p for p in self.observed().of_machine(member.machine) if p.incarnation == member.incarnation]
+            waits = any(pod.phase == "Pending" for pod in pods)  # It may have been outdated, which is no loss.
+            self.replaced += successors.get(member.machine, 0) > member.incarnation and not waits
         self.job = self.job.model_copy(update={"status": mine.model_copy(update={"runtime": self.status.runtime})})
 
     def _delete(self, pod: Pod, force: bool = False) -> None:
@@ -209,8 +217,11 @@ class Machine(RuleBasedStateMachine):
         if pod is not None:
             address = f"10.0.{pod.incarnation % 250}.{sum(pod.name.encode()) % 250}"
             node = self.cluster.nodes.get(f"node-{number % 3}")
-            # Where the node fails before anybody has seen the pod on it.
-            self.failures += node is not None and not node.ready
+            # Where the node fails before anybody has seen the pod on it, or an outdated pod starts after all.
+            siblings = [p for p in self.cluster.pods.values() if p.machine == pod.machine]
+            self.failures += (node is not None and not node.ready) or any(
+                p.incarnation > pod.incarnation for p in siblings
+            )
             self._set(pod, phase="Running", ready=True, ip=address, node=f"node-{number % 3}")
 
     @rule(number=st.integers(0, 20), disrupted=st.booleans(), code=st.sampled_from(["Failed", "Succeeded"]))
@@ -335,6 +346,7 @@ class Machine(RuleBasedStateMachine):
         replacements = self.cluster.status.replacements
         total = replacements.total if replacements is not None else 0
         assert self.totals[-1] <= total <= self.failures
+        assert self.cluster.replaced <= total
         self.totals.append(total)
 
     @invariant()
@@ -412,6 +424,56 @@ def running(**changes: Any) -> Cluster:
     cluster.settle()
     assert cluster.status.is_true("Ready")
     return cluster
+
+
+def test_a_loss_is_counted_once_though_its_successor_is_refused() -> None:
+    """Not even the pod that was lost is in the status yet."""
+    cluster = Cluster(make_job())
+    decided = cluster.decide()
+    cluster.carry_out(decided, steps=bool(decided.children) + len(decided.creations))
+    assert len(cluster.pods) == len(decided.creations)
+    assert not cluster.status.members
+    name = next(pod.name for pod in cluster.pods.values() if pod.machine == "rollout-1")
+    cluster.pods[name] = replace(cluster.pods[name], phase="Failed")
+    for _ in range(3):
+        cluster.carry_out(cluster.decide(), refuses="rollout-1")
+        assert cluster.status.replacements is not None
+        assert cluster.status.replacements.total == 1
+    cluster.settle()
+    assert {m.machine: m.incarnation for m in cluster.status.members}["rollout-1"] == 2
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "the report is withdrawn"])
+@pytest.mark.parametrize("steps", range(4))
+def test_a_loss_is_counted_though_the_operator_dies_before_it_says_so(steps: int, meanwhile: str) -> None:
+    """The successor is created and the status that would count the loss is not written: Kubernetes believes in both."""
+    cluster = running()
+    name = next(pod.name for pod in cluster.pods.values() if pod.machine == "rollout-0")
+    cluster.pods[name] = replace(cluster.pods[name], node="node-0")
+    suspect = {"machine": "rollout-0", "incarnation": 1, "witnesses": ["coordinator", "rollout-1"]}
+    cluster.report(suspects=[suspect])
+    decided = cluster.decide()
+    assert [creation.new.machine for creation in decided.creations] == ["rollout-0"]
+    cluster.carry_out(decided, steps)
+    written = cluster.status.replacements is not None and cluster.status.replacements.total == 1
+    withdrawn = len(cluster.observed().of_machine("rollout-0")) == 2 and meanwhile != "nothing"
+    if withdrawn:
+        cluster.report()
+    told = []
+    for _ in range(4):
+        again = cluster.decide()
+        told += [event.reason for event in again.events]
+        cluster.carry_out(again)
+    memory = cluster.status.replacements
+    assert memory is not None
+    assert memory.total == 1
+    assert ("MachineLost" in told) is not written
+    assert {m.machine: m.incarnation for m in cluster.status.members}["rollout-0"] == 2
+    assert [pod.incarnation for pod in cluster.observed().of_machine("rollout-0") if pod.live] == [2]
+    if written or not withdrawn:
+        assert [node.name for node in memory.avoided_nodes] == ["node-0"]
+        assert memory.by_machine == {"rollout-0": 1}
+        assert memory.backoff["rollout-0"].doubted
 
 
 def test_a_status_is_written_when_it_differs() -> None:

@@ -7,7 +7,7 @@ exactly once, wherever the operator dies.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -59,10 +59,7 @@ def find_losses(
         member = known.get(machine)
         if member is not None and all(pod.incarnation != member for pod in pods):
             losses.append(Loss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
-        current = seen.current(machine)
-        wedged = None if current is None else _wedged(current, seen, status, dead)
-        if wedged is not None:
-            losses.append(wedged)
+        losses += _believed_in([pod for pod in pods if pod.live], member, seen, status, dead)
     return losses
 
 
@@ -162,6 +159,23 @@ def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
     """What the coordinator reports of this very incarnation."""
     said = status.runtime.suspects if status.runtime is not None else ()
     return [s for s in said if (s.machine, s.incarnation) == (pod.machine, pod.incarnation)]
+
+
+def _believed_in(
+    live: Sequence[Pod], member: int | None, seen: Observed, status: RLJobStatus, dead: Collection[str]
+) -> Iterator[Loss]:
+    """Losses among one machine's `live` pods, newest first: of the newest, and of the member when it is not that one.
+    Such a member was lost before: its successor was created, and the status that would have counted it not written. So
+    it is counted now, whatever has become of the reason. A pod that never started may have been outdated instead."""
+    for pod in live:
+        if pod is not live[0] and pod.incarnation != member:
+            continue
+        loss = _wedged(pod, seen, status, dead)
+        if loss is None and pod is not live[0] and pod.phase != "Pending":
+            message = f"incarnation {live[0].incarnation} has its place"
+            loss = Loss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, False, False)
+        if loss is not None:
+            yield loss
 
 
 def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]) -> Loss | None:

@@ -34,15 +34,15 @@ def hold(
     now: datetime,
 ) -> tuple[list[Loss], ReplacementPause | None]:
     """(the losses to act on now, the pause that the others wait for). Only machines in which Kubernetes still believes
-    wait: what has ended has ended."""
-    doubtful = [loss for loss in losses if loss.doubted]
-    if not doubtful or not _many(rollout, seen, before, now):
+    wait, and which have no successor yet: what has ended has ended."""
+    doubtful = [loss for loss in losses if loss.doubted and loss.pod is seen.current(loss.machine)]
+    if not doubtful or not _many(rollout, losses, seen, before, now):
         return list(losses), None
     pause = before.replacements.pause if before.replacements is not None else None
     if pause is None:
         seconds = max(SHORTEST_SECONDS, GRACES * policy.grace_seconds)
         pause = ReplacementPause(since=now, until=now + timedelta(seconds=seconds))
-    certain = [loss for loss in losses if not loss.doubted]
+    certain = [loss for loss in losses if loss not in doubtful]
     if not passed(pause.until, now):
         return certain, pause
     step = timedelta(seconds=max(STEP_SECONDS, policy.grace_seconds))
@@ -54,9 +54,9 @@ def kept(pause: ReplacementPause | None) -> dict[str, datetime | None]:
     return {"paused_since": pause.since if pause else None, "paused_until": pause.until if pause else None}
 
 
-def _many(rollout: Collection[str], seen: Observed, before: RLJobStatus, now: datetime) -> bool:
+def _many(rollout: Collection[str], losses: Sequence[Loss], seen: Observed, before: RLJobStatus, now: datetime) -> bool:
     """Whether more than half of the rollout machines, on two nodes or more, are in doubt."""
-    places = _doubted(rollout, seen, before, now)
+    places = {**_doubted(rollout, seen, before, now), **_lost(rollout, losses)}
     return 2 * len(places) > len(rollout) and len(set(places.values())) >= 2
 
 
@@ -75,6 +75,13 @@ def _doubted(rollout: Collection[str], seen: Observed, before: RLJobStatus, now:
         elif not current.ready and (lost := _just_now(machine, before.replacements, now)) is not None:
             found[machine] = lost.node or machine
     return found
+
+
+def _lost(rollout: Collection[str], losses: Sequence[Loss]) -> Mapping[str, str]:
+    """The machines whose member is lost in doubt, each with its node. The member may have a successor already, of which
+    the status does not know yet."""
+    pods = [loss.pod for loss in losses if loss.doubted and loss.pod is not None]
+    return {pod.machine: pod.node or pod.machine for pod in pods if pod.machine in rollout}
 
 
 def _just_now(machine: str, memory: Replacements | None, now: datetime) -> BackOff | None:

@@ -118,12 +118,9 @@ def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: date
     status = before.status
     if status is None or not refusals:
         return before
-    incarnations = {
-        machine: number
-        for machine, number in status.incarnations.items()
-        if machine not in refusals or machine in job.status.incarnations
-    }
-    incarnations |= {m: n for m, n in job.status.incarnations.items() if m in refusals}
+    # The number before it was given to a pod, perhaps one whose loss this very status counts.
+    free = {c.new.machine: c.new.incarnation - 1 for c in before.creations if c.new.machine in refusals}
+    incarnations = {machine: number for machine, number in {**status.incarnations, **free}.items() if number}
     members = tuple(m for m in status.members if m.machine not in refusals)
     status = status.model_copy(update={"members": members, "incarnations": incarnations})
     worst = next(iter(refusals.values()))
