@@ -113,10 +113,11 @@ class Cluster:
         mine = RLJobStatus.model_validate(status.to_dict())  # as it comes back over the wire
         runs = mine.target is not None and mine.target.phase is TargetPhase.RUN
         successors = {member.machine: member.incarnation for member in mine.members if runs}
+        # One that never started may have been outdated, which is no loss.
+        pending = {(pod.machine, pod.incarnation) for pod in self.pods.values() if pod.phase == "Pending"}
         for member in self.status.members:
-            pods = [p for p in self.observed().of_machine(member.machine) if p.incarnation == member.incarnation]
-            waits = any(pod.phase == "Pending" for pod in pods)  # It may have been outdated, which is no loss.
-            self.replaced += successors.get(member.machine, 0) > member.incarnation and not waits
+            started = (member.machine, member.incarnation) not in pending
+            self.replaced += started and successors.get(member.machine, 0) > member.incarnation
         self.job = self.job.model_copy(update={"status": mine.model_copy(update={"runtime": self.status.runtime})})
 
     def _delete(self, pod: Pod, force: bool = False) -> None:

@@ -1634,8 +1634,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a loss is forgotten whose status could not be written",
         f"{OPERATOR}/policies/failure.py",
-        "if pod is not live[0] and pod.incarnation != member:",
-        "if pod is not live[0]:",
+        "if pod is live[0] or pod.incarnation == member:",
+        "if pod is live[0]:",
         ("tests/operator/test_operator_plan.py::test_a_loss_is_counted_though_the_operator_dies_before_it_says_so",),
     ),
     Mutant(

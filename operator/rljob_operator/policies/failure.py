@@ -166,16 +166,20 @@ def _believed_in(
 ) -> Iterator[Loss]:
     """Losses among one machine's `live` pods, newest first: of the newest, and of the member when it is not that one.
     Such a member was lost before: its successor was created, and the status that would have counted it not written. So
-    it is counted now, whatever has become of the reason. A pod that never started may have been outdated instead."""
+    it is counted now, whatever has become of the reason."""
     for pod in live:
-        if pod is not live[0] and pod.incarnation != member:
-            continue
-        loss = _wedged(pod, seen, status, dead)
-        if loss is None and pod is not live[0] and pod.phase != "Pending":
-            message = f"incarnation {live[0].incarnation} has its place"
-            loss = Loss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, False, False)
-        if loss is not None:
-            yield loss
+        if pod is live[0] or pod.incarnation == member:
+            loss = _wedged(pod, seen, status, dead) or _superseded(pod, live[0])
+            if loss is not None:
+                yield loss
+
+
+def _superseded(pod: Pod, newest: Pod) -> Loss | None:
+    """A pod that gave its place to the `newest`. One that never started may have been outdated, which is no loss."""
+    if pod is newest or pod.phase == "Pending":
+        return None
+    message = f"incarnation {newest.incarnation} has its place"
+    return Loss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, counts=False, slows=False)
 
 
 def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]) -> Loss | None:
