@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rljob_runtime.local import quality_benchmark
 from rljob_runtime.local.quality_benchmark import QUICK, TECHNIQUES, Curve, draw, figures, measure
 
 
@@ -42,3 +43,24 @@ def test_a_job_that_has_ended_is_not_run_again(tmp_path):
     assert [row["mean"] for row in result["rows"]] == [pytest.approx(0.4)] * len(TECHNIQUES)
     draw(result, tmp_path / "curves.svg")
     assert "prompts trained on" in (tmp_path / "curves.svg").read_text()
+
+
+def test_an_ended_job_keeps_its_curve_and_not_its_weights(tmp_path, monkeypatch):
+    """Fifteen jobs of SmolLM2 would leave 64 GB."""
+
+    def train(job, workdir):
+        for weights in ("checkpoints", "model"):
+            (workdir / weights).mkdir(parents=True)
+            (workdir / weights / "weights.bin").write_bytes(b"weights")
+        line = {"round": 1, "reward": 0.25}
+        (workdir / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+        return str(workdir / "model")
+
+    monkeypatch.setattr(quality_benchmark, "_train", train)
+    measure(QUICK, tmp_path)
+    assert not list(tmp_path.rglob("weights.bin"))
+    assert (
+        len(list(tmp_path.rglob("curve.json")))
+        == len(list(tmp_path.glob("*/evaluated/rounds.jsonl")))
+        == len(TECHNIQUES)
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -194,6 +195,10 @@ def _curve(setting: Setting, technique: str, seed: int, folder: Path) -> Curve:
     prompts = [per_round * (number + 1) for number in range(len(rewards))]
     curve = Curve(technique, seed, rewards, prompts, _rewards(folder / "evaluated")[0])
     kept.write_text(json.dumps(vars(curve)), encoding="utf-8")
+    for job in ("trained", "evaluated"):
+        # Gigabytes for each job of SmolLM2, which nobody reads any more.
+        for weights in ("checkpoints", "model"):
+            shutil.rmtree(folder / job / weights)
     return curve
 
 
