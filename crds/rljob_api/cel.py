@@ -123,6 +123,11 @@ RULES: dict[str, list[Rule]] = {
             "allowedTensorParallelSizes must hold tensorParallelSize: the choice begins there",
         ),
         Rule(
+            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, "
+            "self.allowedTensorParallelSizes.exists_one(same, same == size))",
+            "allowedTensorParallelSizes must be there once only",
+        ),
+        Rule(
             f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, {_SLOTS} % size == 0)",
             "allowedTensorParallelSizes must divide acceleratorsPerMachine: tensor parallelism stays inside a machine",
         ),

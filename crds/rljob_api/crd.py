@@ -104,6 +104,8 @@ def _root_schema() -> Schema:
             "status": status,
         },
     }
+    for part in (spec, status):
+        _own_as_a_whole(part)
     for path, rules in RULES.items():
         _at(schema, path).setdefault("x-kubernetes-validations", []).extend(map(_rule, rules))
     spec["x-kubernetes-validations"].extend(map(_rule, transition_rules()))
@@ -183,6 +185,18 @@ def _drop_defaults(schema: Schema) -> None:
     for child in _children(schema):
         child.pop("default", None)
         _drop_defaults(child)
+
+
+def _own_as_a_whole(schema: Schema) -> None:
+    """An object that may be left out, and that no default fills in, belongs as a whole to whoever applied it. Merged
+    key by key, it would be left as null by an apply without the last of them, and then refused: servers of all versions
+    do that (kubernetes-sigs/structured-merge-diff, issue 305)."""
+    for name, child in schema.get("properties", {}).items():
+        if child.get("type") == "object" and name not in schema.get("required", ()) and "default" not in child:
+            child["x-kubernetes-map-type"] = "atomic"
+    for child in _children(schema):
+        if child.get("x-kubernetes-map-type") != "atomic":
+            _own_as_a_whole(child)
 
 
 def _children(schema: Schema) -> Iterator[Schema]:

@@ -143,8 +143,7 @@ class Rollout(Model):
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     """Accelerators of one replica; with a choice, in the first rounds."""
     allowed_tensor_parallel_sizes: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=64)], ...] | None,
-        Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        tuple[Annotated[int, Field(ge=1, le=64)], ...] | None, Field(min_length=1, max_length=8)
     ] = None
     """Sizes to choose from, for short and long rounds apart: more preemptions than the round before choose the next
     larger one, none in four rounds the next smaller one. Each divides acceleratorsPerMachine and the model's heads, and

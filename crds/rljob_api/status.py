@@ -121,8 +121,7 @@ class Accepted(StatusModel):
 
     uid: Annotated[str, Field(max_length=63)] = ""
     """The RLJob for which it was accepted: a status that was copied from another cluster's job does not count."""
-    # A text and not an object: its schema would be the spec's once more, and servers of 1.20 write an object that an
-    # apply leaves out as null, which they then refuse.
+    # A text and not an object: its schema would be the spec's once more.
     spec: Annotated[str, Field(max_length=MAX_SPEC_LENGTH)] = ""
     """The whole spec as JSON."""
 
@@ -314,7 +313,6 @@ class Replacements(StatusModel):
     """Nodes out of favour."""
     not_ready_nodes: tuple[NotReadyNode, ...] = Field(default=(), max_length=2048)
     """Nodes of the job's pods that are not ready."""
-    # Not one object: servers of 1.20 write one that an apply leaves out as null, which they then refuse.
     paused_since: Timestamp | None = None
     """Since when replacement waits because too many machines are believed dead at once; absent when it does not."""
     paused_until: Timestamp | None = None

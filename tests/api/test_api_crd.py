@@ -61,7 +61,7 @@ def test_it_is_structural_and_of_keywords_that_1_20_takes() -> None:
         "type", "format", "description", "properties", "required", "items", "additionalProperties", "default", "enum",
         "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems",
         "maxItems", "maxProperties", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
-        "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+        "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
     }  # fmt: skip
     for path, node in NODES.items():
         assert node.keys() <= known, path
@@ -86,7 +86,7 @@ def test_every_list_says_how_it_merges_and_every_size_is_bounded() -> None:
     ("path", "kind", "keys"),
     [
         (".spec.rewards", "map", ["name"]),
-        (".spec.rollout.allowedTensorParallelSizes", "set", None),
+        (".spec.rollout.allowedTensorParallelSizes", "atomic", None),
         (".spec.rollout.template.spec.containers", "map", ["name"]),
         (".status.conditions", "map", ["type"]),
         (".status.members", "atomic", None),
@@ -99,6 +99,26 @@ def test_list_types(path: str, kind: str, keys: list[str] | None) -> None:
     assert NODES[path].get("x-kubernetes-list-map-keys") == keys
     for key in keys or []:
         assert key in NODES[path]["items"]["required"]
+
+
+def test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole() -> None:
+    """Merged key by key it would be left as null, and refused, by an apply without the last of its keys."""
+
+    def merged(schema: dict[str, Any], path: str) -> Iterator[str]:
+        for name, child in schema.get("properties", {}).items():
+            if child.get("x-kubernetes-map-type") == "atomic" or child.get("x-kubernetes-list-type") == "atomic":
+                continue
+            optional = child.get("type") in ("object", "array") and name not in schema.get("required", ())
+            if optional and "default" not in child:
+                yield f"{path}.{name}"
+            yield from merged(child, f"{path}.{name}")
+        for item in (schema.get("items"), schema.get("additionalProperties")):
+            if isinstance(item, dict):
+                yield from merged(item, f"{path}[]")
+
+    found = [path for part in ("spec", "status") for path in merged(SCHEMA["properties"][part], f".{part}")]
+    assert found == [".status.conditions"]  # which has the operator's for ever
+    assert "x-kubernetes-map-type" not in SCHEMA["properties"]["status"]  # which has two writers
 
 
 def test_nothing_in_the_status_has_a_default() -> None:

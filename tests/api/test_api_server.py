@@ -16,6 +16,8 @@ from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, CRD_NAME
 from rljob_api.crd import crd
 from rljob_api.spec import RLJob
 from rljob_api.status import (
+    BackOff,
+    CheckpointStatus,
     Condition,
     ConditionStatus,
     LayoutForecast,
@@ -30,6 +32,12 @@ from rljob_api.status import (
 )
 
 pytestmark = pytest.mark.cluster
+
+FORECASTS = (LayoutForecast(tensor_parallel_size=1, seconds=9.5), LayoutForecast(tensor_parallel_size=2, seconds=8))
+
+
+def of_round(last: RoundReport) -> RLJobStatus:
+    return RLJobStatus(runtime=RuntimeStatus(last_round=last))
 
 
 def test_the_crd_is_accepted_whole(server: Kube) -> None:
@@ -153,16 +161,86 @@ def test_two_managers_write_the_status_and_neither_touches_the_other(server: Kub
     assert "f:runtime" not in owned[OPERATOR_FIELD_MANAGER]
 
 
-def test_a_round_without_forecasts_may_follow_one_with_them(server: Kube) -> None:
-    """Servers of 1.20 refuse an apply that leaves out an object that it owned; a list is none."""
-    name = "forecasts"
+BLOCKS: dict[str, dict[str, Any]] = {
+    "labels": {"spec.rollout.template": {"metadata": {"labels": {"team": "search"}}}},
+    "node-selector": {"spec.trainer.template": {"spec": {"nodeSelector": {"pool": "training"}}}},
+    "containers": {"spec.trainer.template": {"spec": {"containers": [{"name": "main", "image": "mine"}]}}},
+    "coordinator": {"spec.coordinator": {"template": {"spec": {"nodeSelector": {"pool": "cpu"}}}}},
+    "tail-batching": {"spec.tailBatching": {"enabled": True}},
+    "backoff": {"spec.failurePolicy": {"backoff": {"maxSeconds": 100}}},
+    "empty-dir": {"spec.checkpoint": {"emptyDir": {"sizeLimit": "1Gi"}}},
+    "sizes": {"spec.rollout.allowedTensorParallelSizes": [1]},
+    "config": {"spec.rewards": [{"name": "right", "kind": "ReasoningGym", "config": {"extract": "LastNumber"}}]},
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_was_applied_may_be_left_out_again(server: Kube, block: str) -> None:
+    """Flux and Argo CD apply so. What is left is what would be there if it had never been."""
+    for name, blocks in (("left-out", [BLOCKS[block], {}]), ("never-there", [{}])):
+        for changes in blocks:
+            server.apply(job({"metadata.name": f"{block}-{name}", **changes}), "git")
+    left_out, never_there = (server.get("rljob", f"{block}-{name}") for name in ("left-out", "never-there"))
+    assert left_out["spec"] == never_there["spec"]
+
+
+EMPTIED: dict[str, dict[str, Any]] = {
+    "no-labels": {"metadata": {"labels": {}}},
+    "no-metadata": {"metadata": {}},
+    "no-spec": {"spec": {}},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("name", EMPTIED)
+def test_a_block_that_was_applied_may_become_an_empty_one(server: Kube, name: str) -> None:
+    whole = {"metadata": {"labels": {"team": "search"}}, "spec": {"nodeSelector": {"pool": "training"}}}
+    for template in (whole, EMPTIED[name]):
+        server.apply(job({"metadata.name": name, "spec.rollout.template": template}), "git")
+    assert server.get("rljob", name)["spec"]["rollout"].get("template") == EMPTIED[name]
+
+
+STATUSES: dict[str, tuple[str, RLJobStatus, RLJobStatus]] = {
+    "forecasts": (
+        COORDINATOR_FIELD_MANAGER,
+        of_round(RoundReport(round=3, layout_forecasts=FORECASTS)),
+        of_round(RoundReport(round=4)),
+    ),
+    "checkpoint": (
+        COORDINATOR_FIELD_MANAGER,
+        RLJobStatus(runtime=RuntimeStatus(round=3, checkpoint=CheckpointStatus(round=3, name="round-3"))),
+        RLJobStatus(runtime=RuntimeStatus(round=3)),
+    ),
+    "budgets": (
+        OPERATOR_FIELD_MANAGER,
+        RLJobStatus(replacements=Replacements(total=1, by_machine={"rollout-0": 1})),
+        RLJobStatus(replacements=Replacements(total=2)),
+    ),
+    "memory": (
+        OPERATOR_FIELD_MANAGER,
+        RLJobStatus(replacements=Replacements(total=1, backoff={"rollout-0": BackOff(failures=1)})),
+        RLJobStatus(replacements=Replacements(total=1)),
+    ),
+    "all replacements": (
+        OPERATOR_FIELD_MANAGER,
+        RLJobStatus(replacements=Replacements(by_machine={"rollout-0": 1})),
+        RLJobStatus(),
+    ),
+    "incarnations": (OPERATOR_FIELD_MANAGER, RLJobStatus(incarnations={"rollout-0": 2}), RLJobStatus()),
+    "chain": (OPERATOR_FIELD_MANAGER, RLJobStatus(relay=RelayTopology(epoch=2, chain=("rollout-0",))), RLJobStatus()),
+}
+
+
+@pytest.mark.parametrize("case", STATUSES)
+def test_what_a_status_had_it_may_lose(server: Kube, case: str) -> None:
+    """Servers leave null where the last key of an object is no longer applied, and then refuse it."""
+    manager, had, has = STATUSES[case]
+    name = f"loses-{case.replace(' ', '-')}"
     server.apply(job({"metadata.name": name}), "git")
-    forecasts = (LayoutForecast(tensor_parallel_size=1, seconds=9.5), LayoutForecast(tensor_parallel_size=2, seconds=8))
-    for last in (RoundReport(round=3, layout_forecasts=forecasts), RoundReport(round=4)):
-        apply_status(server, name, RLJobStatus(runtime=RuntimeStatus(last_round=last)), COORDINATOR_FIELD_MANAGER)
-        runtime = load(server.get("rljob", name)).status.runtime
-        assert runtime is not None
-        assert runtime.last_round == last
+    ready = (Condition(type="Ready", status=ConditionStatus.TRUE),)
+    for status in (had, has):
+        apply_status(server, name, status.model_copy(update={"conditions": ready}), manager)
+        assert load(server.get("rljob", name)).status == status.model_copy(update={"conditions": ready})
 
 
 def test_conditions_of_several_managers_merge_by_type(server: Kube) -> None:

@@ -2814,4 +2814,11 @@ MUTANTS: tuple[Mutant, ...] = (
         'repack={"enabled": True, ',
         (f"{MOVES}::test_both_jobs_are_accepted_and_differ_in_repack_alone",),
     ),
+    Mutant(
+        "an object of the status is merged key by key",
+        f"{API}/crd.py",
+        '            child["x-kubernetes-map-type"] = "atomic"\n',
+        "            pass\n",
+        ("tests/api/test_api_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
+    ),
 )

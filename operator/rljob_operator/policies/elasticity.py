@@ -39,8 +39,8 @@ class Size:
 
     count: int
     history: ElasticityHistory | None
-    """What the next decision needs to know. It stays though the number is the user's alone by now: an object that an
-    apply leaves out is written as null by servers of 1.20, which then refuse the status."""
+    """What the next decision needs to know. It stays though the number is the user's alone by now, for when the job is
+    elastic again."""
     why: str = ""
     """Why the number has changed."""
 
