@@ -7,7 +7,8 @@ tokens take longer than all of the generation; with machines on loan, which make
 seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
 gain, and there they are ablated. A fixed trigger lends once so many responses are done, whatever is predicted (Table
 3's other rows). With the last of these triggers and groups fetched at once, trainer and lent machines begin when
-generation has ended (Table 4).
+generation has ended (Table 4). And our own choice is asked until the end, where the paper's ends with half of the
+responses done.
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ def trigger(share: float) -> Callable[[Settings], Settings]:
     return lambda settings: replace(settings, lending=rules)
 
 
+def until_the_end(settings: Settings) -> Settings:
+    """Machines may be lent however many of the responses are done."""
+    return replace(settings, lending=LendingRules(max_completed=1.0))
+
+
 def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Trial]:
     """The job with machines on loan, one thing about the loans changed."""
     techniques = {
@@ -94,6 +100,7 @@ def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[s
     last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
     assert last.adapt is not None
     techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
+    techniques["until_the_end"] = replace(lent, name=f"{lent.name}, until the end", adapt=until_the_end)
     return {label: run(setting, each, rounds, seed, colocated=False) for label, each in techniques.items()}
 
 
