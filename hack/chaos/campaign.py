@@ -10,6 +10,7 @@ from .inject import Injector, NotPossible
 from .observation import Observation
 from .recovery import SETTLED, Recovery
 from .rows import ROWS, Row
+from .schedule import first_possible
 from .table import Outcome
 from .timeline import Timeline
 from .watching import Watching
@@ -32,9 +33,12 @@ class Campaign:
         self._tell = tell
 
     def run(self, rows: Iterable[str]) -> list[Outcome]:
-        """A fault of each of these rows, in order. Raises `NotSteady`."""
-        outcomes = []
-        for name in rows:
+        """A fault of each of these rows, in order, but for those that find nobody to hit: they wait until they do.
+        Raises `NotSteady`."""
+        outcomes, due = [], list(rows)
+        while due:
+            name = first_possible(due, self.steady(STEADY_SECONDS))
+            due.remove(name)
             outcomes.append(self._fault(ROWS[name]))
             self._tell(outcomes[-1])
         return outcomes
@@ -43,7 +47,7 @@ class Campaign:
         end = time.time() + STEADY_SECONDS
         why = "there is nobody to hit"
         while time.time() < end:
-            seen = self.steady(end - time.time())
+            seen = self.steady(STEADY_SECONDS)
             victims = row.victims(seen, self._rng)
             if victims:
                 try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from .observation import Observation
+from .rows import ROWS
+
 
 def schedule(rows: Sequence[str], count: int, seed: int) -> list[str]:
     """`count` faults: each row as often as any other, but for one; the same ones for the same seed, in an order in
@@ -19,3 +22,11 @@ def schedule(rows: Sequence[str], count: int, seed: int) -> list[str]:
             turn[0], turn[-1] = turn[-1], turn[0]
         order += turn
     return order[:count]
+
+
+def first_possible(due: Sequence[str], seen: Observation) -> str:
+    """The first of these rows that has somebody to hit; the first of all where none has.
+
+    Machines that all came to one node, say, leave no second one for a row that wants two, until others have spread
+    them."""
+    return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])

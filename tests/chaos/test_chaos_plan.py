@@ -17,7 +17,7 @@ from hack.chaos.inject import Injector
 from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
 from hack.chaos.rows import ROWS, machines_on, spare_nodes
-from hack.chaos.schedule import schedule
+from hack.chaos.schedule import first_possible, schedule
 from hack.chaos.table import Outcome, figures, percentile, table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +44,15 @@ def test_a_hundred_faults_are_five_or_more_of_every_row() -> None:
 def test_a_schedule_of_nothing_is_refused(rows, count) -> None:
     with pytest.raises(ValueError, match="there must be a row"):
         schedule(rows, count, 0)
+
+
+def test_a_row_that_finds_nobody_to_hit_waits_for_its_turn() -> None:
+    on_one_node = replace(
+        WHOLE, pods=tuple(replace(pod, node="node-3") if pod.role == "rollout" else pod for pod in WHOLE.pods)
+    )
+    assert first_possible(["many-nodes", "node-off"], WHOLE) == "many-nodes"
+    assert first_possible(["many-nodes", "node-off"], on_one_node) == "node-off"
+    assert first_possible(["many-nodes"], on_one_node) == "many-nodes"
 
 
 def test_every_row_can_be_made() -> None:

@@ -2821,4 +2821,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         ("tests/api/test_api_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
     ),
+    Mutant(
+        "a fault that finds nobody to hit is waited for",
+        "hack/chaos/schedule.py",
+        "return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
+        "return due[0]",
+        ("tests/chaos/test_chaos_plan.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
+    ),
 )
