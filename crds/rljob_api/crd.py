@@ -189,8 +189,8 @@ def _drop_defaults(schema: Schema) -> None:
 
 def _own_as_a_whole(schema: Schema) -> None:
     """An object that may be left out, and that no default fills in, belongs as a whole to whoever applied it. Merged
-    key by key, it would be left as null by an apply without the last of them, and then refused: servers of all versions
-    do that (kubernetes-sigs/structured-merge-diff, issue 305)."""
+    key by key, it would be left as null by an apply without the last of them, and then refused: servers of 1.20 do
+    that, and nearly all since (kubernetes-sigs/structured-merge-diff, issue 305)."""
     for name, child in schema.get("properties", {}).items():
         if child.get("type") == "object" and name not in schema.get("required", ()) and "default" not in child:
             child["x-kubernetes-map-type"] = "atomic"

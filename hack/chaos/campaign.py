@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from .inject import Injector, NotPossible
@@ -35,27 +35,29 @@ class Campaign:
     def run(self, rows: Iterable[str]) -> list[Outcome]:
         """A fault of each of these rows, in order, but for those that find nobody to hit: they wait until they do.
         Raises `NotSteady`."""
-        outcomes, due = [], list(rows)
+        outcomes: list[Outcome] = []
+        due = list(rows)
         while due:
-            name = first_possible(due, self.steady(STEADY_SECONDS))
-            due.remove(name)
-            outcomes.append(self._fault(ROWS[name]))
+            outcomes.append(self._fault(due))
+            due.remove(outcomes[-1].row)
             self._tell(outcomes[-1])
         return outcomes
 
-    def _fault(self, row: Row) -> Outcome:
+    def _fault(self, due: Sequence[str]) -> Outcome:
         end = time.time() + STEADY_SECONDS
         why = "there is nobody to hit"
-        while time.time() < end:
+        while True:
             seen = self.steady(STEADY_SECONDS)
+            row = ROWS[first_possible(due, seen)]
             victims = row.victims(seen, self._rng)
             if victims:
                 try:
                     return self._hit(row, victims, seen)
                 except NotPossible as error:
                     why = str(error)
+            if time.time() >= end:
+                return Outcome(row.name, "", None, None, None, (f"not possible: {why}",))
             self._watching.next(2.0)
-        return Outcome(row.name, "", None, None, None, (f"not possible: {why}",))
 
     def _hit(self, row: Row, victims: tuple[str, ...], before: Observation) -> Outcome:
         injected = self._injector.inject(row.name, victims, before)

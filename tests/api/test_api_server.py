@@ -238,9 +238,9 @@ def test_what_a_status_had_it_may_lose(server: Kube, case: str) -> None:
     name = f"loses-{case.replace(' ', '-')}"
     server.apply(job({"metadata.name": name}), "git")
     ready = (Condition(type="Ready", status=ConditionStatus.TRUE),)
-    for status in (had, has):
-        apply_status(server, name, status.model_copy(update={"conditions": ready}), manager)
-        assert load(server.get("rljob", name)).status == status.model_copy(update={"conditions": ready})
+    for status in (each.model_copy(update={"conditions": ready}) for each in (had, has)):
+        apply_status(server, name, status, manager)
+        assert load(server.get("rljob", name)).status == status
 
 
 def test_conditions_of_several_managers_merge_by_type(server: Kube) -> None:
