@@ -43,19 +43,24 @@ class Trainer:
 
 
 class Binding:
-    """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start."""
+    """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start; on the
+    incarnations `gone` none comes up, and nobody says so. `released`: whose actors were ended."""
 
-    def __init__(self, deaths: int = 0, seconds: float = 0.0) -> None:
+    def __init__(self, deaths: int = 0, seconds: float = 0.0, gone: tuple[int, ...] = ()) -> None:
         self.made: list[tuple[float, int]] = []
+        self.released: list[int] = []
         self._deaths = deaths
         self._seconds = seconds
+        self._gone = gone
 
     async def trainer(self, term, members):
         self.made.append((asyncio.get_running_loop().time(), members[0].incarnation))
+        if members[0].incarnation in self._gone:
+            await asyncio.Event().wait()
         return Trainer(self._seconds, len(self.made) <= self._deaths)
 
     async def release(self, member):
-        pass
+        self.released.append(member.incarnation)
 
 
 def seat_on(binding: Binding) -> TrainerSeat:
@@ -113,6 +118,40 @@ def test_other_pods_are_tried_at_once():
         return binding.made
 
     assert clock.run(program()) == [(0.0, 1), (5.0, 2)]
+
+
+# Nobody would ever have his turn again.
+@pytest.mark.timeout(20)
+def test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replaced():
+    """Its pod was gone before the Ray cluster noticed: an actor made for that node waits for its return."""
+
+    async def program():
+        seat = seat_on(binding := Binding(gone=(1,)))
+        seat.follow(pods(1))
+        starting = asyncio.create_task(seat.start())
+        await asyncio.sleep(12.0)
+        seat.follow(pods(2))
+        async with asyncio.timeout(60.0):
+            assert await starting == "state"
+        return binding
+
+    binding = clock.run(program())
+    assert binding.made == [(0.0, 1), (12.0, 2)]
+    assert binding.released == [1]
+
+
+def test_what_is_let_go_of_is_what_was_made():
+    """Not what is on the pods that came since."""
+
+    async def program():
+        seat = seat_on(binding := Binding())
+        seat.follow(pods(1))
+        await seat.start()
+        seat.follow(pods(2))
+        await seat.start()
+        return binding.released
+
+    assert clock.run(program()) == [1]
 
 
 def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():

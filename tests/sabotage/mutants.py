@@ -1913,6 +1913,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{TRAINER_SEAT}::test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for",),
     ),
     Mutant(
+        "a trainer that never comes up is waited for though its pod was replaced",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        "return await self._unless_changed(lambda: self._binding.trainer(self._term, members))",
+        "return await self._binding.trainer(self._term, members)",
+        (f"{TRAINER_SEAT}::test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replaced",),
+    ),
+    Mutant(
         "a command overtakes one whose caller gave up",
         f"{RUNTIME}/training/group.py",
         "return await asyncio.shield(self._command)",

@@ -45,6 +45,7 @@ class TrainerSeat:
         self._members: tuple[Member, ...] = ()
         self._changed = asyncio.Event()
         self._trainer: Trainer | None = None
+        self._made_on: tuple[Member, ...] = ()
         self.published: int | None = None
         """The version that this trainer published last; None before it has published any."""
 
@@ -72,7 +73,7 @@ class TrainerSeat:
                 await self._changed.wait()
                 continue
             try:
-                self._trainer = self._trainer or await self._binding.trainer(self._term, self._members)
+                self._trainer = self._trainer or await self._make()
                 return await self.call(lambda trainer: trainer.start(self._term))
             except StaleTerm:
                 raise
@@ -91,24 +92,37 @@ class TrainerSeat:
         trainer = self._trainer
         if trainer is None:
             raise TrainerLost("the trainer was lost")
-        if self._changed.is_set():
-            await self._lose(trainer, "its pods changed")
-            raise TrainerLost("the trainer's pods changed")
-        call = asyncio.create_task(method(trainer))
-        watch = asyncio.create_task(self._changed.wait())
         try:
-            await asyncio.wait({call, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if call.done():
-                return call.result()
-            await self._lose(trainer, "its pods changed")
-            raise TrainerLost("the trainer's pods changed")
-        except (PeerGone, PeerTimeout) as error:
+            return await self._unless_changed(lambda: method(trainer))
+        except (TrainerLost, PeerGone, PeerTimeout) as error:
             await self._lose(trainer, error)
             raise TrainerLost(str(error)) from error
+
+    async def _make(self) -> Trainer:
+        """The group on the pods as they are now. One of them may have died unnoticed: what is made there comes up
+        never, and its successor must not wait for that."""
+        self._made_on = members = self._members
+        try:
+            return await self._unless_changed(lambda: self._binding.trainer(self._term, members))
+        except TrainerLost:
+            await self._release()
+            raise
+
+    async def _unless_changed(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`, at most until the trainer's pods change. Raises `TrainerLost` then."""
+        if self._changed.is_set():
+            raise TrainerLost("the trainer's pods changed")
+        working = asyncio.create_task(work())
+        watch = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({working, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise TrainerLost("the trainer's pods changed")
         finally:
-            for task in (call, watch):
+            for task in (working, watch):
                 task.cancel()
-            await asyncio.gather(call, watch, return_exceptions=True)
+            await asyncio.gather(working, watch, return_exceptions=True)
 
     async def unless_refused(self, work: Awaitable[T], what: str) -> T:
         """The result of `work`, which is a call or has one in it. A refusal loses the trainer: asked again, it would
@@ -140,7 +154,10 @@ class TrainerSeat:
         log.warning("trainer lost: %s", reason)
         self._trainer = self.published = None
         self._reporter.event(stage="Starting")
-        await asyncio.gather(*(self._binding.release(member) for member in self._members))
+        await self._release()
+
+    async def _release(self) -> None:
+        await asyncio.gather(*(self._binding.release(member) for member in self._made_on))
 
 
 def _identity(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
