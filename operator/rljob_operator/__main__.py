@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljob_operator.kube.credentials import NoCredentials
-from rljob_operator.kube.leader import LeadershipLost
-from rljob_operator.operator import Operator, Options
+from rljob_operator.operator import Operator, Options, serve
 from rljob_operator.policies.config import DEFAULT_RUNTIME_IMAGE, Config
 
 _logger = logging.getLogger("rljob_operator")
@@ -97,25 +96,25 @@ def options(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[Options, 
     return found, given.log_level
 
 
-async def serve(found: Options) -> None:
+async def until_told(found: Options) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Operator(found).run(stop)
+    await serve(lambda: Operator(found), stop)
 
 
 def main() -> int:
-    """Exit status 0 after a signal, 1 when the operator cannot go on: another replica leads, or no cluster is known."""
+    """Exit status 0 after a signal, 1 when no cluster is known."""
     found, level = options(sys.argv[1:], os.environ)
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("kopf").setLevel(logging.WARNING if level != "debug" else logging.DEBUG)
     try:
-        asyncio.run(serve(found))
-    except (LeadershipLost, NoCredentials) as error:
+        asyncio.run(until_told(found))
+    except NoCredentials as error:
         _logger.error("%s", error)
         return 1
     return 0

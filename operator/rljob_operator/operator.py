@@ -22,7 +22,7 @@ from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.errors import ApiError, Unreachable
-from rljob_operator.kube.leader import Leader
+from rljob_operator.kube.leader import Leader, LeadershipLost
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, Resource
 from rljob_operator.kubelets import Kubelets
@@ -37,6 +37,17 @@ _logger = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 10.0
 _RESYNCED_PER_SECOND = 20.0
+
+
+async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
+    """Operators, one after the other, until `stop`. One that could not renew its Lease is followed by one that knows
+    nothing and stands by: were the process to end instead, the kubelet would start it ever later, and a repair would
+    wait for that after the API server is long back."""
+    while not stop.is_set():
+        try:
+            await make().run(stop)
+        except LeadershipLost as error:
+            _logger.warning("%s; standing by", error)
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,8 @@ class Options:
 
 
 class Operator:
-    """One replica. `run` ends at `stop`, or raises `LeadershipLost`: then the process must end."""
+    """One replica's memory, from standing by to the end of its leadership. `run` ends at `stop`, or raises
+    `LeadershipLost`: then nothing that it knows may be acted on any more."""
 
     def __init__(
         self,

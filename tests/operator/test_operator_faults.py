@@ -31,6 +31,7 @@ from rljob_operator.kube.recorder import Recorder
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, Observer, PodLister
+from rljob_operator.operator import Operator, serve
 from rljob_operator.policies.config import Config
 from rljob_operator.reconcile import Reconciler
 
@@ -365,3 +366,43 @@ async def test_a_leader_that_cannot_renew_ends(connection: kopf.ConnectionInfo, 
 
     with pytest.raises(LeadershipLost):
         await live_until_cut_off()
+
+
+async def test_a_leader_that_could_not_renew_leads_again_in_the_same_process(
+    connection: kopf.ConnectionInfo, server: Server
+) -> None:
+    """With nothing left of what it knew; the kubelet would start a process that ended ever later."""
+    cut = False
+
+    def unplugged(number: int, method: str, path: str) -> None:
+        if cut:
+            raise ConnectionResetError("cut")
+
+    found = options(server.namespace, leader_elect=True, identity="one", lease_seconds=9.0)
+    made: list[Operator] = []
+
+    def make() -> Operator:
+        made.append(Operator(found, connection=connection, make_kube=_faulty(unplugged)))
+        return made[-1]
+
+    async def second() -> bool:
+        return len(made) == 2
+
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(make, stop))
+    try:
+        await asyncio.sleep(0.0)
+        await asyncio.wait_for(made[0].ready.wait(), 30)
+        await server.apply_job("j")
+        await server.until_members(FIRST, "j")
+        cut = True
+        await until(second, 60)
+        assert made[1].health.standby
+        await server.kill_pod("j-trainer-0-1")
+        cut = False
+        await asyncio.wait_for(made[1].ready.wait(), 30)
+        await server.until_pods(FIRST - {"j-trainer-0-1"} | {"j-trainer-0-2"}, "j")
+        assert len(made) == 2
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, 60)

@@ -19,10 +19,12 @@ from rljob_operator.handlers import Watch
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.leader import LeadershipLost
 from rljob_operator.kube.recorder import Recorder, event_name
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
+from rljob_operator.operator import serve
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.objects import children, disruption_budget, service
 from rljob_operator.policies.observed import Pod
@@ -600,3 +602,33 @@ def test_bad_options_are_refused(bad: list[str], capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         options(bad, {})
     assert bad[0].partition("=")[0] in capsys.readouterr().err
+
+
+# --- leadership ---
+
+
+async def test_who_loses_the_lease_is_followed_by_one_that_knows_nothing() -> None:
+    stop = asyncio.Event()
+    lives: list[int] = []
+
+    class StandIn:
+        def __init__(self) -> None:
+            self.life = len(lives)
+
+        async def run(self, stop: asyncio.Event) -> None:
+            lives.append(self.life)
+            if self.life < 2:
+                raise LeadershipLost("the Lease could not be renewed")
+            stop.set()
+
+    await serve(StandIn, stop)  # type: ignore[arg-type]
+    assert lives == [0, 1, 2]
+
+
+async def test_what_an_operator_dies_of_otherwise_ends_the_process() -> None:
+    class StandIn:
+        async def run(self, stop: asyncio.Event) -> None:
+            raise RuntimeError("kopf ended by itself")
+
+    with pytest.raises(RuntimeError, match="kopf ended"):
+        await serve(StandIn, asyncio.Event())  # type: ignore[arg-type]

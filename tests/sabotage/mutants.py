@@ -1913,6 +1913,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{TRAINER_SEAT}::test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for",),
     ),
     Mutant(
+        "an operator that lost its Lease ends, and the kubelet starts it ever later",
+        f"{OPERATOR}/operator.py",
+        '_logger.warning("%s; standing by", error)',
+        "raise error",
+        ("tests/operator/test_operator_parts.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
+    ),
+    Mutant(
         "a trainer that never comes up is waited for though its pod was replaced",
         f"{RUNTIME}/coordinator/trainer_seat.py",
         "return await self._unless_changed(lambda: self._binding.trainer(self._term, members))",
