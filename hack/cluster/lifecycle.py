@@ -78,7 +78,8 @@ def _up(
         if (present := load(name)) is not None and is_up(present):
             if (present.kind, present.nodes) != (node_kind, count):
                 what = f"{present.nodes} {present.kind} nodes"
-                raise ClusterError(f"cluster {name} is up with {what}; take it down first")
+                how = f"hack/cluster/cluster --name {name} down"
+                raise ClusterError(f"cluster {name} is up with {what}, not {count} {node_kind}; first: {how}")
             watch.say(f"cluster {name} is up already")
             return present
         if _down(name):

@@ -88,16 +88,22 @@ class Pulse:
         try:
             await asyncio.wait({look}, timeout=patience)
             if not look.done() or not look.result():
-                self._miss(machine, clock() - sent - patience)
+                self._miss(machine, patience, clock() - sent - patience)
             if await look:
-                machine.beats = machine.beats.answered(clock() - sent)
+                self._answered(machine, clock() - sent)
         finally:
             look.cancel()
 
-    def _miss(self, machine: Machine, own_delay: float) -> None:
+    def _miss(self, machine: Machine, patience: float, own_delay: float) -> None:
         machine.beats = machine.beats.overdue(self._settings.heartbeat, own_delay)
         if machine.beats.silent:
-            self._seats.lose_this(machine, SILENT, f"{machine.beats.missed} beats without an answer")
+            detail = f"{machine.beats.missed} beats without an answer, the last one within {patience:.2f} s"
+            self._seats.lose_this(machine, SILENT, detail)
+
+    def _answered(self, machine: Machine, seconds: float) -> None:
+        machine.beats = machine.beats.answered(seconds)
+        if seconds > self._settings.heartbeat:
+            log.info("%s answered a beat after %.1f s: the next ones are given longer", machine.name, seconds)
 
     async def look(self, machine: Machine) -> bool:
         """Ask its relay how far it is; False where no answer comes. It is lost where the process has ended."""
