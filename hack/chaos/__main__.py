@@ -45,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGTERM unwinds like Ctrl-C, so that the fault under way is taken back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
-    watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
     injector = Injector(cluster.name, NAMESPACE)
     started = time.time()
     outcomes: list[Outcome] = []
@@ -63,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # One for each node that may be lost: more than one at once are more than half.
     apply(manifest(args.mode, cluster.nodes - 1))
+    # Not before: it would tell of the job of an earlier campaign.
+    watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
     campaign = Campaign(watching, injector, args.seed, tell)
     try:
         campaign.steady(600)

@@ -40,7 +40,7 @@ class RealNodes:
                 return False
             _ip("link", "add", network.bridge, "type", "bridge")  # once more, for the reason
         _ip("address", "add", f"{network.host}/24", "dev", network.bridge)
-        _ip("link", "set", network.bridge, "up")
+        _ip("link", "set", network.bridge, "address", network.mac, "up")
         for index in range(1, MAX_NODES + 1):
             _ip("route", "replace", network.pods(index), "via", network.node(index), "dev", network.bridge)
         return True

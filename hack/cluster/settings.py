@@ -73,6 +73,12 @@ class Network:
     def bridge(self) -> str:
         return f"rljob{self.octet}"
 
+    @property
+    def mac(self) -> str:
+        """Of the bridge. Left to itself it takes the lowest one of its ports: each time that one was unplugged, nobody
+        would reach the API server behind it for some seconds."""
+        return f"02:00:00:00:{self.octet:02x}:01"
+
     def node(self, index: int) -> str:
         return f"{self.first}.{self.octet}.0.{10 + index}"
 

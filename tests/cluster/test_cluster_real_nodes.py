@@ -7,6 +7,7 @@ its own down and looks at what is left.
 import json
 import os
 import uuid
+from pathlib import Path
 
 import pytest
 from cluster_kit import Kubectl, pod, traces, wait_for
@@ -143,6 +144,16 @@ def test_a_cut_cable_is_noticed_and_joined_again(real_nodes, trouble):
     wait_for("a client's failure", lambda: trouble.phase("tries") == "Failed")
     real_nodes.node("join", 1)
     wait_for("Ready", lambda: trouble.condition("node", "node-1", "Ready") == "True")
+
+
+def test_the_switch_keeps_its_address_whoever_is_plugged_in(real_nodes):
+    """One that takes the address of a port is not found for some seconds when that port is unplugged."""
+    net, network = Path("/sys/class/net"), real_nodes.network
+    ports = [net / network.veth(index) / "address" for index in range(1, real_nodes.nodes + 1)]
+    addresses = {port.read_text() for port in ports if port.exists()}
+    assert addresses
+    assert (net / network.bridge / "address").read_text().strip() == network.mac
+    assert network.mac not in {address.strip() for address in addresses}
 
 
 def test_a_dead_node_loses_its_pods_and_comes_back(real_nodes, trouble):
