@@ -10,6 +10,7 @@ from typing import Any
 
 from rljob_api import RLJob
 from rljob_api.status import (
+    Finished,
     Member,
     ParallelismHistory,
     RelayTopology,
@@ -76,6 +77,11 @@ class SimulatedControlPlane:
     def last(self) -> RuntimeStatus:
         """The newest report."""
         return self.reports[-1]
+
+    @property
+    def finished(self) -> Finished | None:
+        """How the job ended, as a coordinator told: no other one is started then."""
+        return self.last.finished if self.reports else None
 
     def incarnation(self, machine: str) -> str:
         """The pod that a machine has now, as `rollout-1.2`."""

@@ -175,13 +175,13 @@ class _Run:
         self._invariants.end(self._control.rounds)
 
     async def _coordinators_in_turn(self) -> Finished:
-        """As the operator does: another coordinator whenever one ends without the job's end."""
+        """As the operator does: another coordinator whenever one ends without having told the job's end."""
         while True:
             while self._seat.absent:
                 await first_of((self._seat.returned,), None)
             if self._seat.lost_disk:
                 self._lose_store()
-            finished = await self._one_life()
+            finished = await self._one_life() or self._control.finished
             if finished is not None:
                 return finished
             await asyncio.sleep(RESTART_SECONDS)
