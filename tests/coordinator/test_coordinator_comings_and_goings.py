@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from coordinator_kit import Stage, until
+from coordinator_kit import Stage, job, until
 
+from rljob_api import RLJob
+from rljob_api.learning import Mode
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.protocols import PeerGone
 from rljob_runtime.coordinator.reporter import Reporter
@@ -71,6 +74,50 @@ def test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed(stage):
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     assert happened
     check_trained_once(stage)
+
+
+def hangs(stage: Stage, other: str) -> None:
+    """Its process stands still; its relay, and all else of its machine, lives."""
+    freeze(stage, f"{other}/replica-0", 200.0)
+
+
+def is_cut_off(stage: Stage, other: str) -> None:
+    stage.world.machine(other).condition.begin(Trouble.CUT)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(("befalls", "poll", "within"), [(hangs, 5.0, 10.0), (is_cut_off, 100.0, 5.0)])
+def test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting(tmp_path, mode, befalls, poll, within):
+    """It does not answer as it is given requests, which may take 100 s. Its poll, or its relay's beats, tell sooner,
+    and its requests are given to the other one."""
+    plain = job()
+    stage = Stage(tmp_path / "state.db", job=replace_mode(plain, mode))
+    bounds = replace(stage.world.site.bounds, command=100.0, poll=poll)
+    stage.world.site = replace(stage.world.site, bounds=bounds)
+    given: list[tuple[float, str]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Submitted):
+            given.append((asyncio.get_running_loop().time(), event.replica))
+            if len(given) == 1:
+                other = "rollout-1" if event.replica.startswith("rollout-0") else "rollout-0"
+                asyncio.get_running_loop().call_soon(befalls, stage, other)
+
+    stage.watchers.append(note)
+
+    async def mended(stage: Stage) -> None:
+        await until(lambda: bool(given))
+        await asyncio.sleep(within)
+        first, here = given[0]
+        assert any(when > first + 1.0 and name == here for when, name in given)
+        stage.control.replace("rollout-0" if here.startswith("rollout-1") else "rollout-1")
+
+    assert stage.play(mended).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
+
+
+def replace_mode(plain: RLJob, mode: Mode) -> RLJob:
+    return plain.model_copy(update={"spec": plain.spec.model_copy(update={"mode": mode})})
 
 
 def test_a_replica_that_comes_while_another_is_emptied_has_its_turn_first(tmp_path):

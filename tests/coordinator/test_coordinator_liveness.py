@@ -4,13 +4,14 @@ import asyncio
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from coordinator_kit import Stage, job, until
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
+from rljob_runtime.coordinator.herd import Herd
 from rljob_runtime.coordinator.protocols import EngineStats, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.scheduling.liveness import Progress, Relapses, StandStills
@@ -57,22 +58,35 @@ class Wedged:
         return ReplicaReport("boot", 0, (), 1, EngineStats(1, 0, 0.1, 0, 7, 3, 0, 0))
 
 
+class Lost:
+    """What a fleet is told of its replicas."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[Any, Exception]] = []
+
+    def lose_replica(self, replica: Any, reason: str, error: Exception) -> None:
+        self.lost.append((replica, error))
+
+    async def while_here(self, replica: Any, call: Any) -> None:
+        await call
+
+
 def test_a_replica_that_answers_and_makes_no_token_is_lost(tmp_path):
     replica = Wedged()
 
-    async def follow() -> tuple[float, PollFailed]:
-        events: asyncio.Queue[Polled | PollFailed] = asyncio.Queue()
+    async def follow() -> tuple[float, Lost]:
+        fleet = Lost()
         settings = replace(Settings.of(job()), stall=10.0)
-        herd = Herd(None, 1, settings, EngineWatch(), events.put_nowait, lambda: {replica.name: replica})
+        herd = Herd(fleet, 1, settings, EngineWatch(), lambda event: None, lambda: {replica.name: replica})
         await herd.track({})
-        while isinstance(event := await events.get(), Polled):
-            pass
+        await until(lambda: bool(fleet.lost))
         await herd.close()
-        return asyncio.get_running_loop().time(), event
+        return asyncio.get_running_loop().time(), fleet
 
-    seconds, failed = clock.run(follow())
-    assert failed.replica is replica
-    assert isinstance(failed.error, PeerTimeout)
+    seconds, fleet = clock.run(follow())
+    ((lost, error),) = fleet.lost
+    assert lost is replica
+    assert isinstance(error, PeerTimeout)
     assert 10.0 <= seconds < 12.0
 
 

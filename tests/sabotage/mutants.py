@@ -1871,6 +1871,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # --- faults: what only the simulator finds ---
     Mutant(
+        "commands to a replica that is lost are waited for",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "await (call if machine is None else machine.while_here(call))",
+        "await call",
+        (f"{COMINGS}::test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting",),
+    ),
+    Mutant(
         "replicas are known by their names",
         f"{RUNTIME}/coordinator/herd.py",
         "present.get(name) is not replica",

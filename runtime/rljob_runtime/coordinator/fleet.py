@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
@@ -184,6 +185,11 @@ class Fleet:
         machine = self._seat_of(replica)
         if machine is not None:
             self.lose(machine.name, reason, detail)
+
+    async def while_here(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
+        """A call of a replica, for as long as its machine is here. Raises `PeerGone` as soon as that leaves."""
+        machine = self._seat_of(replica)
+        await (call if machine is None else machine.while_here(call))
 
     def _seat_of(self, replica: Replica) -> Machine | None:
         """The machine that has this very replica; another one may bear its name by now."""

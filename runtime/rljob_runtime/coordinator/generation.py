@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
+from rljob_runtime.coordinator.herd import Herd, OutOfOffice, Polled
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.machines import machine_of
@@ -90,7 +90,7 @@ class Generation:
         self._on_groups = on_groups
         self._intake = Intake(self.tally)
         self._partials = self._intake.partials
-        self._inbox: asyncio.Queue[Polled | PollFailed | Scored | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Polled | OutOfOffice | Scored | None] = asyncio.Queue()
         self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
         self._lender = lender
         self._measured = measured
@@ -276,7 +276,7 @@ class Generation:
 
     # --- events ---
 
-    async def _next_events(self) -> list[Polled | PollFailed | Scored | None]:
+    async def _next_events(self) -> list[Polled | OutOfOffice | Scored | None]:
         """Everything that has come, waiting for the first."""
         try:
             async with asyncio.timeout(self._settings.flush):
@@ -287,13 +287,13 @@ class Generation:
             events.append(self._inbox.get_nowait())
         return events
 
-    async def _handle(self, event: Polled | PollFailed | Scored | None) -> None:
+    async def _handle(self, event: Polled | OutOfOffice | Scored | None) -> None:
         match event:
             case Polled(replica, report):
                 self.tally.note(replica.name, report)
                 await self._collect(replica.name, report)
-            case PollFailed(replica, error):
-                self._herd.lose(replica, error)
+            case OutOfOffice(error):
+                raise error
             case Scored(response, None):
                 await self._reward_failed(response)
             case Scored(response, reward) if reward is not None:

@@ -1,6 +1,7 @@
 """The replicas of a generation stage: one poller each, commands to them, and which of them may be given work.
 
-A replica that fails a call is lost, and with it what it may or may not have taken on: the fleet hears of it.
+A replica that fails a call is lost, and with it what it may or may not have taken on: the fleet hears of it at once,
+and whoever waits for an answer to a command goes on. One that hangs must not keep the others from their work.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
@@ -36,9 +37,10 @@ class Polled:
 
 
 @dataclass(frozen=True)
-class PollFailed:
-    replica: Replica
-    error: PeerError
+class OutOfOffice:
+    """A replica has heard of a later coordinator."""
+
+    error: StaleTerm
 
 
 class Herd:
@@ -51,7 +53,7 @@ class Herd:
         term: int,
         settings: Settings,
         watch: EngineWatch,
-        post: Callable[[Polled | PollFailed], None],
+        post: Callable[[Polled | OutOfOffice], None],
         present: Callable[[], Mapping[str, Replica]],
     ) -> None:
         self._fleet = fleet
@@ -111,12 +113,6 @@ class Herd:
             *(self._blaming(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
         )
 
-    def lose(self, replica: Replica, error: PeerError) -> None:
-        """Its poller failed. Raises the error of a coordinator that is out of office."""
-        if isinstance(error, StaleTerm):
-            raise error
-        self._fleet.lose_replica(replica, "ReplicaLost", error)
-
     async def close(self) -> None:
         """Poll no more."""
         for task in self._pollers.values():
@@ -124,26 +120,29 @@ class Herd:
         await asyncio.gather(*self._pollers.values(), return_exceptions=True)
 
     async def _poll(self, replica: Replica) -> None:
+        """Follow it until it fails."""
+        try:
+            await self._follow(replica)
+        except StaleTerm as error:
+            self._post(OutOfOffice(error))
+        except PeerError as error:
+            self._fleet.lose_replica(replica, "ReplicaLost", error)
+
+    async def _follow(self, replica: Replica) -> NoReturn:
+        """Raises what it fails with, `PeerTimeout` too where it answers and computes nothing."""
         after, boot, clock = 0, None, asyncio.get_running_loop().time
         progress = Progress(self._settings.stall)
         found: int | None = None
         told = False
         while True:
-            try:
-                report = await replica.poll(self._term, after, self._settings.poll_wait)
-            except PeerError as error:
-                self._post(PollFailed(replica, error))
-                return
+            report = await replica.poll(self._term, after, self._settings.poll_wait)
             if boot is not None and report.boot != boot:
-                self._post(PollFailed(replica, PeerError("its process was started anew")))
-                return
+                raise PeerError("its process was started anew")
             boot, after = report.boot, report.cursor
             stats = report.stats
             done = stats.generated_tokens_total + stats.prompt_tokens_total
             if progress.stalled(stats.running + stats.waiting > 0, done, clock()):
-                hangs = PeerTimeout(f"{stats.running} requests, and no token for {self._settings.stall:g} s")
-                self._post(PollFailed(replica, hangs))
-                return
+                raise PeerTimeout(f"{stats.running} requests, and no token for {self._settings.stall:g} s")
             if found is None:
                 found = stats.generated_tokens_total
             elif not told and stats.generated_tokens_total > found:
@@ -154,7 +153,7 @@ class Herd:
 
     async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
         try:
-            await call
+            await self._fleet.while_here(replica, call)
         except StaleTerm:
             raise
         except PeerError as error:

@@ -17,7 +17,7 @@ from rljob_runtime.coordinator.course import Parts
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import KeptGroup
-from rljob_runtime.coordinator.herd import Herd, Polled, PollFailed
+from rljob_runtime.coordinator.herd import Herd, OutOfOffice, Polled
 from rljob_runtime.coordinator.holders import Holders, Loaded
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.launches import Launches
@@ -42,7 +42,7 @@ class _Reread:
     done: asyncio.Future[None]
 
 
-Event = Polled | PollFailed | Loaded | Scored | _Reread | None
+Event = Polled | OutOfOffice | Loaded | Scored | _Reread | None
 
 
 class Rollouts:
@@ -301,8 +301,8 @@ class Rollouts:
                 self._holders.heard(replica, report.weight_version)
                 self._repacking.note(replica.name, report.stats)
                 await self._collect(replica, report)
-            case PollFailed(replica, error):
-                self._herd.lose(replica, error)
+            case OutOfOffice(error):
+                raise error
             case Loaded():
                 self._holders.ended(event)
             case Scored(response, None):
