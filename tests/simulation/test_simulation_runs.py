@@ -85,6 +85,16 @@ def test_a_crash_of_the_coordinator_takes_another_one():
     assert play(SCENARIO, FaultPlan.parse("4 crash coordinator 1")).coordinators == 2
 
 
+def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
+    """It heard of the suspension too late, told that it is complete, and was killed right then: no other coordinator
+    comes, that would wait for a resumption."""
+    scenario = draw_scenario(1983, Mode.ASYNCHRONOUS)
+    faults = "0.544 loss api 29.519; 9.492 partition api 3.217; 15.622 crash coordinator 38.538"
+    outcome = play(scenario, FaultPlan.parse(faults))
+    assert outcome.passed
+    assert outcome.coordinators == 1
+
+
 @pytest.mark.parametrize("kind", ["hang", "slow", "partition", "loss", "duplication", "reordering", "disk-full"])
 def test_a_fault_of_the_coordinators_place_outlives_the_coordinator(kind):
     """It crashes inside the fault; its successor feels the rest of it, and the end."""
