@@ -125,6 +125,16 @@ def test_a_loaded_image_runs_untouched(real_nodes, kubectl, tmp_path):
     assert "no such file" in kubectl("exec", "own", "--", "/usr/bin/true", check=False)
 
 
+def test_the_switch_keeps_its_address_whoever_is_plugged_in(real_nodes):
+    """One that takes the address of a port is not found for some seconds when that port is unplugged."""
+    network = settings.load(real_nodes.name).network
+    links = Path("/sys/class/net").glob(f"{network.bridge}*")
+    address = {link.name: (link / "address").read_text().strip() for link in links}
+    assert address.pop(network.bridge) == network.mac
+    assert len(address) == 3
+    assert network.mac not in address.values()
+
+
 @pytest.fixture(scope="module")
 def trouble(real_nodes, web):
     """node-3 without power, node-1 behind a cut cable, and both noticed: one wait for two tests."""
@@ -144,16 +154,6 @@ def test_a_cut_cable_is_noticed_and_joined_again(real_nodes, trouble):
     wait_for("a client's failure", lambda: trouble.phase("tries") == "Failed")
     real_nodes.node("join", 1)
     wait_for("Ready", lambda: trouble.condition("node", "node-1", "Ready") == "True")
-
-
-def test_the_switch_keeps_its_address_whoever_is_plugged_in(real_nodes):
-    """One that takes the address of a port is not found for some seconds when that port is unplugged."""
-    network = settings.load(real_nodes.name).network
-    links = Path("/sys/class/net").glob(f"{network.bridge}*")
-    address = {link.name: (link / "address").read_text().strip() for link in links}
-    assert address.pop(network.bridge) == network.mac
-    assert len(address) == 3
-    assert network.mac not in address.values()
 
 
 def test_a_dead_node_loses_its_pods_and_comes_back(real_nodes, trouble):
