@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
+from rljob_api.learning import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.protocols import PromptSource, Rewards
@@ -34,11 +35,13 @@ def job(
     tail: dict[str, Any] | None = None,
     dynamic: dict[str, Any] | None = None,
     stream: bool | str = False,
+    mode: Mode = Mode.ON_POLICY,
     **more: dict[str, Any],
 ) -> RLJob:
     """`more`: fields of the spec by section, over those here."""
     spec = {
         "rounds": rounds,
+        "mode": mode,
         "model": {"source": "package://rljob/toy"},
         "data": {"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, "maxResponseTokens": 40, "seed": 7},
         "rewards": [{"name": "right", "kind": "ReasoningGym"}],

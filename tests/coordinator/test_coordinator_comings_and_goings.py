@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from coordinator_kit import Stage, job, until
 
-from rljob_api import RLJob
 from rljob_api.learning import Mode
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.protocols import PeerGone
@@ -90,8 +89,7 @@ def is_cut_off(stage: Stage, other: str) -> None:
 def test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting(tmp_path, mode, befalls, poll, within):
     """It does not answer as it is given requests, which may take 100 s. Its poll, or its relay's beats, tell sooner,
     and its requests are given to the other one."""
-    plain = job()
-    stage = Stage(tmp_path / "state.db", job=replace_mode(plain, mode))
+    stage = Stage(tmp_path / "state.db", job=job(mode=mode))
     bounds = replace(stage.world.site.bounds, command=100.0, poll=poll)
     stage.world.site = replace(stage.world.site, bounds=bounds)
     given: list[tuple[float, str]] = []
@@ -114,10 +112,6 @@ def test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting(tmp_path, mode
 
     assert stage.play(mended).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
-
-
-def replace_mode(plain: RLJob, mode: Mode) -> RLJob:
-    return plain.model_copy(update={"spec": plain.spec.model_copy(update={"mode": mode})})
 
 
 def test_a_replica_that_comes_while_another_is_emptied_has_its_turn_first(tmp_path):

@@ -29,9 +29,10 @@ from rljob_runtime.simulation.wire import Trouble
 
 def continuous(rounds: int = 6, prompts: int = 4, responses: int = 2, **more: Any) -> RLJob:
     """An asynchronous job. `more`: sections of the spec."""
-    made = job(rounds=rounds, prompts=prompts, responses=responses, machines=more.pop("machines", 3))
+    machines = more.pop("machines", 3)
+    made = job(rounds=rounds, prompts=prompts, responses=responses, machines=machines, mode=Mode.ASYNCHRONOUS)
     more.setdefault("data", {})["maxResponseTokens"] = 1000
-    spec = made.spec.model_copy(update={"mode": Mode.ASYNCHRONOUS})
+    spec = made.spec
     sections = {
         name: getattr(spec, name).model_validate({**getattr(spec, name).to_dict(), **fields})
         for name, fields in more.items()
