@@ -27,7 +27,9 @@ COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "
 TREES = 2
 """Copies of the tree, and so mutants tried at a time."""
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "hypothesis", "torch", "transformers", "numpy", "pydantic"])
+FORKS.set_forkserver_preload(
+    ["pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "transformers.models.llama.modeling_llama"]
+)
 """Where the runs of pytest come from: the imports that cost most are made once."""
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed; anything else means that the mutant broke the run itself."""
