@@ -8,6 +8,7 @@ from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.scheduling.versions import Versions
+from rljob_runtime.simulation.wire import Trouble
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")
 
@@ -148,6 +149,26 @@ def test_one_comes_and_one_goes_at_once(stage, victim, moment):
     assert stage.play(both).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
     assert suspicions(stage) == {(victim, "ProcessExited")}
+
+
+@pytest.mark.parametrize("moment", [shipping, broadcasting])
+@pytest.mark.parametrize("after", [0.8, 1.0, 1.1])
+def test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first(stage, after, moment):
+    """Whoever waits to change the chain next finds nobody for it."""
+
+    async def fault(stage):
+        await until(lambda: moment(stage, 3))
+        conditions = [stage.world.machine(name).condition for name in NAMES]
+        conditions[0].begin(Trouble.CUT)
+        await asyncio.sleep(after)
+        for condition in conditions[1:]:
+            condition.begin(Trouble.CUT)
+        await until(lambda: not stage.coordinator._fleet.machines)
+        for condition in conditions:
+            condition.end(Trouble.CUT)
+
+    assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
+    check_trained_once(stage)
 
 
 @pytest.mark.parametrize("every_rounds", [1, 2, 3, 4])

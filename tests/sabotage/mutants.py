@@ -319,6 +319,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_broadcast.py::test_a_version_that_is_shipped_again_takes_no_time",),
     ),
     Mutant(
+        "there is always somebody for the chain",
+        f"{RUNTIME}/coordinator/broadcast.py",
+        "if not chained or not self._all_seated(chained):",
+        "if not self._all_seated(chained):",
+        (
+            "tests/coordinator/test_coordinator_broadcast.py"
+            "::test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first",
+        ),
+    ),
+    Mutant(
         "a sum is as wide as a weight",
         f"{RUNTIME}/scheduling/loan_gain.py",
         "SUM_WIDTH = 2",

@@ -83,7 +83,8 @@ class Broadcast:
         shipped: float | None = None
         while self._seats.seated and wanted():
             chain, chained = await self._rechain()
-            if not self._all_seated(chained):
+            if not chained or not self._all_seated(chained):
+                # While others changed the chain, the last of them may have gone.
                 continue
             if anew or chained[0].whole != version:
                 news = all(machine.whole != version for machine in chained)
