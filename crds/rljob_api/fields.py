@@ -149,6 +149,11 @@ QualifiedName = text_type(
     "must be a qualified name such as nvidia.com/gpu",
     253,
 )
+LabelKey = text_type(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+    "must be the key of a label, e.g. topology.kubernetes.io/zone",
+    317,
+)
 FunctionPath = text_type(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must be module:function, e.g. my_rewards.math:score", 253
 )

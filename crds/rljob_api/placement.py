@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from rljob_api.constants import MAIN_CONTAINER
-from rljob_api.fields import Bytes, DnsName, Model, QualifiedName
+from rljob_api.fields import Bytes, DnsName, LabelKey, Model, QualifiedName
 
 _CONTAINER = {
     "type": "object",
@@ -192,6 +192,9 @@ class Relay(Model):
     """How often neighbours tell each other that they live; two beats missed close the chain over a gap."""
     rebuild_timeout_seconds: float = Field(default=10.0, gt=0, le=3600)
     """How long a rebuild of the chain may take before it is reported as failed."""
+    topology_keys: Annotated[tuple[LabelKey, ...], Field(max_length=4)] = ("topology.kubernetes.io/zone",)
+    """Labels of nodes that say where they are, the widest first, e.g. zone, then rack: weights enter a place once, and
+    leave it once. Within them machines of one node stand side by side."""
 
 
 class EmptyDirCheckpoint(Model):

@@ -491,6 +491,27 @@ def test_a_pause_never_outlasts_its_bound(machines: int, data: st.DataObject) ->
 def test_a_node_as_the_api_shows_it(conditions: Any, taints: Any, ready: bool, fenced: bool) -> None:
     item = {"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}
     assert parse_node(item) == Node("n", ready=ready, fenced=fenced)
+    item["metadata"]["labels"] = {"topology.kubernetes.io/zone": "z"}
+    assert parse_node(item) == Node("n", ready=ready, fenced=fenced, labels={"topology.kubernetes.io/zone": "z"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "chain"),
+    [
+        (["example.com/rack"], ("rollout-1", "rollout-3", "rollout-0", "rollout-2")),  # the trainer's comes first
+        ([], ("rollout-0", "rollout-1", "rollout-2", "rollout-3")),
+    ],
+)
+def test_the_chain_goes_through_one_rack_after_the_other(keys: list[str], chain: tuple[str, ...]) -> None:
+    cluster = Nodes(make_job(rollout={"machines": 4}, relay={"topologyKeys": keys}))
+    cluster.settle()
+    cluster.start_all()
+    for name, rack in {"n0": "a", "n1": "b", "n2": "a", "n3": "b", "n4": "b"}.items():
+        cluster.nodes[name] = Node(name, labels={"example.com/rack": rack})
+    cluster.place(rollout_0="n0", rollout_1="n1", rollout_2="n2", rollout_3="n3", trainer_0="n4")
+    cluster.settle()
+    assert cluster.status.relay is not None
+    assert cluster.status.relay.chain == chain
 
 
 # --- the watch --------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ async def _post(server: Server, path: str, body: Json) -> Json:
     return await server.kube._send("POST", path, json.dumps(body).encode(), {}, JSON)
 
 
-async def _node(server: Server, name: str) -> None:
-    await _post(server, "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+async def _node(server: Server, name: str, **labels: str) -> None:
+    metadata = {"name": name, "labels": labels}
+    await _post(server, "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
     await _ready(server, name, "True")
 
 
@@ -85,6 +86,35 @@ async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(
         await until(gone)
         await server.until_events({"NodeAvoided", "MachineLost", "MachineReplaced", "PodForceDeleted"})
     await server.kube.delete(NODE, None, good)
+
+
+async def test_weights_go_through_one_rack_after_the_other(connection: kopf.ConnectionInfo, server: Server) -> None:
+    racks = {f"n{number}-{server.namespace}": "ab"[number % 2] for number in range(4)}
+    for name, rack in racks.items():
+        await _node(server, name, rack=rack)
+    nodes = list(racks)
+    async with running(connection, options(server.namespace, namespaces=())):
+        await server.apply_job(rollout={"machines": 4}, relay={"topologyKeys": ["rack"]})
+        machines = [f"demo-rollout-{number}-1" for number in range(4)]
+        pods = {"demo-coordinator-0-1", "demo-trainer-0-1", *machines}
+        await server.until_pods(pods)
+        for pod, node in {**dict(zip(machines, nodes, strict=True)), "demo-trainer-0-1": nodes[3]}.items():
+            await _bind(server, pod, node)
+        await server.start_all()
+        await server.until_members(pods)
+
+        async def as_racks_are() -> bool:
+            relay = ((await server.job()).get("status") or {}).get("relay") or {}
+            return relay.get("chain") == [
+                "rollout-3",
+                "rollout-1",
+                "rollout-0",
+                "rollout-2",
+            ]  # from the trainer's node on
+
+        await until(as_racks_are)
+    for name in nodes:
+        await server.kube.delete(NODE, None, name)
 
 
 async def test_a_budget_lets_one_rollout_machine_go_at_a_time(operator: Any, server: Server) -> None:

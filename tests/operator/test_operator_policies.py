@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ from rljob_operator.policies import conditions, drain, failure, placement, scale
 from rljob_operator.policies.clock import earliest_wait
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.invalid import plan_invalid
-from rljob_operator.policies.observed import Observed, Pod, Silence, Trouble, parse_pod, sort_pods
-from rljob_operator.policies.relay import next_topology
+from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod, sort_pods
+from rljob_operator.policies.relay import locations, next_topology
 from rljob_operator.policies.target import next_target
 from rljob_operator.policies.trouble import find_trouble
 
@@ -273,6 +274,108 @@ def test_survivors_keep_their_order(history: list[dict[str, int]]) -> None:
         assert found.epoch >= (topology.epoch if topology is not None else 0)
         assert next_topology(found, now, now, MACHINES, 1, 0) == found
         topology, then = found, now
+
+
+# Racks a and b, with nodes of their own.
+A1, A2, B1, B2 = ("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2")
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "where", "chain"),
+    [
+        # A first chain: by racks, and in them by nodes; the trainer's rack comes first.
+        ((), {}, {"rollout-0": A1, "rollout-1": B1, "rollout-2": A1, "rollout-3": B1}, (0, 2, 1, 3)),
+        ((), {}, {"rollout-0": A1, "rollout-1": A2, "rollout-2": A1, "rollout-3": A2}, (0, 2, 1, 3)),
+        ((), {}, {"trainer-0": B2, "rollout-0": A1, "rollout-1": B1, "rollout-2": A1, "rollout-3": B2}, (3, 1, 0, 2)),
+        ((), {}, {}, (0, 1, 2, 3)),
+        # Survivors keep their order; who joins stands beside its node, else its rack, else at the end.
+        (
+            (2, 1, 0),
+            {2: 1, 1: 1, 0: 1},
+            {"rollout-0": B1, "rollout-1": A2, "rollout-2": A1, "rollout-3": A1},
+            (2, 3, 1, 0),
+        ),
+        (
+            (2, 1, 0),
+            {2: 1, 1: 1, 0: 1},
+            {"rollout-0": B1, "rollout-1": A2, "rollout-2": A1, "rollout-3": B2},
+            (2, 1, 0, 3),
+        ),
+        (
+            (0, 1, 2),
+            {0: 1, 1: 1, 2: 1},
+            {"rollout-0": A1, "rollout-1": B1, "rollout-2": B2, "rollout-3": A2},
+            (0, 3, 1, 2),
+        ),
+        # Another pod of a machine takes its place again, unless it came to another rack.
+        (
+            (0, 1, 2, 3),
+            {0: 1, 1: 9, 2: 1, 3: 1},
+            dict.fromkeys(["rollout-0", "rollout-1", "rollout-2"], A1),
+            (0, 1, 2, 3),
+        ),
+        (
+            (0, 1, 2, 3),
+            {0: 1, 1: 9, 2: 1, 3: 1},
+            {"rollout-0": A1, "rollout-1": B1, "rollout-2": A1, "rollout-3": B2},
+            (0, 2, 3, 1),
+        ),
+    ],
+)
+def test_machines_of_one_place_stand_side_by_side(
+    before: tuple[int, ...], then: dict[int, int], where: dict[str, Any], chain: tuple[int, ...]
+) -> None:
+    names = [f"rollout-{number}" for number in range(4)]
+    old = RelayTopology(epoch=3, chain=tuple(names[number] for number in before)) if before else None
+    former = _members(**{f"rollout_{number}": incarnation for number, incarnation in then.items()})
+    now = _members(**{f"rollout_{number}": 1 for number in range(4)})
+    assert next_topology(old, former, now, names, 1, 0, where).chain == tuple(names[number] for number in chain)
+
+
+_PLACES = st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from("xy"))
+
+
+@given(_PLACES, st.lists(st.dictionaries(st.integers(0, 7), _PLACES), min_size=1, max_size=6))
+def test_weights_enter_every_place_once(trainer: Any, history: list[dict[int, Any]]) -> None:
+    """However machines come, go, and come back elsewhere: from the trainer on, those of one place, wide or narrow,
+    stand side by side, and who stays keeps the order."""
+    names = [f"rollout-{number}" for number in range(8)]
+    topology: RelayTopology | None = None
+    then: list[Member] = []
+    incarnations: dict[int, tuple[int, Any]] = {}
+    for places in history:
+        for number, place in places.items():
+            number_before, place_before = incarnations.get(number, (0, None))
+            incarnations[number] = (number_before + (place != place_before), place)
+        now = _members(**{f"rollout_{number}": incarnations[number][0] for number in places})
+        where = {"trainer-0": trainer, **{f"rollout-{number}": place for number, place in places.items()}}
+        found = next_topology(topology, then, now, names, 1, 0, where)
+        way = [trainer, *(where[machine] for machine in found.chain)]
+        for depth in (1, 2, 3):
+            entered = [place[:depth] for place, _ in groupby(way, key=lambda one, depth=depth: one[:depth])]
+            assert len(entered) == len(set(entered))
+        addresses = {(member.machine, member.incarnation) for member in then}
+        stayed = {member.machine for member in now if (member.machine, member.incarnation) in addresses}
+        old = topology.chain if topology is not None else ()
+        assert [m for m in found.chain if m in stayed] == [m for m in old if m in stayed]
+        topology, then = found, now
+
+
+def test_where_machines_are() -> None:
+    pods = (
+        replace(_pod("rollout-0"), node="n1"),
+        replace(_pod("rollout-1"), node="n2"),
+        replace(_pod("rollout-2"), node="nobody-knows"),
+        _pod("rollout-3"),
+        replace(_pod("rollout-0"), incarnation=2, node="n2"),
+    )
+    nodes = {"n1": Node("n1", labels={"zone": "z", "rack": "r1"}), "n2": Node("n2", labels={"rack": "r2"})}
+    assert locations(Observed(pods, nodes=nodes), ("zone", "rack")) == {
+        "rollout-0": ("", "r2", "n2"),
+        "rollout-1": ("", "r2", "n2"),
+        "rollout-2": ("", "", "nobody-knows"),
+    }
+    assert locations(Observed(pods[1:3]), ()) == {"rollout-1": ("n2",), "rollout-2": ("nobody-knows",)}
 
 
 # --- drain ------------------------------------------------------------------------------------------------------------

@@ -1621,6 +1621,20 @@ MUTANTS: tuple[Mutant, ...] = (
         PLAN,
     ),
     Mutant(
+        "who joins the chain joins at its end, wherever it is",
+        f"{OPERATOR}/policies/relay.py",
+        "chain.insert(wished if detours[wished] == least else last, machine)",
+        "chain.insert(wished, machine)",
+        POLICIES,
+    ),
+    Mutant(
+        "racks are not asked for",
+        f"{OPERATOR}/policies/plan.py",
+        "locations(seen, spec.relay.topology_keys)",
+        "locations(seen, ())",
+        ("tests/operator/test_operator_nodes.py::test_the_chain_goes_through_one_rack_after_the_other",),
+    ),
+    Mutant(
         "a new chain keeps the old epoch",
         f"{OPERATOR}/policies/relay.py",
         "epoch=floor + 1,",

@@ -105,6 +105,8 @@ class Node:
     """It is deleted."""
     fenced: bool = False
     """Somebody says that nothing runs there any more."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """They say where it is."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,7 @@ def parse_node(item: Mapping[str, Any]) -> Node:
         name=item["metadata"]["name"],
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
         fenced=any(taint.get("key") == OUT_OF_SERVICE for taint in taints),
+        labels=item["metadata"].get("labels") or {},
     )
 
 

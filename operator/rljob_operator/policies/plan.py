@@ -42,7 +42,7 @@ from rljob_operator.policies.events import Event, forced_out, transitions
 from rljob_operator.policies.judge import Judgement, judge
 from rljob_operator.policies.observed import Observed, Pod, Trouble
 from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.relay import disbanded, next_topology, shortened
+from rljob_operator.policies.relay import disbanded, locations, next_topology, shortened
 from rljob_operator.policies.report import Report
 from rljob_operator.policies.target import aim
 from rljob_operator.policies.trouble import find_trouble, impatient_moments
@@ -213,7 +213,8 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
     members = placement.members(seen, created, removals, roster.departing)
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
-    relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch)
+    where = locations(seen, spec.relay.topology_keys)
+    relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch, where)
     leaving = len(placement.leaving(placed, seen, removals)) + len(roster.departing)
     return _Moves(shapes, created, removals, leaving, members, relay)
 

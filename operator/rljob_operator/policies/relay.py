@@ -2,14 +2,33 @@
 
 The operator owns the membership, the coordinator repairs within it (DESIGN: relay). Every change of membership is a new
 epoch; a machine's new incarnation is a new member. Survivors keep their order, so that only the neighbours of a change
-must connect anew, and newcomers join at the end.
+must connect anew. Who joins, joins where the chain becomes longest by the least: beside machines of its node, else of
+its rack, else at the end. So weights cross the link into each place once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from rljob_api.status import Member, RelayTopology, Role
+from rljob_operator.policies.observed import Observed
+
+Location = tuple[str, ...]
+"""Where a machine is: labels of its node, the widest place first, and the node's name."""
+FEEDER = "trainer-0"
+"""The machine that feeds the master."""
+
+
+def locations(seen: Observed, keys: Sequence[str]) -> dict[str, Location]:
+    """Of all machines that have a node, by the labels `keys` of nodes. A label that is missing, or that the operator
+    may not see, tells no two places apart."""
+    found: dict[str, Location] = {}
+    for pod in sorted(seen.pods, key=lambda pod: pod.incarnation):
+        if pod.node is not None:
+            labels = seen.nodes[pod.node].labels if pod.node in seen.nodes else {}
+            found[pod.machine] = (*(labels.get(key, "") for key in keys), pod.node)
+    return found
 
 
 def next_topology(
@@ -19,11 +38,12 @@ def next_topology(
     machines: Sequence[str],
     smallest: int,
     highest_epoch: int,
+    where: Mapping[str, Location] | None = None,
 ) -> RelayTopology:
     """The chain over the rollout members that have an address and are among the target's `machines`.
 
     A first chain waits for `smallest` members, so that a starting job does not pass through an epoch a pod. The epoch
-    is above `highest_epoch`, the highest on any pod's label.
+    is above `highest_epoch`, the highest on any pod's label. `where`: the locations of machines, as far as known.
     """
     now = _addresses(members, machines)
     before = previous or RelayTopology()
@@ -32,12 +52,11 @@ def next_topology(
         return RelayTopology(epoch=before.epoch)
     if not before.chain and len(now) < smallest:
         return before
-    kept = [machine for machine in before.chain if machine in now]
-    chain = tuple(kept + sorted(now.keys() - set(kept), key=list(machines).index))
     then = _addresses(previous_members, before.chain)
-    unchanged = chain == before.chain and all(then.get(machine) == now[machine] for machine in chain)
-    if unchanged and before.epoch > 0:
+    stayed = [machine for machine in before.chain if machine in now and then.get(machine) == now[machine]]
+    if tuple(stayed) == before.chain and len(stayed) == len(now) and before.epoch > 0:
         return before
+    chain = _joined(stayed, before.chain, [machine for machine in machines if machine in now], where or {})
     return RelayTopology(epoch=floor + 1, master=chain[0] if chain else None, chain=chain)
 
 
@@ -53,6 +72,39 @@ def shortened(
 def disbanded(before: RelayTopology | None) -> RelayTopology | None:
     """No chain any more. The epoch stays: the next chain, not the absence of one, is a new epoch."""
     return None if before is None else RelayTopology(epoch=before.epoch)
+
+
+def _joined(
+    stayed: Sequence[str], before: Sequence[str], machines: Sequence[str], where: Mapping[str, Location]
+) -> tuple[str, ...]:
+    """The chain of those that stayed with the rest of the `machines` in it. One that only has another pod takes its
+    machine's place again, unless that is a detour now."""
+    chain = list(stayed)
+    returned = [machine for machine in before if machine in machines and machine not in stayed]
+    for machine in (*returned, *(machine for machine in machines if machine not in before)):
+        ahead = before[: before.index(machine)] if machine in before else chain
+        wished = sum(other in ahead for other in chain)
+        detours = [_detour(chain, place, machine, where) for place in range(len(chain) + 1)]
+        least = min(detours)
+        last = max(place for place, detour in enumerate(detours) if detour == least)
+        chain.insert(wished if detours[wished] == least else last, machine)
+    return tuple(chain)
+
+
+def _detour(chain: Sequence[str], place: int, machine: str, where: Mapping[str, Location]) -> int:
+    """By how much the way of the weights grows with this machine at this place."""
+    here = where.get(machine, ())
+    source = where.get(chain[place - 1], ()) if place else where.get(FEEDER)
+    target = where.get(chain[place], ()) if place < len(chain) else None
+    return _distance(source, here) + _distance(here, target) - _distance(source, target)
+
+
+def _distance(one: Location | None, other: Location | None) -> int:
+    """How many kinds of places differ, from the widest one that does. Where there is nobody nothing is far."""
+    if one is None or other is None:
+        return 0
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return max(len(one), len(other)) - alike
 
 
 def _addresses(members: Sequence[Member], machines: Sequence[str]) -> Mapping[str, tuple[int, str]]:
