@@ -130,11 +130,11 @@ class Rollout(Model):
     machines: int = Field(ge=1, le=1024)
     """How many machines; what `kubectl scale` writes."""
     min_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Fewest machines with which the job counts as Ready and goes on when others fail too often. Absent: `machines`. In
-    mode Asynchronous, below maxMachines, the operator chooses between the two, beginning with `machines`."""
+    """Fewest machines with which the job counts as Ready and goes on when others fail too often. Absent: `machines`.
+    Below maxMachines, the operator chooses between the two, beginning with `machines`."""
     max_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Most that `machines` may be set to, by `kubectl scale` too, and in mode Asynchronous the most that the operator
-    chooses. Absent: no bound of its own."""
+    """Most that `machines` may be set to, by `kubectl scale` too, and the most that the operator chooses. Absent:
+    `machines`, and no bound for who sets that."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
     slots_per_machine: Annotated[int | None, Field(ge=1, le=64)] = None

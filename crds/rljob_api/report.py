@@ -86,6 +86,15 @@ class LayoutForecast(StatusModel):
     """Of the whole round."""
 
 
+class MachineForecast(StatusModel):
+    """What a round was predicted to take with so many rollout machines."""
+
+    machines: Annotated[int, Field(ge=1)]
+    """How many."""
+    seconds: Annotated[float, Field(ge=0)]
+    """Of the whole round."""
+
+
 class RoundReport(StatusModel):
     """Figures of one finished round."""
 
@@ -149,6 +158,9 @@ class RoundReport(StatusModel):
     layout_forecasts: Annotated[tuple[LayoutForecast, ...] | None, Field(max_length=16)] = None
     """What the round was predicted to take in each tensor parallel size that engines were seen in, before the draw. The
     operator goes by it. Absent where there is no choice, or nothing to predict from yet."""
+    machine_forecasts: Annotated[tuple[MachineForecast, ...] | None, Field(max_length=3)] = None
+    """What the round was predicted to take with the machines that there were, one less and one more, before the draw.
+    The operator goes by it. Absent where the number is not its to choose, or there is nothing to predict from yet."""
     tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
     """Accelerators of one replica, on most machines: those whose engines refused another layout keep theirs."""
     layout_seconds: Annotated[float | None, Field(ge=0)] = None

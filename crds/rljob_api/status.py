@@ -18,6 +18,7 @@ from rljob_api.report import (
     Finished,
     FinishedOutcome,
     LayoutForecast,
+    MachineForecast,
     Problem,
     RelayTopology,
     RoundKind,
@@ -39,6 +40,7 @@ __all__ = [
     "Finished",
     "FinishedOutcome",
     "LayoutForecast",
+    "MachineForecast",
     "MachineGroup",
     "Member",
     "NotReadyNode",
@@ -211,11 +213,15 @@ class ElasticityHistory(StatusModel):
     start: Annotated[int, Field(ge=1)]
     """The spec's `rollout.machines`: another one starts anew from there."""
     round: Count = 0
-    """The last update that it has seen."""
+    """The last update, or round, that it has seen."""
     starving: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
     """For how much of each of the last updates the trainer waited, since the number changed."""
     flooding: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
     """For how much of each of them replicas stood still because the buffer was full."""
+    brought: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
+    """Rounds of mode OnPolicy: what the last machine brought to each of the last ones, of its share of the work."""
+    would_bring: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
+    """What one machine more would have brought to each of them, of its share."""
     changed: Timestamp | None = None
     """When the number last changed."""
 

@@ -158,6 +158,68 @@ def test_a_layout_that_the_operator_may_not_ask_for_is_not_foretold(tmp_path):
     assert run.closed[-1].predicted_seconds
 
 
+def elastic(path, machines: int, lengths=even, rounds=8, smallest=1, largest=4, engines=1):
+    """A job whose number of machines is the operator's to choose, each with so many engines."""
+    rollout = {"machines": machines, "minMachines": smallest, "maxMachines": largest, "slotsPerMachine": engines}
+    rollout["engine"] = "Reference"
+    of = job(rounds=rounds, prompts=8, responses=4, tail={"enabled": False}, rollout=rollout)
+    found = Stage(path, of, machines=machines)
+    # A step takes as long as its batch is large: what is split is done in half the time.
+    law = LatencyLaw(((1, 0.005), (64, 0.32)), 1e-6, 0.0, 1e-5, 0.0)
+    engine = EngineKind(law, kv_tokens=100_000, max_sequences=64)
+    found.world = World(0, Site(replicas=engines, engine=engine, lengths=lengths), observe=found.observe)
+    return found
+
+
+def machine_forecasts(report: RoundReport) -> dict[int, float]:
+    return {one.machines: one.seconds for one in report.machine_forecasts or ()}
+
+
+def test_a_round_is_foretold_with_one_machine_less_and_one_more(tmp_path):
+    seconds = {}
+    for machines in (1, 2, 3):
+        # Where the operator chooses nothing, as the job has one number.
+        fixed = elastic(tmp_path / f"{machines}.db", machines, smallest=machines, largest=machines)
+        assert fixed.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+        assert {report.machine_forecasts for report in fixed.closed} == {None}
+        seconds[machines] = fixed.closed[-1].seconds
+    assert seconds[1] > 1.3 * seconds[2] > 1.3 * 1.1 * seconds[3]
+    run = elastic(tmp_path / "state.db", 2, rounds=4)
+    assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    assert [bool(report.machine_forecasts) for report in run.closed] == [False, False, True, True]
+    for report in run.closed[2:]:
+        told = machine_forecasts(report)
+        assert told == {machines: pytest.approx(seconds[machines], rel=0.1) for machines in (1, 2, 3)}
+
+
+def test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines(tmp_path):
+    run = elastic(tmp_path / "state.db", 2, rounds=3, smallest=1, largest=2, engines=2)
+    run.play(first_responses=64)
+    told = machine_forecasts(run.closed[-1])
+    assert told.keys() == {1, 2}
+    assert told[2] == pytest.approx(run.closed[-1].seconds, rel=0.1)
+
+
+def test_a_job_that_shares_out_its_work_grows_and_one_that_waits_for_its_longest_shrinks(tmp_path):
+    """The whole loop: the coordinator foretells, the operator's policy chooses, the coordinator follows."""
+    grows = elastic(tmp_path / "grows.db", 1, rounds=30)
+    assert grows.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    assert len(grows.control.last.relay.chain) > 1
+    assert "one machine more was foretold to bring" in grows.control._target.reason
+    assert grows.closed[-1].seconds < 0.8 * grows.closed[3].seconds
+
+    def one_long(key: TrajectoryKey, version: int) -> int:
+        return 40 if (key.prompt.index, key.sample) == (key.prompt.index // 8 * 8, 0) else 1
+
+    shrinks = elastic(tmp_path / "shrinks.db", 3, one_long, rounds=30)
+    assert shrinks.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
+    assert shrinks.control.last.relay.chain == ("rollout-0",)
+    assert "the last machine was foretold to bring" in shrinks.control._target.reason
+    for run in (grows, shrinks):
+        ids = run.trained_ids()
+        assert len(ids) == len(set(ids)) == 30 * 8 * 4
+
+
 def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
     """It is killed in the middle of a round that races; the next one goes on with that round, and predicts nothing."""
     calm = stage(tmp_path / "calm.db")

@@ -23,7 +23,7 @@ def incarnation(pod: dict[str, Any]) -> int:
 
 def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
     manifest = variant(minimal, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB, "everyRounds": 20})
-    manifest["spec"]["rollout"] |= {"machines": 1, "minMachines": 1, "maxMachines": 2}
+    manifest["spec"]["rollout"] |= {"machines": 1}
     kubectl.apply(claim(JOB), manifest)
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)
     kubectl.wait("Ready", lambda: is_true(kubectl.job(JOB), "Ready"))  # the kubelet's word, not the coordinator's

@@ -1,7 +1,8 @@
-"""How many rollout machines an asynchronous job has: tables, properties, and a plant of producers and a consumer."""
+"""How many rollout machines a job has: tables, properties, and a plant of producers and a consumer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -14,8 +15,8 @@ from operator_kit import NOW, make_job
 from test_operator_plan import Cluster, asynchronous
 
 from rljob_api.spec import RLJobSpec
-from rljob_api.status import BackOff, ElasticityHistory, Replacements, RoundReport
-from rljob_operator.policies import elasticity
+from rljob_api.status import BackOff, ElasticityHistory, MachineForecast, Replacements, RoundReport
+from rljob_operator.policies import elasticity, machine_share
 
 SECONDS = 100.0
 
@@ -87,12 +88,15 @@ def test_the_reason_says_what_was_seen() -> None:
     assert run.whys == ["the trainer waited for 25% of updates 1 to 4", "the buffer was full for 50% of updates 5 to 8"]
 
 
-def test_only_a_job_with_bounds_in_asynchronous_mode_is_elastic() -> None:
+def test_only_a_job_with_bounds_is_elastic() -> None:
     fixed = spec(4, 4, 4)
+    assert Run(fixed).play(*[(0.9, 0.0)] * 8) == [4] * 8
+    assert Run(fixed).history is None
+
+
+def test_rounds_are_not_judged_by_what_updates_wait_for() -> None:
     on_policy = make_job(rollout={"machines": 4, "minMachines": 1, "maxMachines": 8}).spec
-    for one in (fixed, on_policy):
-        assert Run(one).play(*[(0.9, 0.0)] * 8) == [4] * 8
-        assert Run(one).history is None
+    assert Run(on_policy).play(*[(0.9, 0.0)] * 8) == [4] * 8
 
 
 def test_updates_without_all_machines_are_no_measure() -> None:
@@ -196,6 +200,117 @@ def test_constant_figures_never_turn_it_round(starving: float | None, flooding: 
     counts = [4, *Run(spec()).play(*[(starving, flooding)] * 60)]
     steps = {now - was for was, now in pairwise(counts)} - {0}
     assert len(steps) <= 1
+
+
+# --- rounds of mode OnPolicy ------------------------------------------------------------------------------------------
+
+
+def on_policy(machines: int = 4, smallest: int = 1, largest: int = 8) -> RLJobSpec:
+    return make_job(rollout={"machines": machines, "minMachines": smallest, "maxMachines": largest}).spec
+
+
+def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
+    told = tuple(MachineForecast(machines=machines, seconds=its) for machines, its in seconds.items())
+    return RoundReport(round=number, seconds=SECONDS, machine_forecasts=told or None)
+
+
+def rounds(of: RLJobSpec, law: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0):
+    """The number of machines after each of so many rounds that are foretold to take `law(machines)` seconds, more or
+    less."""
+    memory = elasticity.size(of, None, None, False, None, NOW).history
+    counts = [of.rollout.machines]
+    for number in range(1, count + 1):
+        bounds = range(of.rollout.smallest, of.rollout.largest + 1)
+        near = range(counts[-1] - 1, counts[-1] + 2)
+        told = {one: law(one) * wobble(3 * number + one) for one in near if one in bounds}
+        now = NOW + timedelta(seconds=SECONDS * number)
+        found = elasticity.size(of, memory, round_report(number, told), True, None, now)
+        memory = found.history
+        counts.append(found.count)
+    return counts
+
+
+def amdahl(whole: float, split: float) -> Callable[[int], float]:
+    """A round that waits for `whole` seconds whatever there is, and shares out `split` seconds."""
+    return lambda machines: whole + split / machines
+
+
+@pytest.mark.parametrize(
+    ("law", "ends"),
+    [
+        (amdahl(0.0, 100.0), 8),  # all of it is shared out
+        (amdahl(100.0, 0.0), 1),  # one response makes the round
+        (amdahl(20.0, 100.0), 5),  # from 5 to 6 machines a machine brings 45 % of its share
+        (amdahl(100.0, 200.0), 4),  # the fourth brings a third, a fifth would bring 29 %
+        (amdahl(100.0, 100.0), 3),  # the fourth brings a fifth, the third a quarter
+        (amdahl(100.0, 40.0), 1),  # the second brings a sixth
+    ],
+)
+def test_a_machine_is_worth_what_it_brings_of_its_share(law: Callable[[int], float], ends: int) -> None:
+    counts = rounds(on_policy(), law, 60)
+    assert counts[-1] == ends
+    assert all(abs(now - was) <= 1 for was, now in pairwise(counts))
+    assert counts[:4] == [4] * 4
+
+
+@pytest.mark.parametrize(
+    ("machines", "seconds", "brought", "would_bring"),
+    [
+        (4, {3: 40.0, 4: 30.0, 5: 24.0}, 1.0, 1.0),
+        (4, {3: 30.0, 4: 30.0, 5: 30.0}, 0.0, 0.0),
+        (4, {3: 35.0, 4: 30.0, 5: 80 / 3}, 0.5, 0.5),
+        (4, {3: 29.0, 4: 30.0, 5: 31.0}, 0.0, 0.0),
+        (4, {3: 90.0, 4: 30.0, 5: 10.0}, 1.0, 1.0),
+        (1, {1: 30.0, 2: 15.0}, 1.0, 1.0),
+        (8, {7: 30.0, 8: 30.0}, 0.0, 0.0),
+    ],
+)
+def test_what_machines_bring(machines: int, seconds: dict[int, float], brought: float, would_bring: float) -> None:
+    shares = machine_share.of(machines, round_report(1, seconds))
+    assert shares is not None
+    assert (shares.brought, shares.would_bring) == (pytest.approx(brought), pytest.approx(would_bring))
+
+
+@pytest.mark.parametrize("seconds", [{}, {3: 40.0, 5: 24.0}, {7: 1.0, 8: 1.0}, {4: 0.0, 5: 1.0}])
+def test_a_round_that_was_not_foretold_for_the_present_number_says_nothing(seconds: dict[int, float]) -> None:
+    assert machine_share.of(4, round_report(1, seconds)) is None
+
+
+def test_rounds_decide_by_four_and_say_why() -> None:
+    of, memory = on_policy(), elasticity.size(on_policy(), None, None, False, None, NOW).history
+    told = {3: 40.0, 4: 30.0, 5: 25.0}
+    found = None
+    for number in range(1, 5):
+        found = elasticity.size(of, memory, round_report(number, told), number != 2, None, NOW)
+        memory = found.history
+        assert (found.count, found.why) == (4, "")
+    for number in (5, 6):
+        found = elasticity.size(of, memory, round_report(number, told), True, None, NOW)
+        memory = found.history
+    assert found is not None
+    assert found.count == 5
+    assert found.why == "one machine more was foretold to bring 80% of its share to rounds 3 to 6"
+    assert found.history is not None
+    assert (found.history.brought, found.history.would_bring) == ((), ())
+    short = elasticity.size(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)
+    assert short.count == 5, "a round's figures are not enough"
+
+
+@given(st.integers(1, 16), st.floats(0.0, 200.0), st.floats(0.0, 2000.0), st.integers(0, 2**16))
+def test_the_number_of_a_round_settles(start: int, whole: float, split: float, noise: int) -> None:
+    """From any number it moves in one direction, and stops, though what is foretold is off by up to 1 % of a share."""
+    law = amdahl(whole + 0.1, split)
+
+    def wobble(place: int) -> float:
+        return 1.0 + 0.01 / 16 * (((noise + place) * 7919) % 101 / 50 - 1)
+
+    counts = rounds(on_policy(start, 1, 16), law, 160, wobble)
+    steps = [now - was for was, now in pairwise(counts)]
+    assert all(abs(step) <= 1 for step in steps)
+    assert len({step for step in steps if step}) <= 1, counts
+    assert len(set(counts[-40:])) == 1
+    changes = [number for number, step in enumerate(steps) if step]
+    assert all(later - before >= elasticity.UPDATES for before, later in pairwise(changes))
 
 
 # --- in the plan ------------------------------------------------------------------------------------------------------

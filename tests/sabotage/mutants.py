@@ -1756,16 +1756,40 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "updates without all machines count",
         f"{OPERATOR}/policies/elasticity.py",
-        "if again or not whole or not last.seconds",
-        "if again or not last.seconds",
+        "if whole and not again else None",
+        "if not again else None",
         ELASTICITY,
     ),
     Mutant(
         "steps follow each other without a rest",
         f"{OPERATOR}/policies/elasticity.py",
-        "if len(memory.starving) < UPDATES or (",
-        "if len(memory.starving) < 1 or (",
+        "if max(len(memory.starving), len(memory.brought)) < UPDATES or (",
+        "if max(len(memory.starving), len(memory.brought)) < 1 or (",
         ELASTICITY,
+    ),
+    Mutant(
+        "a share is taken of one machine too many",
+        f"{OPERATOR}/policies/machine_share.py",
+        "(fewer / now - 1) * (machines - 1)",
+        "(fewer / now - 1) * machines",
+        ("tests/operator/test_operator_elasticity.py::test_what_machines_bring",),
+    ),
+    Mutant(
+        "one machine more is wanted whatever it brings",
+        f"{OPERATOR}/policies/machine_share.py",
+        "if another >= WORTH:",
+        "if another > 0:",
+        ("tests/operator/test_operator_elasticity.py::test_a_machine_is_worth_what_it_brings_of_its_share",),
+    ),
+    Mutant(
+        "engines are counted for machines",
+        f"{RUNTIME}/coordinator/forecast.py",
+        "present = stage.replicas * layout // settings.slots",
+        "present = stage.replicas",
+        (
+            "tests/coordinator/test_coordinator_forecast.py"
+            "::test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines",
+        ),
     ),
     Mutant(
         "the number of machines is not bounded",

@@ -1,11 +1,13 @@
-"""How many rollout machines an asynchronous job has: more while the trainer waits for them, fewer while they wait for
-the trainer (the buffer of experience is full and generation stands still).
+"""How many rollout machines a job has, between its bounds.
 
-Between the two thresholds nothing happens, a step is one machine, and only updates that the present number of machines
-has served whole are a measure of it. Two things keep it from stepping up and down for ever: a step down is made only if
-the machines that are left can do what all of them did, with something to spare, and after a step or a replacement the
-figures of four whole updates, and a minute, go by. All that is remembered is in the status, so a restarted operator
-decides the same.
+Mode Asynchronous: more while the trainer waits for them, fewer while they wait for the trainer (the buffer of
+experience is full and generation stands still). Mode OnPolicy: as many as bring their share to a round, by what the
+coordinator foretells of rounds with one less and one more (`machine_share.py`).
+
+Between two thresholds nothing happens, a step is one machine, and only updates that the present number of machines has
+served whole are a measure of it. Two things keep it from stepping up and down for ever: a step down is made only if the
+machines that are left can do what all of them did, or nearly so, and after a step or a replacement the figures of four
+whole updates, and a minute, go by. All that is remembered is in the status, so a restarted operator decides the same.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from datetime import datetime
 from rljob_api.learning import Mode
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import ElasticityHistory, Replacements, RoundReport, RuntimeStatus, Target
+from rljob_operator.policies import machine_share
 from rljob_operator.policies.clock import after
 from rljob_operator.policies.failure import given_up
 from rljob_operator.policies.scale import wanted_count
@@ -28,9 +31,11 @@ FLOODING = 0.20
 SPARE = 1.05
 """How much more than what was done the machines that are left must be able to do."""
 UPDATES = 4
-"""Updates that a decision rests on."""
+"""Updates, or rounds, that a decision rests on."""
 REST_SECONDS = 60.0
 """No step so soon after another one, or after a machine was replaced."""
+FORGOTTEN: dict[str, tuple[float, ...]] = {"starving": (), "flooding": (), "brought": (), "would_bring": ()}
+"""What was measured of another number of machines."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
 
 def elastic(spec: RLJobSpec) -> bool:
     """Whether the operator may change the number of machines."""
-    return spec.mode is Mode.ASYNCHRONOUS and spec.rollout.smallest < spec.rollout.largest
+    return spec.rollout.smallest < spec.rollout.largest
 
 
 def size(
@@ -76,16 +81,15 @@ def size(
     memory = _taken_up(spec, history, last)
     if last is None or last.round == memory.round:
         return Size(memory.machines, memory)
-    memory = _learned(memory, last, whole)
+    memory = _learned(spec, memory, last, whole)
     rested = after(_disturbed(memory, replacements), REST_SECONDS)
-    if len(memory.starving) < UPDATES or (rested is not None and now < rested):
+    if max(len(memory.starving), len(memory.brought)) < UPDATES or (rested is not None and now < rested):
         return Size(memory.machines, memory)
     step, why = _step(memory, last.round)
     count = memory.machines + step
     if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:
         return Size(memory.machines, memory)
-    changed = {"machines": count, "changed": now, "starving": (), "flooding": ()}
-    return Size(count, memory.model_copy(update=changed), why)
+    return Size(count, memory.model_copy(update={"machines": count, "changed": now, **FORGOTTEN}), why)
 
 
 def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
@@ -97,22 +101,32 @@ def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundRep
     held = max(spec.rollout.smallest, min(history.machines, spec.rollout.largest))
     if held == history.machines:
         return history
-    return history.model_copy(update={"machines": held, "starving": (), "flooding": ()})
+    return history.model_copy(update={"machines": held, **FORGOTTEN})
 
 
-def _learned(memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
+def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
     """The memory with this update in it, or without any where it says nothing of the present machines."""
     again = last.round < memory.round  # back to a checkpoint
+    read = _waits if spec.mode is Mode.ASYNCHRONOUS else _shares
+    figures = read(memory, last) if whole and not again else None
+    if figures is None:
+        return memory.model_copy(update={"round": last.round, **FORGOTTEN})
+    kept = {name: (*getattr(memory, name), figure)[-UPDATES:] for name, figure in figures.items()}
+    return memory.model_copy(update={"round": last.round, **kept})
+
+
+def _waits(memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
+    """For how much of an update trainer and replicas waited for each other; None where it does not say."""
     waited, stood = last.trainer_wait_seconds, last.buffer_full_seconds
-    if again or not whole or not last.seconds or waited is None or stood is None:
-        return memory.model_copy(update={"round": last.round, "starving": (), "flooding": ()})
-    return memory.model_copy(
-        update={
-            "round": last.round,
-            "starving": (*memory.starving, min(1.0, waited / last.seconds))[-UPDATES:],
-            "flooding": (*memory.flooding, min(1.0, stood / last.seconds))[-UPDATES:],
-        }
-    )
+    if not last.seconds or waited is None or stood is None:
+        return None
+    return {"starving": min(1.0, waited / last.seconds), "flooding": min(1.0, stood / last.seconds)}
+
+
+def _shares(memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
+    """What machines bring to a round; None where it was not foretold for the present number."""
+    shares = machine_share.of(memory.machines, last)
+    return None if shares is None else {"brought": shares.brought, "would_bring": shares.would_bring}
 
 
 def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> datetime | None:
@@ -124,6 +138,8 @@ def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> 
 
 def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
     """One machine more, one less, or none; and why."""
+    if len(memory.brought) == UPDATES:
+        return machine_share.step(memory.brought, memory.would_bring, round_)
     starving = sum(memory.starving) / UPDATES
     flooding = sum(memory.flooding) / UPDATES
     when = f"updates {round_ - UPDATES + 1} to {round_}"

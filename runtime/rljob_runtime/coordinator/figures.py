@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, RoundReport, RuntimeTotals
+from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, MachineForecast, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.generation import Generation
 from rljob_runtime.coordinator.part_clock import PartClock
 from rljob_runtime.coordinator.protocols import TrainReport
@@ -88,6 +88,8 @@ def round_report(
         layout_forecasts=tuple(
             LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in chosen.layouts
         )
+        or None,
+        machine_forecasts=tuple(MachineForecast(machines=count, seconds=seconds) for count, seconds in chosen.machines)
         or None,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),

@@ -6,7 +6,7 @@ what never was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -43,10 +43,10 @@ ANY_NUMBER = 1 << 20
 async def choose(
     store: StoreAccess, settings: Settings, prompts: PromptSource, step: int, queued: int, rounds_left: int
 ) -> Chosen:
-    """The plan of round `step`, and what it would take in other layouts. It is computed in the store's thread: the loop
-    goes on meanwhile."""
+    """The plan of round `step`, and what it would take in other layouts and with other machines. It is computed in the
+    store's thread: the loop goes on meanwhile."""
     choices = settings.choices
-    if not choices.open and len(settings.tensor_parallel_sizes) == 1:
+    if not choices.open and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
         return Chosen(choices.reference)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
     past = [_past(one, prompts) for one in remembered.rounds]
@@ -91,10 +91,13 @@ def _choose(
             return _unforeseen(choices, why)
         chosen = _decided(decision, lengths, outlook, len(rounds))
     plan, following = Choices((chosen.plan,)), _next(chosen.plan, outlook)
-    stages = _stages(remembered, stage, most_tokens, settings.tensor_parallel_sizes)
-    foretold = {size: what_if(plan, its).foretell(*following) for size, its in sorted(stages.items())}
-    layouts = tuple((size, round(seconds, 3)) for size, seconds in foretold.items() if seconds is not None)
-    return replace(chosen, layouts=layouts)
+
+    def foretold(stages: Mapping[int, Stage]) -> tuple[tuple[int, float], ...]:
+        seconds = {number: what_if(plan, its).foretell(*following) for number, its in sorted(stages.items())}
+        return tuple((number, round(its, 3)) for number, its in seconds.items() if its is not None)
+
+    layouts = foretold(_layouts(remembered, stage, most_tokens, settings.tensor_parallel_sizes))
+    return replace(chosen, layouts=layouts, machines=foretold(_machines(remembered, stage, settings)))
 
 
 def _unforeseen(choices: Choices, why: str) -> Chosen:
@@ -142,7 +145,7 @@ def _stage(remembered: Remembered, longest: int) -> Stage | None:
     )
 
 
-def _stages(remembered: Remembered, stage: Stage, longest: int, sizes: Collection[int]) -> dict[int, Stage]:
+def _layouts(remembered: Remembered, stage: Stage, longest: int, sizes: Collection[int]) -> dict[int, Stage]:
     """The same accelerators in each of these tensor parallel sizes in which engines were seen. Empty where that is one
     only: there is nothing to compare."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
@@ -156,6 +159,18 @@ def _stages(remembered: Remembered, stage: Stage, longest: int, sizes: Collectio
             stages[size] = Stage(law, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
     usable = {size: one for size, one in stages.items() if size in sizes}
     return usable if len(usable) > 1 else {}
+
+
+def _machines(remembered: Remembered, stage: Stage, settings: Settings) -> dict[int, Stage]:
+    """The machines that there were, one less and one more, as far as the operator may ask for them. Empty where that is
+    one number only."""
+    layout = remembered.rounds[-1].report.tensor_parallel_size
+    if layout is None or stage.replicas * layout % settings.slots:
+        return {}
+    present = stage.replicas * layout // settings.slots
+    each = settings.slots // layout
+    numbers = [number for number in (present - 1, present, present + 1) if number in settings.machines]
+    return {number: replace(stage, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
 
 
 def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage: Stage) -> Costs:

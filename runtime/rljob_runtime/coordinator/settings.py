@@ -69,6 +69,10 @@ class Settings:
     """The spec's."""
     tensor_parallel_sizes: tuple[int, ...] = (1,)
     """All that the target may ask for."""
+    slots: int = 1
+    """Accelerators of a machine, or what stands in for them."""
+    machines: range = range(0)
+    """Numbers of machines that the operator may ask for. OnPolicy: it is told what rounds would take with them."""
     choices: Choices = PLAIN
     """How rounds may be played."""
     first_responses: int = FIRST_RESPONSES
@@ -145,6 +149,8 @@ class Settings:
             repack_seconds=spec.repack.interval_seconds,
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
+            slots=spec.rollout.slots,
+            machines=range(spec.rollout.smallest, spec.rollout.largest + 1),
             choices=_choices(spec),
             max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
             lending=lending_rules(job),

@@ -84,7 +84,7 @@ class Chosen:
     """The plan of a round, why, and what was predicted where something was: seconds of the round, and how many times
     faster than the reference plan the job is by it. `explained`: seconds beyond which lengths are not those that were
     believed. `layouts`: seconds of the round by tensor parallel size, for those that the operator may ask for and
-    engines were seen in."""
+    engines were seen in. `machines`: by the number of machines, where that is the operator's to choose."""
 
     plan: Plan
     reason: str = ""
@@ -92,22 +92,23 @@ class Chosen:
     speedup: float | None = None
     explained: float | None = None
     layouts: tuple[tuple[int, float], ...] = ()
+    machines: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> str:
         """As `from_json` reads it."""
         factors = self.plan.factors
         race = None if factors is None else [factors.prompts, factors.responses]
         told = {"race": race, "stream": self.plan.stream, "reason": self.reason, "seconds": self.seconds}
-        more = {"speedup": self.speedup, "explained": self.explained, "layouts": self.layouts}
-        return json.dumps({**told, **more})
+        more = {"speedup": self.speedup, "explained": self.explained}
+        return json.dumps({**told, **more, "layouts": self.layouts, "machines": self.machines})
 
     @classmethod
     def from_json(cls, text: str) -> Chosen:
         """What `to_json` gave."""
         told: dict[str, Any] = json.loads(text)
         plan = Plan(Factors(*told["race"]) if told["race"] else None, told["stream"])
-        layouts = tuple((size, seconds) for size, seconds in told.get("layouts", ()))
-        return cls(plan, told["reason"], told["seconds"], told["speedup"], told.get("explained"), layouts)
+        layouts, machines = (tuple(map(tuple, told.get(by, ()))) for by in ("layouts", "machines"))
+        return cls(plan, told["reason"], told["seconds"], told["speedup"], told.get("explained"), layouts, machines)
 
 
 AS_ASKED = Chosen(Plan())

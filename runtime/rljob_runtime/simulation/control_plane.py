@@ -1,5 +1,6 @@
 """The RLJob at the API server and an operator that does what it is told. By the real one's policies it chooses tensor
-parallel sizes, where the job leaves a choice, the machines that come and go, and the moment when their pods may go."""
+parallel sizes and the number of machines, where the job leaves a choice, which of them come and go, and the moment when
+their pods may go."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from rljob_api import RLJob
 from rljob_api.status import (
+    ElasticityHistory,
     Finished,
     Member,
     ParallelismHistory,
@@ -21,7 +23,7 @@ from rljob_api.status import (
     TargetPhase,
     TargetTensorParallel,
 )
-from rljob_operator.policies import drain, lifecycle, parallelism, scale
+from rljob_operator.policies import drain, elasticity, lifecycle, parallelism, scale
 from rljob_operator.policies.observed import Observed, Pod
 from rljob_runtime.coordinator.protocols import Job, PeerTimeout
 from rljob_runtime.coordinator.waiting import news
@@ -66,6 +68,7 @@ class SimulatedControlPlane:
         parallel = TargetTensorParallel(short=size, long=size)
         self._target = Target(revision=1, machines=tuple(self._incarnations), tensor_parallel=parallel)
         self._parallelism: ParallelismHistory | None = None
+        self._elasticity: ElasticityHistory | None = None
         self._epoch = 1
         self._job = self._before = job
         self._refresh()
@@ -119,12 +122,22 @@ class SimulatedControlPlane:
         """A user edits the number of machines."""
         rollout = self._job.spec.rollout.model_copy(update={"machines": machines})
         self._respec(rollout=rollout)
-        names = scale.choose_machines(self._target.machines, scale.wanted_count(rollout), self._unplaced)
+        self._want(scale.wanted_count(rollout))
+
+    def _want(self, count: int, **why: str) -> None:
+        names = scale.choose_machines(self._target.machines, count, self._unplaced)
         for name in names:
             self._incarnations.setdefault(name, 1)
         self._epoch += 1
         self._drain_since = _now()
-        self._retarget(machines=names)
+        self._retarget(machines=names, **why)
+
+    def _choose_number(self, said: RuntimeStatus) -> None:
+        heard = (said.applied or 0) >= self._target.revision
+        size = elasticity.size(self._job.spec, self._elasticity, said.last_round, heard, None, _now())
+        self._elasticity = size.history
+        if size.why:
+            self._want(size.count, reason=size.why)
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -257,6 +270,7 @@ class SimulatedControlPlane:
         await self._travel()
         self.reports.append(status)
         self._choose_layouts(status)
+        self._choose_number(status)
         self._observe(Reported(status, status.event))
         await self._travel()
 
