@@ -246,6 +246,8 @@ class RuntimeStatus(StatusModel):
     """The coordinator's term (transitions of the job's Lease): a lower one is out of office."""
     applied: Count | None = None
     """The target's revision that is in force."""
+    applied_round: Count | None = None
+    """How many rounds were done when this coordinator followed it first."""
     drained: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
     """Machines that hold nothing any more and may go."""
     event: Count = 0

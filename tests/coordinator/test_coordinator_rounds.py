@@ -174,6 +174,22 @@ def test_a_round_without_a_group_draws_again(stage):
     assert stage.trained_ids()[0].startswith("0.3.")
 
 
+def test_what_is_told_of_a_target_that_was_applied(stage):
+    """Its revision, and the boundary since which it is in force."""
+
+    async def scale(stage):
+        await until(lambda: len(stage.rounds) == 2)
+        stage.control.scale(3)
+
+    stage.job = job(rounds=6)
+    assert stage.play(scale).outcome is FinishedOutcome.COMPLETE
+    told = [(one.applied, one.applied_round) for one in stage.control.reports if one.applied is not None]
+    first, second = dict.fromkeys(told)
+    assert first == (1, 0)
+    assert second[0] == 2
+    assert 2 <= second[1] <= 4
+
+
 def test_machines_join_and_leave_while_it_runs(stage):
     async def scale(stage):
         await until(lambda: bool(stage.rounds))

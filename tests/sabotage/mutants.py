@@ -1768,6 +1768,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ELASTICITY,
     ),
     Mutant(
+        "a volume that never answers is not slow",
+        f"{RUNTIME}/coordinator/paced_store.py",
+        "for since in self._waiting[:1]:",
+        "for since in self._waiting[:0]:",
+        ("tests/coordinator/test_coordinator_paced_store.py",),
+    ),
+    Mutant(
+        "a target is in force since the round before",
+        f"{RUNTIME}/coordinator/following.py",
+        "if draft.applied == target.revision else draft.round",
+        "if draft.applied == target.revision else draft.round - 1",
+        ("tests/coordinator/test_coordinator_rounds.py::test_what_is_told_of_a_target_that_was_applied",),
+    ),
+    Mutant(
         "a share is taken of one machine too many",
         f"{OPERATOR}/policies/machine_share.py",
         "(fewer / now - 1) * (machines - 1)",

@@ -25,6 +25,7 @@ from rljob_runtime.coordinator.generation import Interrupted
 from rljob_runtime.coordinator.halt import Halts
 from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
 from rljob_runtime.coordinator.orders import Orders
+from rljob_runtime.coordinator.paced_store import PacedStore
 from rljob_runtime.coordinator.protocols import (
     Binding,
     ControlPlane,
@@ -72,7 +73,7 @@ class Coordinator:
         on_report: Callable[[RuntimeStatus], None] = lambda status: None,
         before: RuntimeStatus | None = None,
     ) -> None:
-        self._store = store
+        self._store = store = PacedStore(store)
         self._prompts_from = prompts_from
         self._rewards = rewards
         self._settings = settings
@@ -124,6 +125,7 @@ class Coordinator:
             asyncio.create_task(self._fleet.watch(), name="heartbeat"),
             asyncio.create_task(self._fleet.receive(), name="newcomers"),
             asyncio.create_task(self.course.run(), name="course"),
+            asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
         try:
             # A helper ends only by an error: out of office, or a bug. Either ends the coordinator.

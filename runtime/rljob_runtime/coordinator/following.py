@@ -129,8 +129,14 @@ class Following:
             sorted((set(self._reporter.draft.drained) & self._member_names() | set(gone)) - set(target.machines))
         )
         if target.revision != self._reporter.draft.applied or drained != self._reporter.draft.drained:
-            self._reporter.event(applied=target.revision, drained=drained)
+            self._reporter.event(**self._in_force(target), drained=drained)
         self._reporter.update(rounds=self.rounds)
+
+    def _in_force(self, target: Target) -> dict[str, int | None]:
+        """What is reported of a target that is followed from now on, or has been."""
+        draft = self._reporter.draft
+        since = draft.applied_round if draft.applied == target.revision else draft.round
+        return {"applied": target.revision, "applied_round": since}
 
     def _member_names(self) -> set[str]:
         return {member.machine for member in self._job.status.members} if self._job is not None else set()
@@ -146,7 +152,7 @@ class Following:
             names = tuple(sorted(name for name in self._member_names() if name.startswith("rollout-")))
             draft = self._reporter.draft
             if (draft.stage, draft.applied, draft.drained) != ("Suspended", self.target.revision, names):
-                self._reporter.event(stage="Suspended", applied=self.target.revision, drained=names, progress=None)
+                self._reporter.event(stage="Suspended", **self._in_force(self.target), drained=names, progress=None)
             await self._seen.wait()
         if not self.suspended and self._job is not None:
             job, self._job = self._job, None
