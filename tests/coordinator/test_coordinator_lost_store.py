@@ -12,13 +12,16 @@ from coordinator_kit import Stage, job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_api.status import FinishedOutcome, RuntimeTotals
+from rljob_api.learning import Mode
+from rljob_api.status import FinishedOutcome, RoundKind, RuntimeTotals
 from rljob_runtime.coordinator.protocols import TrainerState
 from rljob_runtime.coordinator.recovery import NoHistory, agree, standing_at
 from rljob_runtime.coordinator.standing import Standing, StandingError
 from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_file import ATTEMPTS_A_TERM
 from rljob_runtime.coordinator.store_records import Boundary
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+from rljob_runtime.scheduling.rounds import RoundPlan, Rules, Shape
+from rljob_runtime.scheduling.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.versions import UNREPORTED, Versions
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.data import SimulatedPrompts
@@ -260,6 +263,33 @@ def agree_without(folder: Path) -> Boundary:
     begun = agree(store, found(3, None), SimulatedPrompts(10), 4)
     store.close()
     return begun
+
+
+def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
+    """In either mode, and over restarts of the coordinator that begins anew."""
+    prompts = (PromptKey(0, 0), PromptKey(0, 1))
+    plan = RoundPlan(1, 5, Shape(RoundKind.LONG, 2, 3, 2, 3), prompts, Rules(2, False, 2))
+    keys = {TrajectoryKey(prompt, sample) for prompt in prompts for sample in range(3)}
+    for name, term, first in (("first.db", 1, 0), ("third.db", 3, 2 * ATTEMPTS_A_TERM)):
+        for mode in Mode:
+            store = Store(tmp_path / f"{mode}-{name}", "uid-1")
+            assert store.adopt_term(term) == term
+            store.publish(5, 0)
+            if mode is Mode.ON_POLICY:
+                known = {key: saved.attempt for key, saved in store.open_round(plan, Cursor(0, 2)).items()}
+            else:
+                known = store.experience.draw(prompts, Cursor(0, 2), 5, "rollout-0", 3)
+            assert known == (dict.fromkeys(keys, first) if first else {})
+            store.close()
+            store = Store(tmp_path / f"{mode}-{name}", "uid-1")
+            assert store.adopt_term(7) == 7
+            if mode is Mode.ON_POLICY:
+                opened = store.round_under_way()
+                assert {key: saved.attempt for key, saved in opened.saved.items()} == dict.fromkeys(keys, first)
+            else:
+                samples = [one for group in store.experience.open_groups() for one in group.samples]
+                assert {one.key: one.attempt for one in samples} == dict.fromkeys(keys, first)
+            store.close()
 
 
 def test_a_store_that_is_there_decides(tmp_path):

@@ -1782,6 +1782,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_rounds.py::test_what_is_told_of_a_target_that_was_applied",),
     ),
     Mutant(
+        "a store that begins anew gives the attempts of the one that was lost",
+        f"{RUNTIME}/coordinator/store_file.py",
+        "str((term - 1) * ATTEMPTS_A_TERM)",
+        "str(0)",
+        ("tests/coordinator/test_coordinator_lost_store.py::test_no_attempt_of_a_store_that_was_lost_is_given_again",),
+    ),
+    Mutant(
         "a share is taken of one machine too many",
         f"{OPERATOR}/policies/machine_share.py",
         "(fewer / now - 1) * (machines - 1)",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rljob_runtime.coordinator.experience_history import next_number, set_cursor
-from rljob_runtime.coordinator.store_file import transaction
+from rljob_runtime.coordinator.store_file import attempts_before, transaction
 from rljob_runtime.coordinator.store_records import Boundary, Tokens, insert_boundary
 from rljob_runtime.scheduling.partials import Partial
 from rljob_runtime.scheduling.reward_timeout import Anchors
@@ -109,7 +109,7 @@ class ExperienceStore:
         with self._transaction():
             set_cursor(self._db, cursor)
             for drawn, prompt in enumerate(prompts, next_number(self._db, "drawn")):
-                attempts = self._attempts(prompt)
+                attempts = dict.fromkeys(range(responses), attempts_before(self._db)) | self._attempts(prompt)
                 known |= {TrajectoryKey(prompt, sample): attempt for sample, attempt in attempts.items() if attempt}
                 draw = self._draws(prompt)
                 self._db.execute(
@@ -118,7 +118,7 @@ class ExperienceStore:
                 )
                 self._db.executemany(
                     "INSERT INTO samples (epoch, idx, draw, sample, attempt) VALUES (?, ?, ?, ?, ?)",
-                    [(prompt.epoch, prompt.index, draw, one, attempts.get(one, 0)) for one in range(responses)],
+                    [(prompt.epoch, prompt.index, draw, one, attempts[one]) for one in range(responses)],
                 )
         return known
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.experience_history import begin, give_back
 from rljob_runtime.coordinator.experience_store import ExperienceStore
-from rljob_runtime.coordinator.store_file import open_file, transaction
+from rljob_runtime.coordinator.store_file import attempts_before, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store_history import Remembered, remembered
 from rljob_runtime.coordinator.store_records import Boundary, OpenRound, Pool, Tokens, insert_boundary
 from rljob_runtime.enginemodel.speed import Speed
@@ -65,7 +65,10 @@ class Store:
     def adopt_term(self, term: int) -> int:
         """Take office: the higher of `term` and one above the last stored is stored and returned."""
         with self._transaction():
-            term = max(term, int(self._meta("term") or 0) + 1)
+            before = self._meta("term")
+            term = max(term, int(before or 0) + 1)
+            if before is None:
+                begin_attempts(self._db, term)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('term', ?)", (str(term),))
         return term
 
@@ -282,6 +285,9 @@ class Store:
 
     def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, Saved]:
         known = {key: saved for prompt in prompts for key, saved in self._drawn_before(prompt)}
+        if (first := attempts_before(self._db)) > 0:
+            keys = (key for prompt in prompts for key in plan.responses_of(prompt))
+            known |= {key: Saved(first) for key in keys if key not in known}
         drawn = self._db.execute("SELECT COUNT(*) FROM prompts WHERE step = ?", (plan.step,)).fetchone()[0]
         self._db.executemany(
             "INSERT INTO prompts (step, epoch, idx, ordinal) VALUES (?, ?, ?, ?)",

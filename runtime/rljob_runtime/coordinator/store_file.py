@@ -28,6 +28,10 @@ _TABLES = store_schema.TABLES + experience_schema.TABLES
 _TRIGGERS = store_schema.TRIGGERS + "\n" + experience_schema.TRIGGERS
 
 
+ATTEMPTS_A_TERM = 1 << 20
+"""More than a coordinator gives to one response."""
+
+
 class StoreUnusable(Exception):
     """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
 
@@ -95,6 +99,18 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
             migrate(db, version, _statements(_TRIGGERS))
     # Not before: it would hold while tables are replaced.
     db.execute("PRAGMA foreign_keys = ON")
+
+
+def begin_attempts(db: sqlite3.Connection, term: int) -> None:
+    """A new store in this term: responses have attempts above all that coordinators of former terms, whose store was
+    lost, may have given them. Replicas may remember those, and messages about them be on their way still."""
+    db.execute("INSERT INTO meta VALUES ('attempts', ?)", (str((term - 1) * ATTEMPTS_A_TERM),))
+
+
+def attempts_before(db: sqlite3.Connection) -> int:
+    """The attempt after which a response's first one comes."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'attempts'").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 @contextmanager
