@@ -9,7 +9,6 @@ its rack, else at the end. So weights cross the link into each place once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 
 from rljob_api.status import Member, RelayTopology, Role
 from rljob_operator.policies.observed import Observed
@@ -80,31 +79,35 @@ def _joined(
     """The chain of those that stayed with the rest of the `machines` in it. One that only has another pod takes its
     machine's place again, unless that is a detour now."""
     chain = list(stayed)
-    returned = [machine for machine in before if machine in machines and machine not in stayed]
-    for machine in (*returned, *(machine for machine in machines if machine not in before)):
-        ahead = before[: before.index(machine)] if machine in before else chain
-        wished = sum(other in ahead for other in chain)
-        detours = [_detour(chain, place, machine, where) for place in range(len(chain) + 1)]
+    former = {machine: place for place, machine in enumerate(before)}
+    joining = set(machines) - set(stayed)
+    for machine in sorted(joining, key=lambda one: (former.get(one, len(before)), machines.index(one))):
+        wished = len(chain)
+        if machine in former:
+            wished = sum(former.get(other, len(before)) < former[machine] for other in chain)
+        detours = _detours(chain, machine, where)
         least = min(detours)
         last = max(place for place, detour in enumerate(detours) if detour == least)
         chain.insert(wished if detours[wished] == least else last, machine)
     return tuple(chain)
 
 
-def _detour(chain: Sequence[str], place: int, machine: str, where: Mapping[str, Location]) -> int:
-    """By how much the way of the weights grows with this machine at this place."""
+def _detours(chain: Sequence[str], machine: str, where: Mapping[str, Location]) -> list[int]:
+    """By how much the way of the weights grows with this machine at each place, from the first to the end."""
     here = where.get(machine, ())
-    source = where.get(chain[place - 1], ()) if place else where.get(FEEDER)
-    target = where.get(chain[place], ()) if place < len(chain) else None
-    return _distance(source, here) + _distance(here, target) - _distance(source, target)
+    way = [where.get(FEEDER), *(where.get(other, ()) for other in chain), None]
+    far = [_distance(one, here) for one in way]
+    return [far[place] + far[place + 1] - _distance(way[place], way[place + 1]) for place in range(len(chain) + 1)]
 
 
 def _distance(one: Location | None, other: Location | None) -> int:
     """How many kinds of places differ, from the widest one that does. Where there is nobody nothing is far."""
-    if one is None or other is None:
+    if one is None or other is None or one == other:
         return 0
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    return max(len(one), len(other)) - alike
+    for depth, (here, there) in enumerate(zip(one, other, strict=False)):
+        if here != there:
+            return max(len(one), len(other)) - depth
+    return abs(len(one) - len(other))
 
 
 def _addresses(members: Sequence[Member], machines: Sequence[str]) -> Mapping[str, tuple[int, str]]:
