@@ -169,6 +169,7 @@ class Observer:
         self._recheck = recheck
         self._clock = clock
         self._ensured: dict[str, float] = {}
+        self._addressed: dict[str, int] = {}
 
     async def observe(self, job: RLJob) -> Observed:
         """The pods, their nodes, the Lease, and whether the children were seen to lately."""
@@ -185,12 +186,21 @@ class Observer:
         nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
         key = job.namespace, job.name
         silent = self._silent(key, doubted_nodes(owned, job.status))
-        return Observed(owned, foreign, self._leases.silence(key), present, nodes, silent)
+        silence = self._leases.silence(key)
+        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent)
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""
         self._ensured[job.metadata.uid] = self._clock()
 
+    def addressed(self, job: RLJob, incarnation: int | None) -> None:
+        """The coordinator's Service selects this incarnation now. None: that is about to change, or nobody knows."""
+        if incarnation is None:
+            self._addressed.pop(job.metadata.uid, None)
+        else:
+            self._addressed[job.metadata.uid] = incarnation
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._ensured.pop(uid, None)
+        self._addressed.pop(uid, None)

@@ -20,6 +20,7 @@ from rljob_operator.observe import Key, Observer
 from rljob_operator.policies.admission import admit, is_ours
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.invalid import plan_invalid
+from rljob_operator.policies.objects import addressed_by
 from rljob_operator.policies.plan import plan
 
 _logger = logging.getLogger(__name__)
@@ -89,7 +90,13 @@ class Reconciler:
         decided = plan(job, seen, now, self._config, admitted.refused)
         if decided.empty:
             return decided.again_seconds
+        addressed = addressed_by(decided.children)
+        if addressed is not None:
+            # Whatever ends this look half-way, the next one makes sure of the address again.
+            self._observer.addressed(job, None)
         done = await self._actor.carry_out(job, decided, now)
+        if addressed is not None and done is decided:
+            self._observer.addressed(job, addressed)
         if decided.children and not seen.children_present:
             self._observer.ensured(job)
         if decided.losses and decided.creations:

@@ -33,6 +33,7 @@ from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, Observer, PodLister
 from rljob_operator.operator import Operator, serve
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.observed import Silence
 from rljob_operator.reconcile import Reconciler
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -252,6 +253,45 @@ async def test_pods_that_the_server_refuses(
         await settle(reconcile, key, rounds=2)
     await _expect_first_pods(server, "j")
     assert condition(await server.job("j"), "Stalled") is None
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_the_address_of_a_coordinator_that_was_not_made_is_mended(
+    connection: kopf.ConnectionInfo, server: Server, knows: bool
+) -> None:
+    """It could not renew its Lease, and its successor's address was written; then the server did not answer, and when
+    it did the Lease was fresh again. By the same process, or by one that knows nothing."""
+
+    async def selected() -> str:
+        path = f"/api/v1/namespaces/{server.namespace}/services/j-coordinator"
+        service = await server.kube._send("GET", path, None, {}, {})
+        return str(service["spec"]["selector"]["rljob.dev/incarnation"])
+
+    key = (server.namespace, "j")
+    await server.apply_job("j")
+    async with contextlib.AsyncExitStack() as lives:
+        kube, reconcile = await lives.enter_async_context(process(connection, server.namespace))
+        await settle(reconcile, key)
+        await server.start_all("j")
+        await settle(reconcile, key)
+
+        def away(number: int, method: str, path: str) -> None:
+            if method == "POST" and path.endswith("/pods"):
+                raise Unreachable("the server does not answer")
+
+        leases = reconcile._observer._leases
+        leases.silence = lambda key: Silence("j-coordinator-0-1_x", 3.0)  # type: ignore[method-assign]
+        kube.before = away  # type: ignore[method-assign]
+        with pytest.raises(Unreachable):
+            await reconcile(key, 0.0)
+        assert await selected() == "2"
+        leases.silence = lambda key: None  # type: ignore[method-assign]
+        kube.before = lambda number, method, path: None  # type: ignore[method-assign]
+        if not knows:
+            _, reconcile = await lives.enter_async_context(process(connection, server.namespace))
+        await settle(reconcile, key, rounds=2)
+        assert await selected() == "1"
+    await _expect_first_pods(server, "j")
 
 
 async def test_an_api_server_that_never_answers_is_given_up_in_time(

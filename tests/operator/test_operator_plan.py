@@ -20,6 +20,7 @@ from rljob_api.learning import Mode
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.objects import addressed_by
 from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod
 from rljob_operator.policies.plan import REMOVED_SECONDS, Plan, plan, refused
 
@@ -50,6 +51,10 @@ class Cluster:
         self.silence: Silence | None = None
         self.nodes: dict[str, Node] = {}
         self.children = False
+        self.service: int | None = None
+        """The incarnation of the coordinator that is found under its name."""
+        self.addressed: int | None = None
+        """The same, as far as the operator knows: one that died knows nothing."""
         self.replaced = 0
         """Members of a job that runs which had started and gave their place to a successor in one write."""
         self.refused_edit: Trouble | None = None
@@ -60,7 +65,7 @@ class Cluster:
         return self.job.status
 
     def observed(self) -> Observed:
-        return Observed(tuple(self.pods.values()), (), self.silence, self.children, self.nodes)
+        return Observed(tuple(self.pods.values()), (), self.silence, self.children, self.addressed, self.nodes)
 
     def decide(self) -> Plan:
         return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)
@@ -69,8 +74,9 @@ class Cluster:
         """Do at most `steps` of the plan's writes in its order: then the operator dies."""
         refusals = {c.new.machine: Trouble("QuotaExceeded", "") for c in decided.creations if refuses == c.new.machine}
         writes: list[Callable[[], None]] = []
+        selected = addressed_by(decided.children)
         if decided.children:
-            writes.append(lambda: setattr(self, "children", True))
+            writes.append(lambda: self._address(selected))
         writes += [lambda c=c: self._create(c.manifest) for c in decided.creations if c.new.machine not in refusals]
         decided = refused(decided, self.job, refusals, self.now)
         if decided.status is not None:
@@ -78,6 +84,8 @@ class Cluster:
         writes += [lambda r=r: self._delete(r.pod, r.force) for r in decided.removals]
         for write in writes[:steps]:
             write()
+        if steps < len(writes):
+            self.addressed = None
 
     def settle(self) -> None:
         """Let the operator work until it has nothing more to say."""
@@ -107,6 +115,11 @@ class Cluster:
         pod = parse_pod(item)
         assert pod is not None
         self.pods[name] = pod
+
+    def _address(self, selected: int | None) -> None:
+        self.children = True
+        if selected is not None:
+            self.service = self.addressed = selected
 
     def _write(self, status: RLJobStatus | None) -> None:
         assert status is not None
@@ -330,6 +343,16 @@ class Machine(RuleBasedStateMachine):
             known = [pod for pod in live if members.get(machine) == pod.incarnation]
             assert len(known) <= 1
             assert len(live) <= 2  # a new one may be there before the status that gives up the old one
+
+    @invariant()
+    def a_coordinator_that_is_left_alone_is_found_under_its_name(self) -> None:
+        """Whatever ended the operator between an address and the pod that it was meant for."""
+        cluster = self.cluster
+        assert cluster.addressed in (None, cluster.service)
+        coordinator = cluster.observed().judged_by(cluster.status).current("coordinator-0")
+        ended = cluster.status.is_true("Complete") or cluster.status.is_true("Failed")
+        if coordinator is not None and not ended and cluster.decide().empty:
+            assert cluster.service == coordinator.incarnation
 
     @invariant()
     def epochs_rise_and_chains_are_members(self) -> None:
@@ -587,6 +610,21 @@ def test_a_job_without_a_sandbox_is_stalled_keeps_its_pods_and_goes_on_when_ther
     assert cluster.status.is_true("Ready")
     assert not cluster.status.is_true("Stalled")
     assert set(cluster.pods) == pods
+
+
+def test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back() -> None:
+    """It could not renew its Lease while the API server was away; the address of its successor was written, and then
+    whoever would have made that one lost its own Lease."""
+    cluster = running()
+    assert cluster.service == 1
+    cluster.silence = Silence("demo-coordinator-0-1_x", 3.0)
+    cluster.carry_out(cluster.decide(), steps=1)
+    assert (cluster.service, sorted(cluster.pods)[0]) == (2, "demo-coordinator-0-1")
+    cluster.silence = None
+    cluster.settle()
+    assert cluster.service == 1
+    assert "demo-coordinator-0-2" not in cluster.pods
+    assert cluster.decide().empty
 
 
 def test_what_is_complete_stays_complete() -> None:

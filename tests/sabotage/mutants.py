@@ -1789,6 +1789,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_lost_store.py::test_no_attempt_of_a_store_that_was_lost_is_given_again",),
     ),
     Mutant(
+        "an address moves with new coordinators alone",
+        f"{OPERATOR}/policies/objects.py",
+        "moves = coordinator is not None and coordinator.incarnation != seen.addressed",
+        "moves = new is not None",
+        (
+            "tests/operator/test_operator_plan.py"
+            "::test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back",
+        ),
+    ),
+    Mutant(
         "a share is taken of one machine too many",
         f"{OPERATOR}/policies/machine_share.py",
         "(fewer / now - 1) * (machines - 1)",

@@ -32,17 +32,23 @@ def due(
 ) -> tuple[Json, ...]:
     """What is to be made or mended now. Everything when it was not seen lately, else what these pods and this number
     of rollout machines change."""
+    machine = c.machine_name(c.ROLE_COORDINATOR, 0)
     new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
+    coordinator = new or seen.current(machine)
     if seen.children_present:
-        moved = () if new is None else (service(job, new.incarnation),)
+        # Not only with a new one: it may have been planned and addressed, and then not made, as the old one lives.
+        moves = coordinator is not None and coordinator.incarnation != seen.addressed
+        moved = (service(job, coordinator.incarnation),) if coordinator is not None and moves else ()
         told = job.status.target.machines if job.status.target is not None else ()
         return moved if len(told) == len(machines) else (*moved, disruption_budget(job, len(machines)))
-    machine = c.machine_name(c.ROLE_COORDINATOR, 0)
-    current = seen.current(machine)
-    incarnation = (
-        new.incarnation if new else current.incarnation if current else job.status.incarnations.get(machine, 1)
-    )
+    incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
     return tuple(children(job, incarnation, len(machines), config))
+
+
+def addressed_by(manifests: Iterable[Json]) -> int | None:
+    """The incarnation of the coordinator that the Service among these selects; None where there is none."""
+    selectors = (one["spec"]["selector"] for one in manifests if one["kind"] == "Service")
+    return next((int(selector[c.LABEL_INCARNATION]) for selector in selectors), None)
 
 
 def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Config) -> list[Json]:

@@ -131,6 +131,8 @@ class Observed:
     """Set when the job's Lease has expired; None while it is fresh or was never taken."""
     children_present: bool = False
     """Service, Secret, Role and the rest were made or checked lately."""
+    addressed: int | None = None
+    """The incarnation of the coordinator that its Service selects; None where this operator has not made sure of it."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """By name, those of the pods and those that are avoided. Empty where the operator may not see nodes."""
     silent_nodes: frozenset[str] = frozenset()
