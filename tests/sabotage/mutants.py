@@ -1791,8 +1791,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an address moves with new coordinators alone",
         f"{OPERATOR}/policies/objects.py",
-        "moves = coordinator is not None and coordinator.incarnation != seen.addressed",
-        "moves = new is not None",
+        "if coordinator is not None and coordinator.incarnation != seen.addressed:",
+        "if coordinator is not None and new is not None:",
         (
             "tests/operator/test_operator_plan.py"
             "::test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back",

@@ -37,8 +37,9 @@ def due(
     coordinator = new or seen.current(machine)
     if seen.children_present:
         # Not only with a new one: it may have been planned and addressed, and then not made, as the old one lives.
-        moves = coordinator is not None and coordinator.incarnation != seen.addressed
-        moved = (service(job, coordinator.incarnation),) if coordinator is not None and moves else ()
+        moved: tuple[Json, ...] = ()
+        if coordinator is not None and coordinator.incarnation != seen.addressed:
+            moved = (service(job, coordinator.incarnation),)
         told = job.status.target.machines if job.status.target is not None else ()
         return moved if len(told) == len(machines) else (*moved, disruption_budget(job, len(machines)))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
