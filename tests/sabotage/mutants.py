@@ -796,7 +796,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "attempts of earlier draws are forgotten",
         f"{RUNTIME}/coordinator/experience_store.py",
-        "attempts.get(one, 0)) for one in range(responses)],",
+        "attempts[one]) for one in range(responses)],",
         "0) for one in range(responses)],",
         (f"{EXPERIENCE_STORE}::test_requeued_prompts_wait_in_the_order_in_which_they_were_requeued",),
     ),
