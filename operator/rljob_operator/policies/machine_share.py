@@ -47,8 +47,5 @@ def step(brought: Sequence[float], would_bring: Sequence[float], round_: int) ->
     if another >= WORTH:
         return 1, f"one machine more was foretold to bring {another:.0%} of its share to {rounds}"
     if last < IDLE:
-        return (
-            -1,
-            f"the last machine was foretold to bring {last:.0%} of its share to {rounds}",
-        )
+        return -1, f"the last machine was foretold to bring {last:.0%} of its share to {rounds}"
     return 0, ""

@@ -2,8 +2,8 @@
 
 The operator owns the membership, the coordinator repairs within it (DESIGN: relay). Every change of membership is a new
 epoch; a machine's new incarnation is a new member. Survivors keep their order, so that only the neighbours of a change
-must connect anew. Who joins, joins where the chain becomes longest by the least: beside machines of its node, else of
-its rack, else at the end. So weights cross the link into each place once.
+must connect anew. Who joins, joins where the way of the weights grows least: beside machines of its node, else of its
+rack, else at the end. So weights cross the link into each place once.
 """
 
 from __future__ import annotations
