@@ -2,21 +2,33 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.constants import KEEPS_FAILING
+from rljob_api.learning import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.herd import Herd
-from rljob_runtime.coordinator.protocols import EngineStats, PeerTimeout, Refused, ReplicaReport
+from rljob_runtime.coordinator.protocols import (
+    Delta,
+    EngineStats,
+    GenerateRequest,
+    PeerTimeout,
+    Refused,
+    ReplicaReport,
+)
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.scheduling.liveness import Progress, Relapses, StandStills
-from rljob_runtime.scheduling.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.rounds import Launch
+from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulation import clock
+from rljob_runtime.simulation.replica import SimulatedReplica
 
 
 def test_idle_is_not_stalled():
@@ -46,16 +58,24 @@ def test_a_feeder_is_blamed_once_two_have_waited_for_it_in_vain():
 
 
 class Wedged:
-    """A replica that answers, holds a request and computes nothing."""
+    """A replica that answers, holds so many requests and computes nothing."""
 
     name = "rollout-0/replica-0"
+
+    def __init__(self, holds: int, ends: tuple[Delta, ...] = ()) -> None:
+        self.holds = holds
+        self.ends = ends
 
     async def abort(self, term: int, attempts: dict[TrajectoryKey, int]) -> None:
         pass
 
+    async def submit(self, term: int, requests: tuple[GenerateRequest, ...]) -> None:
+        pass
+
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         await asyncio.sleep(wait_seconds)
-        return ReplicaReport("boot", 0, (), 1, EngineStats(1, 0, 0.1, 0, 7, 3, 0, 0))
+        ends = self.ends if not after else ()
+        return ReplicaReport("boot", 1, ends, 1, EngineStats(self.holds, 0, 0.1, 0, 7, 3, 0, 0))
 
 
 class Lost:
@@ -71,23 +91,70 @@ class Lost:
         await call
 
 
-def test_a_replica_that_answers_and_makes_no_token_is_lost(tmp_path):
-    replica = Wedged()
+KEY = TrajectoryKey(PromptKey(0, 0), 0)
+ASKED = GenerateRequest(KEY, 3, (1,), Sampling(max_tokens=8, temperature=1.0, seed=1), weight_version=1)
+LAUNCHED = Launch(KEY, Lease(Wedged.name, 3))
+
+
+def followed(replica: Wedged, *commands: Callable[[Herd], Awaitable[None]]) -> tuple[float, Lost]:
+    """When that replica was found wanting, or a minute; and what the fleet was told."""
 
     async def follow() -> tuple[float, Lost]:
         fleet = Lost()
         settings = replace(Settings.of(job()), stall=10.0)
         herd = Herd(fleet, 1, settings, EngineWatch(), lambda event: None, lambda: {replica.name: replica})
         await herd.track({})
-        await until(lambda: bool(fleet.lost))
+        for command in commands:
+            await command(herd)
+        await until(lambda: bool(fleet.lost) or asyncio.get_running_loop().time() > 60.0)
         await herd.close()
         return asyncio.get_running_loop().time(), fleet
 
-    seconds, fleet = clock.run(follow())
+    return clock.run(follow())
+
+
+@pytest.mark.parametrize(
+    ("holds", "commands"),
+    [
+        pytest.param(1, (), id="it computes nothing"),
+        pytest.param(0, (lambda herd: herd.submit({Wedged.name: [ASKED]}),), id="it does not know of it"),
+    ],
+)
+def test_a_replica_that_answers_and_makes_no_token_is_lost(holds, commands):
+    replica = Wedged(holds)
+    seconds, fleet = followed(replica, *commands)
     ((lost, error),) = fleet.lost
     assert lost is replica
     assert isinstance(error, PeerTimeout)
     assert 10.0 <= seconds < 12.0
+
+
+def test_a_replica_that_owes_nothing_is_kept():
+    ask = lambda herd: herd.submit({Wedged.name: [ASKED]})  # noqa: E731
+    ended = Delta(KEY, 3, 0, (5,), (-0.1,), 1, FinishReason.STOP)
+    assert not followed(Wedged(0))[1].lost
+    assert not followed(Wedged(0, (ended,)), ask)[1].lost, "it has ended"
+    assert not followed(Wedged(0), ask, lambda herd: herd.abort([LAUNCHED]))[1].lost, "it was stopped"
+    assert followed(Wedged(0, (replace(ended, finish_reason=None),)), ask)[1].lost, "it has not ended"
+    assert followed(Wedged(0, (replace(ended, attempt=2),)), ask)[1].lost, "an earlier attempt has"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_response_that_its_replica_does_not_know_of_goes_on_elsewhere(tmp_path, monkeypatch, mode):
+    stage = Stage(tmp_path / "state.db", job=job(mode=mode))
+    dropped: list[TrajectoryKey] = []
+    submit = SimulatedReplica.submit
+
+    async def forgets_one(self: SimulatedReplica, term: int, requests: Any) -> None:
+        if not dropped:
+            dropped.append(requests[0].key)
+            requests = requests[1:]
+        await submit(self, term, requests)
+
+    monkeypatch.setattr(SimulatedReplica, "submit", forgets_one)
+    assert stage.play(stall=20.0).outcome is FinishedOutcome.COMPLETE
+    assert dropped
+    assert any("ReplicaLost" in reasons for reasons in reasons_of(stage).values())
 
 
 def test_a_machine_that_fails_again_soon_is_reported_as_one_that_keeps_failing(tmp_path):

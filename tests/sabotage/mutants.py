@@ -1957,6 +1957,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{COMINGS}::test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting",),
     ),
     Mutant(
+        "what a replica does not know of is waited for",
+        f"{RUNTIME}/coordinator/herd.py",
+        "if progress.stalled(held + owed > 0, done, clock()):",
+        "if progress.stalled(held > 0, done, clock()):",
+        (f"{LIVENESS}::test_a_replica_that_answers_and_makes_no_token_is_lost",),
+    ),
+    Mutant(
         "replicas are known by their names",
         f"{RUNTIME}/coordinator/herd.py",
         "present.get(name) is not replica",

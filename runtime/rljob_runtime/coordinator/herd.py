@@ -63,6 +63,7 @@ class Herd:
         self._watch = watch
         self._post = post
         self._tracked: dict[str, Replica] = {}
+        self._owing: dict[str, dict[TrajectoryKey, int]] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
 
     def names(self, without: Collection[str] = ()) -> list[str]:
@@ -87,18 +88,21 @@ class Herd:
         present = self._present()
         gone = [name for name, replica in self._tracked.items() if present.get(name) is not replica]
         for name in gone:
-            del self._tracked[name]
+            del self._tracked[name], self._owing[name]
             self._pollers.pop(name).cancel()
         fresh = [replica for name, replica in present.items() if name not in self._tracked]
         await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
         for replica in fresh:
-            self._tracked[replica.name] = replica
+            self._tracked[replica.name], self._owing[replica.name] = replica, {}
             self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
         return gone
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
         """Give these replicas these requests."""
         self._watch.submitted(requests, len(self._tracked), asyncio.get_running_loop().time())
+        for name, its in requests.items():
+            # Before it hears of them: their end may be known before the call has come back.
+            self._owing[name] |= {one.key: one.attempt for one in its}
         calls = ((self._tracked[name], its) for name, its in requests.items())
         await asyncio.gather(*(self._blaming(replica, replica.submit(self._term, its)) for replica, its in calls))
 
@@ -108,6 +112,7 @@ class Herd:
         for launch in launches:
             if launch.lease.replica in self._tracked:
                 by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
+                self._settled(launch.lease.replica, launch.key, launch.lease.attempt)
         calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
         await asyncio.gather(
             *(self._blaming(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
@@ -129,7 +134,8 @@ class Herd:
             self._fleet.lose_replica(replica, "ReplicaLost", error)
 
     async def _follow(self, replica: Replica) -> NoReturn:
-        """Raises what it fails with, `PeerTimeout` too where it answers and computes nothing."""
+        """Raises what it fails with, `PeerTimeout` too where it answers and computes nothing, be it for what it holds
+        or for what it was given and does not know of."""
         after, boot, clock = 0, None, asyncio.get_running_loop().time
         progress = Progress(self._settings.stall)
         found: int | None = None
@@ -141,8 +147,12 @@ class Herd:
             boot, after = report.boot, report.cursor
             stats = report.stats
             done = stats.generated_tokens_total + stats.prompt_tokens_total
-            if progress.stalled(stats.running + stats.waiting > 0, done, clock()):
-                raise PeerTimeout(f"{stats.running} requests, and no token for {self._settings.stall:g} s")
+            for delta in report.deltas:
+                if delta.finish_reason is not None:
+                    self._settled(replica.name, delta.key, delta.attempt)
+            held, owed = stats.running + stats.waiting, len(self._owing[replica.name])
+            if progress.stalled(held + owed > 0, done, clock()):
+                raise PeerTimeout(f"{owed} responses asked for, {held} held, no token for {self._settings.stall:g} s")
             if found is None:
                 found = stats.generated_tokens_total
             elif not told and stats.generated_tokens_total > found:
@@ -150,6 +160,11 @@ class Herd:
                 self._fleet.generates(replica)
             self._watch.note(replica.name, report, clock())
             self._post(Polled(replica, report))
+
+    def _settled(self, name: str, key: TrajectoryKey, attempt: int) -> None:
+        """This replica owes that response no more."""
+        if self._owing[name].get(key) == attempt:
+            del self._owing[name][key]
 
     async def _blaming(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
         try:

@@ -92,7 +92,7 @@ class Settings:
     poll_wait: float = 0.5
     """How long a poll waits at the replica for its first token."""
     stall: float = 120.0
-    """A replica that holds requests and computes nothing for so long is lost: it hangs."""
+    """A replica that owes responses, or holds requests, and computes nothing for so long is lost: it hangs."""
     again_within: float = 600.0
     """A machine that fails again so soon after it was restarted in place keeps failing."""
     flush: float = 1.0

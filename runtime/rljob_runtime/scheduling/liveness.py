@@ -13,7 +13,7 @@ class Progress:
         self._since = 0.0
 
     def stalled(self, busy: bool, done: int, now: float) -> bool:
-        """`busy`: whether it holds requests. `done`: a count that grows with its work.
+        """`busy`: whether it holds requests, or owes responses. `done`: a count that grows with its work.
 
         >>> progress = Progress(10.0)
         >>> [progress.stalled(True, done, now) for done, now in [(5, 0.0), (5, 9.0), (6, 11.0), (6, 20.0), (6, 21.0)]]
