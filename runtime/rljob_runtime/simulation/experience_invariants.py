@@ -52,6 +52,8 @@ class ExperienceInvariants(Invariants):
         self._rows: dict[Sample, tuple[int, str | None, int]] = {}
         """Attempt, replica, failures."""
         self._held: Counter[Sample] = Counter()
+        self._begins: Counter[Sample] = Counter()
+        """Tokens in the store when the attempt was given: until its destination hears, the source of a move goes on."""
         self._chunk_sizes: dict[tuple[int, ...], int] = {}
         self._version_steps: dict[int, int] = {}
         self._began = 0
@@ -92,7 +94,7 @@ class ExperienceInvariants(Invariants):
             return 0
         sample = key.prompt.epoch, key.prompt.index, under_way, key.sample
         at, _, _ = self._rows.get(sample, (0, None, 0))
-        return self._held[sample] if at == attempt else 0
+        return self._begins[sample] if at == attempt else 0
 
     def _commit(self, rows: Iterable[Row]) -> None:
         touched: dict[Sample, tuple[int, tuple[int, str | None, int] | None]] = {}
@@ -124,6 +126,9 @@ class ExperienceInvariants(Invariants):
         for step in boundaries:
             self._closed(step)
         for sample, (held, before) in touched.items():
+            known = self._rows.get(sample)
+            if known is not None and (before is None or before[0] != known[0]):
+                self._begins[sample] = self._held[sample]
             self._no_token_lost(sample, held, before)
 
     def _group_row(self, row: Row) -> tuple[int, int]:
@@ -170,7 +175,14 @@ class ExperienceInvariants(Invariants):
     def _forget_store(self) -> None:
         """What it had settled is known to nobody now, but to the trainer and to whoever watched."""
         self._filtered |= {draw[:2] for draw, (_, fate) in self._groups.items() if fate == "filtered"}
-        for known in (self._groups, self._by_prompt, self._rows, self._held, self._chunk_sizes):
+        for known in (
+            self._groups,
+            self._by_prompt,
+            self._rows,
+            self._held,
+            self._begins,
+            self._chunk_sizes,
+        ):
             known.clear()
         self._drawn = 0
 

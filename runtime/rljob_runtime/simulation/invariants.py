@@ -246,7 +246,7 @@ class Invariants(ABC):
 
     @abstractmethod
     def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
-        """Tokens that the store holds of a response of which this is the attempt under way; else 0."""
+        """Tokens that the store held of a response when this attempt under way was given; else 0."""
 
     # --- the store ---
 
