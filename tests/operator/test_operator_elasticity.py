@@ -205,8 +205,13 @@ def test_constant_figures_never_turn_it_round(starving: float | None, flooding: 
 # --- rounds of mode OnPolicy ------------------------------------------------------------------------------------------
 
 
-def on_policy(machines: int = 4, smallest: int = 1, largest: int = 8) -> RLJobSpec:
-    return make_job(rollout={"machines": machines, "minMachines": smallest, "maxMachines": largest}).spec
+def on_policy(machines: int = 4, smallest: int = 1, largest: int = 8, trainer: int = 0) -> RLJobSpec:
+    """`trainer`: its accelerators, where each machine has one; 0 for a job on CPUs."""
+    rollout: dict[str, Any] = {"machines": machines, "minMachines": smallest, "maxMachines": largest}
+    if not trainer:
+        return make_job(rollout=rollout).spec
+    rollout["acceleratorsPerMachine"] = 1
+    return make_job(rollout=rollout, trainer={"acceleratorsPerReplica": trainer}).spec
 
 
 def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
@@ -236,49 +241,86 @@ def amdahl(whole: float, split: float) -> Callable[[int], float]:
 
 
 @pytest.mark.parametrize(
-    ("law", "ends"),
+    ("law", "trainer", "ends"),
     [
-        (amdahl(0.0, 100.0), 8),  # all of it is shared out
-        (amdahl(100.0, 0.0), 1),  # one response makes the round
-        (amdahl(20.0, 100.0), 5),  # from 5 to 6 machines a machine brings 45 % of its share
-        (amdahl(100.0, 200.0), 4),  # the fourth brings a third, a fifth would bring 29 %
-        (amdahl(100.0, 100.0), 3),  # the fourth brings a fifth, the third a quarter
-        (amdahl(100.0, 40.0), 1),  # the second brings a sixth
+        (amdahl(0.0, 100.0), 0, 8),  # all of it is shared out
+        (amdahl(100.0, 0.0), 0, 1),  # one response makes the round
+        (amdahl(20.0, 100.0), 0, 6),  # the sixth brings 55 % of its share, a seventh would bring 49 %
+        (amdahl(100.0, 200.0), 0, 4),  # the fourth brings 44 %, a fifth would bring 36 %
+        (amdahl(100.0, 80.0), 0, 3),  # the fourth brings 22 %, the third 32 %
+        (amdahl(100.0, 40.0), 0, 2),  # the third brings 18 %, the second 33 %
+        (amdahl(100.0, 100.0), 4, 4),  # a fifth would bring a third
+        (amdahl(100.0, 100.0), 16, 6),  # a sixth brings 60 %, while the more of a trainer waits
     ],
 )
-def test_a_machine_is_worth_what_it_brings_of_its_share(law: Callable[[int], float], ends: int) -> None:
-    counts = rounds(on_policy(), law, 60)
+def test_a_machine_is_worth_what_it_brings_of_its_share(law: Callable[[int], float], trainer: int, ends: int) -> None:
+    counts = rounds(on_policy(trainer=trainer), law, 60)
     assert counts[-1] == ends
     assert all(abs(now - was) <= 1 for was, now in pairwise(counts))
     assert counts[:4] == [4] * 4
 
 
+@given(st.integers(1, 16), st.floats(0.0, 200.0), st.floats(1.0, 2000.0), st.integers(1, 32))
+def test_no_other_number_has_a_much_smaller_product_of_time_and_cost(
+    start: int, whole: float, split: float, trainer: int
+) -> None:
+    """From below it ends where the product is least; from above within the margin of the two thresholds."""
+    law = amdahl(whole, split)
+    product = {number: law(number) ** 2 * (number + trainer) for number in range(1, 17)}
+    best = min(product, key=lambda number: product[number])
+    ends = rounds(on_policy(start, 1, 16, trainer), law, 120)[-1]
+    if start <= best:
+        assert abs(ends - best) <= 1
+    else:
+        assert ends >= best - 1
+        assert product[ends] <= product[start] * 1.000001
+
+
 @pytest.mark.parametrize(
-    ("machines", "seconds", "brought", "would_bring"),
+    ("machines", "trainer", "seconds", "brought", "would_bring"),
     [
-        (4, {3: 40.0, 4: 30.0, 5: 24.0}, 1.0, 1.0),
-        (4, {3: 30.0, 4: 30.0, 5: 30.0}, 0.0, 0.0),
-        (4, {3: 35.0, 4: 30.0, 5: 80 / 3}, 0.5, 0.5),
-        (4, {3: 29.0, 4: 30.0, 5: 31.0}, 0.0, 0.0),
-        (4, {3: 90.0, 4: 30.0, 5: 10.0}, 1.0, 1.0),
-        (1, {1: 30.0, 2: 15.0}, 1.0, 1.0),
-        (8, {7: 30.0, 8: 30.0}, 0.0, 0.0),
+        (4, 0.0, {3: 40.0, 4: 30.0, 5: 24.0}, 1.0, 1.0),
+        (4, 0.0, {3: 30.0, 4: 30.0, 5: 30.0}, 0.0, 0.0),
+        (4, 0.0, {3: 35.0, 4: 30.0, 5: 80 / 3}, 0.5, 0.5),
+        (4, 0.0, {3: 29.0, 4: 30.0, 5: 31.0}, 0.0, 0.0),
+        (4, 0.0, {3: 90.0, 4: 30.0, 5: 10.0}, 1.0, 1.0),
+        (4, 4.0, {3: 33.0, 4: 30.0, 5: 28.8}, 0.7, 1 / 3),
+        (4, 0.5, {3: 33.0, 4: 30.0, 5: 28.8}, 0.35, 0.1875),
+        (1, 2.0, {1: 30.0, 2: 25.0}, 1.0, 0.6),
+        (8, 1.0, {7: 30.0, 8: 30.0}, 0.0, 0.0),
     ],
 )
-def test_what_machines_bring(machines: int, seconds: dict[int, float], brought: float, would_bring: float) -> None:
-    shares = machine_share.of(machines, round_report(1, seconds))
+def test_what_machines_bring(
+    machines: int, trainer: float, seconds: dict[int, float], brought: float, would_bring: float
+) -> None:
+    shares = machine_share.of(machines, trainer, round_report(1, seconds))
     assert shares is not None
     assert (shares.brought, shares.would_bring) == (pytest.approx(brought), pytest.approx(would_bring))
 
 
+@pytest.mark.parametrize(
+    ("rollout", "trainer", "size"),
+    [
+        ({}, {"replicas": 2}, 2.0),
+        ({"acceleratorsPerMachine": 4}, {"replicas": 2, "acceleratorsPerReplica": 8}, 4.0),
+        ({"acceleratorsPerMachine": 8}, {"acceleratorsPerReplica": 4}, 0.5),
+        ({"acceleratorsPerMachine": 8}, {}, 0.0),
+    ],
+)
+def test_the_trainer_is_as_large_as_its_accelerators(
+    rollout: dict[str, Any], trainer: dict[str, Any], size: float
+) -> None:
+    assert machine_share.trainer_size(make_job(rollout={"machines": 1, **rollout}, trainer=trainer).spec) == size
+
+
 @pytest.mark.parametrize("seconds", [{}, {3: 40.0, 5: 24.0}, {7: 1.0, 8: 1.0}, {4: 0.0, 5: 1.0}])
 def test_a_round_that_was_not_foretold_for_the_present_number_says_nothing(seconds: dict[int, float]) -> None:
-    assert machine_share.of(4, round_report(1, seconds)) is None
+    assert machine_share.of(4, 1.0, round_report(1, seconds)) is None
 
 
 def test_rounds_decide_by_four_and_say_why() -> None:
     of, memory = on_policy(), elasticity.size(on_policy(), None, None, False, None, NOW).history
-    told = {3: 40.0, 4: 30.0, 5: 25.0}
+    told = {3: 40.0, 4: 30.0, 5: 26.0}
     found = None
     for number in range(1, 5):
         found = elasticity.size(of, memory, round_report(number, told), number != 2, None, NOW)
@@ -289,7 +331,7 @@ def test_rounds_decide_by_four_and_say_why() -> None:
         memory = found.history
     assert found is not None
     assert found.count == 5
-    assert found.why == "one machine more was foretold to bring 80% of its share to rounds 3 to 6"
+    assert found.why == "one machine more was foretold to bring 77% of its share to rounds 3 to 6"
     assert found.history is not None
     assert (found.history.brought, found.history.would_bring) == ((), ())
     short = elasticity.size(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)

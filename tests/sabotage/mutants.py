@@ -1801,8 +1801,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a share is taken of one machine too many",
         f"{OPERATOR}/policies/machine_share.py",
-        "(fewer / now - 1) * (machines - 1)",
-        "(fewer / now - 1) * machines",
+        "(fewer / now - 1) * (machines - 1 + trainer)",
+        "(fewer / now - 1) * (machines + trainer)",
+        ("tests/operator/test_operator_elasticity.py::test_what_machines_bring",),
+    ),
+    Mutant(
+        "a trainer that stands still costs nothing",
+        f"{OPERATOR}/policies/machine_share.py",
+        "(now / more - 1) * (machines + trainer)",
+        "(now / more - 1) * machines",
         ("tests/operator/test_operator_elasticity.py::test_what_machines_bring",),
     ),
     Mutant(

@@ -107,15 +107,14 @@ def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundRep
 def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
     """The memory with this update in it, or without any where it says nothing of the present machines."""
     again = last.round < memory.round  # back to a checkpoint
-    read = _waits if spec.mode is Mode.ASYNCHRONOUS else _shares
-    figures = read(memory, last) if whole and not again else None
-    if figures is None:
+    figures = _waits(last) if spec.mode is Mode.ASYNCHRONOUS else _shares(spec, memory, last)
+    if figures is None or again or not whole:
         return memory.model_copy(update={"round": last.round, **FORGOTTEN})
     kept = {name: (*getattr(memory, name), figure)[-UPDATES:] for name, figure in figures.items()}
     return memory.model_copy(update={"round": last.round, **kept})
 
 
-def _waits(memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
+def _waits(last: RoundReport) -> dict[str, float] | None:
     """For how much of an update trainer and replicas waited for each other; None where it does not say."""
     waited, stood = last.trainer_wait_seconds, last.buffer_full_seconds
     if not last.seconds or waited is None or stood is None:
@@ -123,9 +122,9 @@ def _waits(memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | N
     return {"starving": min(1.0, waited / last.seconds), "flooding": min(1.0, stood / last.seconds)}
 
 
-def _shares(memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
+def _shares(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
     """What machines bring to a round; None where it was not foretold for the present number."""
-    shares = machine_share.of(memory.machines, last)
+    shares = machine_share.of(memory.machines, machine_share.trainer_size(spec), last)
     return None if shares is None else {"brought": shares.brought, "would_bring": shares.would_bring}
 
 

@@ -1,9 +1,11 @@
 """What rollout machines bring to the rounds of mode OnPolicy.
 
-If generation were all of a round and could be split at will, a round of T seconds on n machines would take
-T n / (n - 1) with one less, and T n / (n + 1) with one more: by so much a machine brings its whole share. It brings
-less where a round waits for its longest response, for rewards, or for the update. In shares the same rule holds for any
-number of machines.
+A job is as large as its rollout machines and its trainer, which stands still while they generate. One machine more
+brings its whole share if a round becomes shorter by as much as the job becomes larger: then the round costs what it did
+and ends sooner. It brings less where a round waits for its longest response, for rewards, or for the update.
+
+Half of its share is what a machine must bring: with rounds of T(n) seconds on n rollout machines and a trainer as large
+as w of them, T(n) * (n + w) T(n), seconds times machine-seconds, becomes less by a machine that brings more than that.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.status import RoundReport
 
 WORTH = 0.5
@@ -29,14 +32,21 @@ class Shares:
     would_bring: float
 
 
-def of(machines: int, last: RoundReport) -> Shares | None:
-    """By what was foretold of this round; None where that says nothing of the present number of machines."""
+def trainer_size(spec: RLJobSpec) -> float:
+    """The trainer, in rollout machines: by accelerators; where machines have none, each pod is one."""
+    trainer, machine = spec.trainer, spec.rollout.accelerators_per_machine
+    return trainer.replicas * trainer.accelerators_per_replica / machine if machine else float(trainer.replicas)
+
+
+def of(machines: int, trainer: float, last: RoundReport) -> Shares | None:
+    """By what was foretold of this round; None where that says nothing of the present number of machines. `trainer`:
+    its size, in machines."""
     seconds = {one.machines: one.seconds for one in last.machine_forecasts or ()}
     now, fewer, more = (seconds.get(number) for number in (machines, machines - 1, machines + 1))
     if not now:
         return None
-    brought = 1.0 if fewer is None else (fewer / now - 1) * (machines - 1)
-    would_bring = 0.0 if not more else (now / more - 1) * machines
+    brought = 1.0 if fewer is None else (fewer / now - 1) * (machines - 1 + trainer)
+    would_bring = 0.0 if not more else (now / more - 1) * (machines + trainer)
     return Shares(*(min(1.0, max(0.0, share)) for share in (brought, would_bring)))
 
 

@@ -51,6 +51,26 @@ class Experience:
 
 
 @dataclass(frozen=True)
+class Elastic:
+    """The operator chooses the number of machines, from `smallest` to `largest`. `trainer_accelerators`: of the
+    trainer, which stands still while they generate."""
+
+    smallest: int
+    largest: int
+    trainer_accelerators: int
+
+    @property
+    def bounds(self) -> dict[str, object]:
+        """In the spec of the rollout."""
+        return {"minMachines": self.smallest, "maxMachines": self.largest}
+
+    @property
+    def trainer(self) -> dict[str, object]:
+        """In the spec."""
+        return {"trainer": {"acceleratorsPerReplica": self.trainer_accelerators}}
+
+
+@dataclass(frozen=True)
 class Scenario:
     """`workload`: a name or a path, as `workloads.open_workload` takes it."""
 
@@ -85,6 +105,8 @@ class Scenario:
     """In mode Asynchronous: how it lies between rollouts and trainer."""
     edit: Edit | None = None
     """What the user changes while it runs."""
+    elastic: Elastic | None = None
+    """None: the number of machines is the user's."""
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
@@ -131,6 +153,7 @@ class Scenario:
                     "relay": {"heartbeatSeconds": self.heartbeat_seconds},
                     "checkpoint": {"emptyDir": {}, "everyRounds": self.checkpoint_every},
                     **(self.experience.to_spec() if self.experience is not None else {}),
+                    **({} if self.elastic is None else self.elastic.trainer),
                 },
             }
         )
@@ -139,7 +162,7 @@ class Scenario:
     def _layouts(self) -> dict[str, object]:
         """Of the machines, where they are more than one replica of one accelerator."""
         size, wider = self.site.tensor_parallel, [size for size, _ in self.site.wider]
-        if size == 1 and not wider and not self.site.shares_accelerators:
+        if size == 1 and not wider and not self.site.shares_accelerators and self.elastic is None:
             return {}
         # A machine whose worker needs none has none.
         alone = self.site.lendable and not self.site.shares_accelerators
@@ -148,6 +171,7 @@ class Scenario:
             machine: self.site.replicas * size,
             "tensorParallelSize": size,
             "allowedTensorParallelSizes": [size, *wider],
+            **({} if self.elastic is None else self.elastic.bounds),
         }
 
     @property
