@@ -97,14 +97,15 @@ class Campaign:
         return self._watching.next(0.25) or self._watching.last
 
     def steady(self, seconds: float) -> Observation:
-        """Wait until the job is whole and updates are made. Raises `NotSteady`."""
+        """Wait until the job is whole, updates are made, and Kubernetes evicts nobody: after a pause it may hold a node
+        to be away that its kubelet will tell of in a moment. Raises `NotSteady`."""
         end = time.time() + seconds
         since: int | None = None
         while time.time() < end:
             seen = self._watching.next(1.0) or self._watching.last
             if seen.failed or seen.complete:
                 raise NotSteady(seen.failed or "the job is complete")
-            if not seen.whole:
+            if not seen.whole or seen.unready:
                 since = None
             elif since is None or seen.round < since:
                 since = seen.round
@@ -113,5 +114,6 @@ class Campaign:
         last = self._watching.last
         raise NotSteady(
             f"round {last.round}, stage {last.stage}, chain {', '.join(last.chain)} of {last.desired}, suspects "
-            f"{', '.join(name for name, _ in last.suspects) or 'none'} after {seconds:.0f} s"
+            f"{', '.join(name for name, _ in last.suspects) or 'none'}, nodes away "
+            f"{', '.join(sorted(last.unready)) or 'none'} after {seconds:.0f} s"
         )

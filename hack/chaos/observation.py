@@ -27,12 +27,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class Observation:
-    """`at`: seconds, of this machine's clock. `chain`: the relays as the coordinator has them; `generating`: machines
+    """`at`: seconds, of this machine's clock. `unready`: nodes that Kubernetes holds to be away, or evicts from.
+    `chain`: the relays as the coordinator has them; `generating`: machines
     whose engines have made tokens since they came. `suspects`: machine and incarnation. `checkpoint`: the round of the
     newest."""
 
     at: float
     pods: tuple[Pod, ...] = ()
+    unready: frozenset[str] = frozenset()
     phase: str = ""
     stage: str = ""
     round: int = 0
@@ -84,7 +86,9 @@ class Observation:
 ROLES = ("coordinator", "trainer", "rollout")
 
 
-def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Observation:
+def observe(
+    at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]] = ()
+) -> Observation:
     """From the objects as the API server has them; whatever is not there yet is empty."""
     status = job.get("status") or {}
     runtime = status.get("runtime") or {}
@@ -92,6 +96,7 @@ def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
     return Observation(
         at=at,
         pods=tuple(sorted(map(_pod, pods), key=lambda pod: (pod.machine, pod.incarnation))),
+        unready=frozenset(node["metadata"]["name"] for node in nodes if not _settled(node)),
         phase=status.get("phase", ""),
         stage=runtime.get("stage", ""),
         round=int(runtime.get("round") or 0),
@@ -107,6 +112,13 @@ def observe(at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]
         complete="Complete" in conditions,
         failed=conditions["Failed"].get("message", "Failed") if "Failed" in conditions else "",
     )
+
+
+def _settled(node: Mapping[str, Any]) -> bool:
+    """Whether it is ready, and no pod of it is about to be evicted."""
+    conditions = {one["type"]: one["status"] for one in (node.get("status") or {}).get("conditions") or ()}
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return conditions.get("Ready") == "True" and not any(taint["effect"] == "NoExecute" for taint in taints)
 
 
 def _pod(pod: Mapping[str, Any]) -> Pod:

@@ -1,4 +1,4 @@
-"""A job and its pods as the API server tells of them, change by change, so that nothing short is missed."""
+"""A job, its pods and the nodes as the API server tells of them, change by change, so that nothing short is missed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ PAUSE = 0.2
 
 
 class Watching:
-    """Two watches in threads of their own, until `close`. One consumer asks for what is `next`."""
+    """Three watches in threads of their own, until `close`. One consumer asks for what is `next`."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self._api = api
         self._job: dict[str, Any] = {}
         self._pods: dict[str, dict[str, Any]] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._seen: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._over = threading.Event()
         jobs = f"/apis/rljob.dev/v1alpha1/namespaces/{namespace}/rljobs?fieldSelector=metadata.name%3D{name}"
         pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={JOB.replace('/', '%2F')}%3D{name}"
         self.last = Observation(time.time())
-        for path, take in ((jobs, self._take_job), (pods, self._take_pod)):
+        watched = ((jobs, self._take_job), (pods, self._take_pod), ("/api/v1/nodes", self._take_node))
+        for path, take in watched:
             threading.Thread(target=self._follow, args=(path, take), daemon=True).start()
 
     def next(self, seconds: float) -> Observation | None:
@@ -63,13 +65,21 @@ class Watching:
         self._job = {} if kind == "DELETED" or not items else items[0]
 
     def _take_pod(self, kind: str | None, items: list[dict[str, Any]]) -> None:
-        if kind is None:
-            self._pods = {}
-        for pod in items:
-            if kind == "DELETED":
-                self._pods.pop(pod["metadata"]["uid"], None)
-            else:
-                self._pods[pod["metadata"]["uid"]] = pod
+        _take(self._pods, kind, items)
+
+    def _take_node(self, kind: str | None, items: list[dict[str, Any]]) -> None:
+        _take(self._nodes, kind, items)
 
     def _tell(self) -> None:
-        self._seen.put(observe(time.time(), self._job, self._pods.values()))
+        self._seen.put(observe(time.time(), self._job, self._pods.values(), self._nodes.values()))
+
+
+def _take(known: dict[str, dict[str, Any]], kind: str | None, items: list[dict[str, Any]]) -> None:
+    """Into what is known by uid. `kind`: of the change; None for a list of all."""
+    if kind is None:
+        known.clear()
+    for one in items:
+        if kind == "DELETED":
+            known.pop(one["metadata"]["uid"], None)
+        else:
+            known[one["metadata"]["uid"]] = one
