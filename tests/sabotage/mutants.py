@@ -1756,8 +1756,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "updates without all machines count",
         f"{OPERATOR}/policies/elasticity.py",
-        "if whole and not again else None",
-        "if not again else None",
+        "if figures is None or again or not whole:",
+        "if figures is None or again:",
         ELASTICITY,
     ),
     Mutant(
