@@ -10,7 +10,7 @@ NODE ?= real
 # local: a cluster that this machine builds and runs. kind: needs Docker and kind. With KUBECONFIG set, that cluster is used.
 CLUSTER ?= $(if $(KUBECONFIG),own,local)
 EXAMPLE ?= addition-smollm2
-BENCHES := planner quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar repack repack-real staleness store operator recovery
+BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar repack repack-real staleness store operator recovery
 
 FAULTS ?= 100
 
