@@ -224,6 +224,8 @@ class ElasticityHistory(StatusModel):
     """What one machine more would have brought to each of them, of its share."""
     changed: Timestamp | None = None
     """When the number last changed."""
+    direction: Annotated[int, Field(ge=-1, le=1)] = 0
+    """The last step that the operator made: 1 for one machine more, -1 for one less."""
 
 
 class MachineGroup(StatusModel):

@@ -338,6 +338,30 @@ def test_rounds_decide_by_four_and_say_why() -> None:
     assert short.count == 5, "a round's figures are not enough"
 
 
+GROWS, SHRINKS, STAYS = {4: 30.0, 5: 24.0, 6: 19.0}, {4: 30.0, 5: 30.0, 6: 30.0}, {4: 33.0, 5: 30.0, 6: 29.0}
+
+
+def after_growing(*told: dict[int, float]) -> list[int]:
+    """The numbers after rounds that are foretold so, from when four rounds had made five machines of four."""
+    of = on_policy()
+    memory = elasticity.size(of, None, None, False, None, NOW).history
+    counts = []
+    for number, one in enumerate((*[GROWS] * elasticity.UPDATES, *told), start=1):
+        now = NOW + timedelta(seconds=SECONDS * number)
+        found = elasticity.size(of, memory, round_report(number, one), True, None, now)
+        memory = found.history
+        counts.append(found.count)
+    assert counts[elasticity.UPDATES - 1] == 5
+    return counts[elasticity.UPDATES :]
+
+
+def test_a_step_back_rests_on_more_rounds() -> None:
+    assert after_growing(*[SHRINKS] * 16) == [5] * 15 + [4]
+    assert after_growing(*[STAYS] * 10, *[SHRINKS] * 6) == [5] * 16, "the last four say so, all of them do not"
+    assert after_growing(*[STAYS] * 2, *[SHRINKS] * 16)[-1] == 4
+    assert after_growing(*[GROWS] * 4) == [5, 5, 5, 6], "further on it goes as before"
+
+
 @given(st.integers(1, 16), st.floats(0.0, 200.0), st.floats(0.0, 2000.0), st.integers(0, 2**16))
 def test_the_number_of_a_round_settles(start: int, whole: float, split: float, noise: int) -> None:
     """From any number it moves in one direction, and stops, though what is foretold is off by up to 1 % of a share."""
@@ -353,6 +377,15 @@ def test_the_number_of_a_round_settles(start: int, whole: float, split: float, n
     assert len(set(counts[-40:])) == 1
     changes = [number for number, step in enumerate(steps) if step]
     assert all(later - before >= elasticity.UPDATES for before, later in pairwise(changes))
+
+
+@given(st.integers(1, 8), st.lists(st.floats(0.97, 1.03), min_size=400, max_size=400))
+def test_noise_does_not_have_it_step_to_and_fro(start: int, noise: list[float]) -> None:
+    """A large trainer makes large shares of little seconds, and so of what they are off by."""
+    counts = rounds(on_policy(start, 1, 8, 16), amdahl(600.0, 150.0), 120, lambda place: noise[place])
+    steps = [(number, now - was) for number, (was, now) in enumerate(pairwise(counts)) if now != was]
+    turns = [number - before for (before, one), (number, other) in pairwise(steps) if one != other]
+    assert all(apart >= elasticity.TURN for apart in turns)
 
 
 # --- in the plan ------------------------------------------------------------------------------------------------------

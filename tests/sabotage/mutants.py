@@ -1799,6 +1799,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a step back rests on four rounds",
+        f"{OPERATOR}/policies/elasticity.py",
+        "if step == 0 or step != -memory.direction:",
+        "if True:",
+        ELASTICITY,
+    ),
+    Mutant(
         "a share is taken of one machine too many",
         f"{OPERATOR}/policies/machine_share.py",
         "(fewer / now - 1) * (machines - 1 + trainer)",

@@ -32,6 +32,8 @@ SPARE = 1.05
 """How much more than what was done the machines that are left must be able to do."""
 UPDATES = 4
 """Updates, or rounds, that a decision rests on."""
+TURN = 16
+"""Rounds that it rests on where it takes the step before back: what is foretold is noisy, and four may mislead."""
 REST_SECONDS = 60.0
 """No step so soon after another one, or after a machine was replaced."""
 FORGOTTEN: dict[str, tuple[float, ...]] = {"starving": (), "flooding": (), "brought": (), "would_bring": ()}
@@ -89,7 +91,8 @@ def size(
     count = memory.machines + step
     if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:
         return Size(memory.machines, memory)
-    return Size(count, memory.model_copy(update={"machines": count, "changed": now, **FORGOTTEN}), why)
+    changed = {"machines": count, "changed": now, "direction": step, **FORGOTTEN}
+    return Size(count, memory.model_copy(update=changed), why)
 
 
 def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
@@ -110,7 +113,7 @@ def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whol
     figures = _waits(last) if spec.mode is Mode.ASYNCHRONOUS else _shares(spec, memory, last)
     if figures is None or again or not whole:
         return memory.model_copy(update={"round": last.round, **FORGOTTEN})
-    kept = {name: (*getattr(memory, name), figure)[-UPDATES:] for name, figure in figures.items()}
+    kept = {name: (*getattr(memory, name), figure)[-TURN:] for name, figure in figures.items()}
     return memory.model_copy(update={"round": last.round, **kept})
 
 
@@ -137,10 +140,22 @@ def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> 
 
 def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
     """One machine more, one less, or none; and why."""
-    if len(memory.brought) == UPDATES:
-        return machine_share.step(memory.brought, memory.would_bring, round_)
-    starving = sum(memory.starving) / UPDATES
-    flooding = sum(memory.flooding) / UPDATES
+    return _by_shares(memory, round_) if memory.brought else _by_waits(memory, round_)
+
+
+def _by_shares(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    step, why = machine_share.step(memory.brought[-UPDATES:], memory.would_bring[-UPDATES:], round_)
+    if step == 0 or step != -memory.direction:
+        return step, why
+    if len(memory.brought) < TURN:
+        return 0, ""
+    turn, why = machine_share.step(memory.brought, memory.would_bring, round_)
+    return (turn, why) if turn == step else (0, "")
+
+
+def _by_waits(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    starving = sum(memory.starving[-UPDATES:]) / UPDATES
+    flooding = sum(memory.flooding[-UPDATES:]) / UPDATES
     when = f"updates {round_ - UPDATES + 1} to {round_}"
     if starving > STARVING and flooding > FLOODING:
         return 0, ""  # they wait for each other by turns: the number of machines is not what is wrong
