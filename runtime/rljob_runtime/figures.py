@@ -19,7 +19,8 @@ def figure(
     unit: str = "ratio",
     better: str = "higher",
 ) -> dict[str, Any]:
-    """`anchor`: what the goal or the limit was taken from. `limit`: what nothing could do better than."""
+    """`anchor`: what the goal or the limit was taken from. `limit`: what nothing could do better than.
+    `better`: higher, lower, or nearest to the goal."""
     return {
         "name": name,
         "value": value,

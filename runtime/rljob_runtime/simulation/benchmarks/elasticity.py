@@ -152,6 +152,7 @@ def _figures(
                 goal=best,
                 anchor=anchor,
                 unit="machines",
+                better="nearest",
             ),
             figure(
                 f"{title}: seconds x machine-seconds, best fixed over elastic",
