@@ -32,13 +32,13 @@ from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.scheduling.trajectory import Group, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
 
 LONG, SHORT = 700, 20
 """Tokens: a replica is through with its short responses before it has looked twice, and its long one runs on for many
 looks."""
 CONTEXT = 1024
-UPDATES, PROMPTS, RESPONSES = 6, 4, 4
+UPDATES, PROMPTS, RESPONSES = 8, 4, 4
 PATIENT = Bounds(command=300, poll=300, beat=60)
 """A machine that is busy is no machine that is lost."""
 
@@ -93,7 +93,7 @@ def job(engine: str, model: Path) -> RLJob:
                 ],
                 "algorithm": {"promptsPerRound": PROMPTS, "responsesPerPrompt": RESPONSES},
                 "experience": {"capacityPrompts": 2 * PROMPTS},
-                # A replica has eight responses at most, and is in its tail when three are left.
+                # Of its eight responses two are long: with three left a replica is in its tail.
                 "repack": {"enabled": True, "intervalSeconds": 0.2, "maxBatch": 4},
                 "rollout": {"machines": 3, "engine": engine, "engineOptions": {"kvCacheBytes": "64Mi"}},
                 "relay": {"heartbeatSeconds": 10, "rebuildTimeoutSeconds": 60},
@@ -104,19 +104,15 @@ def job(engine: str, model: Path) -> RLJob:
 
 
 class Lengths:
-    """Every second prompt that is launched has one long response; all others are short."""
-
-    def __init__(self) -> None:
-        self._launched: dict[PromptKey, int] = {}
+    """Every prompt has one long response: replicas are in their tails most of the time, and so together."""
 
     def of(self, key: TrajectoryKey, version: int) -> int:
-        number = self._launched.setdefault(key.prompt, len(self._launched))
-        return LONG if number % 2 and key.sample == 0 else SHORT
+        return LONG if key.sample == 0 else SHORT
 
 
 def is_greedy(key: TrajectoryKey) -> bool:
-    """Two thirds of the prompts are answered greedily, and of those that have a long response."""
-    return key.prompt.index // 2 % 3 != 1
+    """Two thirds of the prompts are answered greedily."""
+    return key.prompt.index % 3 != 1
 
 
 class _Replaying(ReplayingReplica):
