@@ -80,7 +80,7 @@ def tell_fault(name: str, fault: demo_faults.PowerOff, local: demo_faults.settin
         print(f"demo: {trouble}")
     timeline = fault.timeline
     if timeline is not None:
-        print(timeline.table())
+        print(timeline.table(fault.starts))
     recovered = timeline.moments.get("generating") if timeline is not None else None
     print(demo_faults.last_line(job["status"]["runtime"], int(timeline is not None), verdict, recovered))
     return 0 if recovered is not None and verdict.get("findings") == [] else 1

@@ -12,7 +12,7 @@ from typing import Any
 from hack.chaos.history import check_volume
 from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
-from hack.chaos.timeline import Timeline
+from hack.chaos.timeline import Starts, Timeline
 from hack.chaos.watching import Watching
 from hack.cluster import lifecycle, settings
 from hack.cluster.kube import Api
@@ -30,6 +30,7 @@ class PowerOff:
         self._watching = Watching(self._api, namespace, name)
         self._node = ""
         self._over = threading.Event()
+        self.starts = Starts()
         self.timeline: Timeline | None = None
         self.trouble = ""
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -52,7 +53,9 @@ class PowerOff:
             if self.timeline is not None:
                 if self.timeline.see(seen):
                     return
-            elif seen.round >= AFTER_ROUND and seen.whole:
+                continue
+            self.starts.see(seen)
+            if seen.round >= AFTER_ROUND and seen.whole:
                 self._cut(seen)
 
     def _cut(self, seen: Observation) -> None:

@@ -12,7 +12,7 @@ from .recovery import SETTLED, Recovery
 from .rows import ROWS, Row
 from .schedule import first_possible
 from .table import Outcome
-from .timeline import Timeline
+from .timeline import Starts, Timeline
 from .watching import Watching
 
 STEADY_SECONDS = 300.0
@@ -24,13 +24,14 @@ class NotSteady(Exception):
 
 
 class Campaign:
-    """`tell`: is given each outcome as it is there."""
+    """`tell`: is given each outcome as it is there. `starts`: of the machines, when the job began."""
 
     def __init__(self, watching: Watching, injector: Injector, seed: int, tell: Callable[[Outcome], None]) -> None:
         self._watching = watching
         self._injector = injector
         self._rng = Random(seed)
         self._tell = tell
+        self.starts = Starts()
 
     def run(self, rows: Iterable[str]) -> list[Outcome]:
         """A fault of each of these rows, in order, but for those that find nobody to hit: they wait until they do.
@@ -103,6 +104,7 @@ class Campaign:
         since: int | None = None
         while time.time() < end:
             seen = self._watching.next(1.0) or self._watching.last
+            self.starts.see(seen)
             if seen.failed or seen.complete:
                 raise NotSteady(seen.failed or "the job is complete")
             if not seen.whole or seen.unready:

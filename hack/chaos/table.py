@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from .timeline import MOMENTS as LOSS
+from .timeline import in_starts, own_start
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,12 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
-def figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
+def figures(outcomes: Iterable[Outcome], starts: Iterable[float]) -> dict[str, dict[str, Any]]:
     """By row, in the order in which rows came first: how many, how many were not mended, and p50 and worst of each
-    time; None where nobody has one."""
+    time; None where nobody has one. `starts`: seconds of the machines' first starts; until a lost machine generates
+    again is told in them too, in their p50, and in the replacement's own."""
+    known = list(starts)
+    first = percentile(known, 0.5) if known else None
     rows: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault(outcome.row, []).append(outcome)
@@ -43,12 +47,17 @@ def figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
             "wrong": sum(bool(one.wrong) for one in found),
             **{moment: _spread([getattr(one, moment) for one in found]) for moment in MOMENTS},
             "moments": {moment: _spread([one.moments.get(moment) for one in found]) for moment in LOSS},
+            "starts": {
+                "own": _spread([in_starts(one.moments, own_start(one.moments)) for one in found]),
+                "first": _spread([in_starts(one.moments, first) for one in found]),
+            },
         }
         for row, found in rows.items()
     }
 
 
 MOMENTS = ("detected", "acted", "back")
+STARTS = ("own", "first")
 
 
 def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
@@ -57,20 +66,28 @@ def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures in columns of seconds; below them, of the rows that lose nodes, those of each moment of that."""
+    """The figures in columns of seconds; below them, of the rows that lose nodes, those of each moment of that, and
+    after how many starts lost machines generated again."""
     lines = [["fault", "count", "wrong", *_columns(MOMENTS)]]
     for row, found in rows.items():
         lines.append([row, str(found["count"]), str(found["wrong"]), *_times(found, MOMENTS)])
-    lost = [[row, *_times(found["moments"], LOSS)] for row, found in rows.items() if any(found["moments"].values())]
-    return "\n\n".join(_aligned(one) for one in (lines, [["node lost", *_columns(LOSS)], *lost]) if len(one) > 1)
+    lost = {row: found for row, found in rows.items() if any(found["moments"].values())}
+    seconds = [[row, *_times(found["moments"], LOSS)] for row, found in lost.items()]
+    starts = [[row, *_times(found["starts"], STARTS, unit="")] for row, found in lost.items()]
+    tables = (
+        lines,
+        [["node lost", *_columns(LOSS)], *seconds],
+        [["generating again, in starts", *_columns(STARTS)], *starts],
+    )
+    return "\n\n".join(_aligned(one) for one in tables if len(one) > 1)
 
 
 def _columns(moments: Iterable[str]) -> list[str]:
     return [f"{moment} {one}" for moment in moments for one in ("p50", "worst")]
 
 
-def _times(found: Mapping[str, Any], moments: Iterable[str]) -> list[str]:
-    return [_seconds(found[moment], one) for moment in moments for one in ("p50", "worst")]
+def _times(found: Mapping[str, Any], moments: Iterable[str], unit: str = " s") -> list[str]:
+    return [_cell(found[moment], one, unit) for moment in moments for one in ("p50", "worst")]
 
 
 def _aligned(lines: list[list[str]]) -> str:
@@ -82,5 +99,5 @@ def _aligned(lines: list[list[str]]) -> str:
     )
 
 
-def _seconds(spread: Mapping[str, float] | None, one: str) -> str:
-    return "-" if spread is None else f"{spread[one]:.1f} s"
+def _cell(spread: Mapping[str, float] | None, one: str, unit: str) -> str:
+    return "-" if spread is None else f"{spread[one]:.1f}{unit}" if unit else f"{spread[one]:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .observation import Observation
@@ -13,6 +14,37 @@ MOMENTS = {
     "joined": "it is ready and in the chain",
     "generating": "it generates again",
 }
+GOAL = 1.5
+"""Starts of a machine that may pass until the lost one generates again."""
+
+
+@dataclass
+class Starts:
+    """What each rollout machine's first start took, in seconds from its pod until it was ready and in the chain: it
+    joins Ray, and its engine starts cold. All of them start at once then, and Ray's head before them."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _created: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def see(self, now: Observation) -> None:
+        """Take a look."""
+        for pod in now.of_role("rollout"):
+            created = self._created.setdefault((pod.machine, pod.incarnation), now.at)
+            if pod.machine not in self.seconds and not now.troubled(pod.machine):
+                self.seconds[pod.machine] = now.at - created
+
+
+def own_start(moments: Mapping[str, float]) -> float | None:
+    """Seconds of the replacement's own start, which others did not share; None if it did not end."""
+    if not {"created", "joined"} <= moments.keys():
+        return None
+    return moments["joined"] - moments["created"]
+
+
+def in_starts(moments: Mapping[str, float], start: float | None) -> float | None:
+    """After how many such starts the machine generated again; None if it did not, or there was no start."""
+    generating = moments.get("generating")
+    return None if generating is None or not start else generating / start
 
 
 @dataclass
@@ -50,11 +82,17 @@ class Timeline:
     def _note(self, moment: str, now: Observation) -> None:
         self.moments.setdefault(moment, now.at - self.at)
 
-    def table(self) -> str:
-        """A line for each moment."""
+    def table(self, starts: Starts) -> str:
+        """A line for each moment, and what the last one is beside a start: the replacement's own, and the first."""
         width = max(map(len, MOMENTS.values()))
         lines = [f"{', '.join(self.machines)}: seconds after the power was cut"]
         for moment, told in MOMENTS.items():
             seconds = self.moments.get(moment)
             lines.append(f"  {told:<{width}}  " + ("never" if seconds is None else f"{seconds:6.1f}"))
+        first = max((starts.seconds[name] for name in self.machines if name in starts.seconds), default=None)
+        for told, start in (("the replacement's start", own_start(self.moments)), ("the first start", first)):
+            if start is not None:
+                ratio = in_starts(self.moments, start)
+                after = "it never generated" if ratio is None else f"it generated after {ratio:.2f} of it"
+                lines.append(f"  {told}, from pod to chain: {start:.1f} s; {after} (goal: at most {GOAL})")
         return "\n".join(lines)

@@ -81,12 +81,20 @@ def test_victims_are_of_the_row_and_none_is_made_up() -> None:
 
 def test_the_table_has_p50_and_worst_of_each_time() -> None:
     outcomes = [
-        Outcome("node-off", "node-2", 1.0, 3.0, 30.0, (), {"closed": 0.8, "created": 3.0}),
+        Outcome(
+            "node-off",
+            "node-2",
+            1.0,
+            3.0,
+            30.0,
+            (),
+            {"closed": 0.8, "created": 3.0, "joined": 23.0, "generating": 26.0},
+        ),
         Outcome("node-off", "node-3", 0.5, 2.0, 50.0, (), {"closed": 1.2}),
         Outcome("node-off", "node-4", 2.0, 9.0, None, ("not well within 180 s",)),
         Outcome("operator-killed", "", None, None, 4.0),
     ]
-    found = figures(outcomes)
+    found = figures(outcomes, [40.0, 50.0, 52.0])
     assert found["node-off"] == {
         "count": 3,
         "wrong": 1,
@@ -97,16 +105,19 @@ def test_the_table_has_p50_and_worst_of_each_time() -> None:
             "closed": {"p50": 0.8, "worst": 1.2},
             "suspected": None,
             "created": {"p50": 3.0, "worst": 3.0},
-            "joined": None,
-            "generating": None,
+            "joined": {"p50": 23.0, "worst": 23.0},
+            "generating": {"p50": 26.0, "worst": 26.0},
         },
+        "starts": {"own": {"p50": 1.3, "worst": 1.3}, "first": {"p50": 0.52, "worst": 0.52}},
     }
     assert found["operator-killed"]["detected"] is None
-    rows, lost = (part.splitlines() for part in table(found).split("\n\n"))
-    for lines in (rows, lost):
+    assert figures(outcomes, [])["node-off"]["starts"]["first"] is None, "nobody saw the job's own start"
+    rows, lost, starts = (part.splitlines() for part in table(found).split("\n\n"))
+    for lines in (rows, lost, starts):
         assert len({len(line) for line in lines}) == 1
-    assert " ".join(lost[1].split()) == "node-off 0.8 s 1.2 s - - 3.0 s 3.0 s - - - -"
-    assert len(lost) == 2, "the operator is no node"
+    assert " ".join(lost[1].split()) == "node-off 0.8 s 1.2 s - - 3.0 s 3.0 s 23.0 s 23.0 s 26.0 s 26.0 s"
+    assert " ".join(starts[1].split()) == "node-off 1.30 1.30 0.52 0.52"
+    assert len(lost) == len(starts) == 2, "the operator is no node"
     assert " ".join(rows[1].split()) == "node-off 3 1 1.0 s 2.0 s 3.0 s 9.0 s 30.0 s 50.0 s"
     assert " ".join(rows[2].split()) == "operator-killed 1 0 - - - - 4.0 s 4.0 s"
     assert json.dumps(found)

@@ -202,6 +202,7 @@ def test_the_benchmark_runs_on_real_engines() -> None:
         assert its[-1]["longQueue"] == 0, "all jobs trained on as many prompts"
     assert [row["kind"] for row in rows["tail batching"]] == ["Short"] * 4 + ["Long"]
     assert all(row["discardedTokens"] == 0 for row in rows["plain"])
-    assert rows["Auto"][-1]["predictedSeconds"] > 0
+    chosen = rows["Auto"][FIRST_ROUNDS]
+    assert chosen["predictedSeconds"] > 0, "later ones too, but for those after a round that other work held up"
     first = QUICK.prompts * QUICK.responses * FIRST_ROUNDS
-    assert f"by {first} responses (0 of them stopped)" in rows["Auto"][FIRST_ROUNDS]["planReason"], "plain rounds"
+    assert f"by {first} responses (0 of them stopped)" in chosen["planReason"], "plain rounds"

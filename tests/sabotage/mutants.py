@@ -1289,6 +1289,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/chaos/test_demo_faults.py",),
     ),
     Mutant(
+        "a lost machine's start begins when it was lost",
+        "hack/chaos/timeline.py",
+        'return moments["joined"] - moments["created"]',
+        'return moments["joined"]',
+        ("tests/chaos/test_demo_faults.py",),
+    ),
+    Mutant(
         "a replica that newer weights overtook takes none",
         f"{RUNTIME}/rollout/replica.py",
         "version = error.held",
