@@ -17,6 +17,9 @@ from .watching import Watching
 
 STEADY_SECONDS = 300.0
 """Bound on the wait for a whole job before a fault."""
+GENERATING_SECONDS = 15.0
+"""Bound on the wait for lost machines to generate, once all is well: there may be nothing to generate before the next
+update, and the status tells it some seconds later."""
 
 
 class NotSteady(Exception):
@@ -83,6 +86,8 @@ class Campaign:
             recovery.give_up()
         finally:
             injected.undo()
+        if loss is not None:
+            self._follow(loss)
         return Outcome(
             row.name,
             ", ".join(victims),
@@ -92,6 +97,12 @@ class Campaign:
             tuple(dict.fromkeys(recovery.wrong)),
             loss.moments if loss is not None else {},
         )
+
+    def _follow(self, loss: Timeline) -> None:
+        """All may be well before the lost machines have made their first tokens."""
+        end = time.time() + GENERATING_SECONDS
+        while "generating" not in loss.moments and time.time() < end:
+            loss.see(self._next(loss.at))
 
     def _next(self, at: float) -> Observation:
         """The next change, or, when nothing changes, what was seen last: time goes on without changes too."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from chaos_kit import JOB, PODS, WHOLE
+from chaos_kit import JOB, PODS, WHOLE, filled_again, without
 from hack.chaos.campaign import Campaign, NotSteady
+from hack.chaos.inject import Injected
 from hack.chaos.observation import Observation, observe
 from hack.chaos.recovery import SETTLED
+from hack.chaos.rows import machines_on
 
 
 def node(name: str, ready: str = "True", *effects: str) -> dict[str, Any]:
@@ -58,3 +61,34 @@ def test_no_fault_is_made_while_kubernetes_may_evict() -> None:
     assert steady(*away, *back).round == 20 + SETTLED
     with pytest.raises(NotSteady, match="nodes away node-1"):
         steady(*away)
+
+
+class PowerCut:
+    """An injector after whose fault the job is well again for 20 seconds before the new machine generates."""
+
+    def __init__(self, looks: Looks) -> None:
+        self.looks = looks
+        self.undone = 0
+
+    def inject(self, row: str, victims: tuple[str, ...], before: Observation) -> Injected:
+        (machine,) = machines_on(before, victims)
+        lost, at = without(before, machine), time.time()
+        there = replace(filled_again(lost, machine), generating=before.generating)
+        updates = [replace(there, at=at + 10 + number, round=before.round + number) for number in range(SETTLED + 2)]
+        first = replace(updates[-1], at=at + 30.0, generating=(*before.generating, machine))
+        self.looks.left += [replace(lost, at=at + 1.0), *updates, first]
+        return Injected(at, self.undo)
+
+    def undo(self) -> None:
+        self.undone += 1
+
+
+def test_a_lost_machine_is_followed_until_it_generates() -> None:
+    looks = Looks(*(replace(WHOLE, round=number) for number in range(10, 10 + SETTLED + 1)))
+    cut = PowerCut(looks)
+    (outcome,) = Campaign(looks, cut, 0, print).run(["node-off"])  # type: ignore[arg-type]
+    assert outcome.wrong == ()
+    assert outcome.back == pytest.approx(11.0)
+    assert outcome.moments["joined"] == pytest.approx(10.0)
+    assert outcome.moments["generating"] == pytest.approx(30.0)
+    assert cut.undone == 1

@@ -1289,6 +1289,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/chaos/test_demo_faults.py",),
     ),
     Mutant(
+        "who is well before the lost machine generates looks away",
+        "hack/chaos/campaign.py",
+        "self._follow(loss)",
+        "pass",
+        ("tests/chaos/test_chaos_campaign.py::test_a_lost_machine_is_followed_until_it_generates",),
+    ),
+    Mutant(
         "a lost machine's start begins when it was lost",
         "hack/chaos/timeline.py",
         'return moments["joined"] - moments["created"]',
