@@ -203,6 +203,9 @@ def test_the_benchmark_runs_on_real_engines() -> None:
     assert [row["kind"] for row in rows["tail batching"]] == ["Short"] * 4 + ["Long"]
     assert all(row["discardedTokens"] == 0 for row in rows["plain"])
     chosen = rows["Auto"][FIRST_ROUNDS]
-    assert chosen["predictedSeconds"] > 0, "later ones too, but for those after a round that other work held up"
+    assert chosen["predictedSeconds"] > 0
+    for row in rows["Auto"][FIRST_ROUNDS:]:
+        held_up = "since lengths changed in round" in row["planReason"]  # by other work, as far as this job can tell
+        assert held_up or row["predictedSeconds"] > 0, row
     first = QUICK.prompts * QUICK.responses * FIRST_ROUNDS
     assert f"by {first} responses (0 of them stopped)" in chosen["planReason"], "plain rounds"
