@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
 from hack.cluster import apiserver as private  # noqa: E402
-from hack.cluster import build, kube, lifecycle, settings  # noqa: E402
+from hack.cluster import build, kube, lifecycle, recipe, settings  # noqa: E402
 
 _BUILT = {"kubeconfig", "real_nodes", "process_cluster", "apiserver"}
 _PREFIX = "pytest-"
@@ -71,12 +71,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _BUILT
     if os.environ.get("KUBECONFIG") or os.geteuid() != 0:
         wanted -= {"kubeconfig", "real_nodes"}
-    if not wanted or session.config.option.collectonly or (build.cache() / "complete").exists():
+    programs = recipe.CLUSTER if wanted - {"apiserver"} else (*recipe.SERVER, *recipe.TOOLS)
+    if not wanted or session.config.option.collectonly or not build.missing(programs):
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         try:
-            build.run()
+            build.binaries(programs)
         except settings.ClusterError as error:
             # The tests that need it fail with the same words; the others still run.
             warnings.warn(f"Kubernetes was not built: {error}", stacklevel=1)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import build, pki, process, volumes
-from .controlplane import ControlPlane, start_apiserver, start_controllers
+from . import build, pki, process, recipe, volumes
+from .controlplane import ControlPlane, missing, start_apiserver, start_controllers
 from .kube import Api
 from .process import Daemons
 from .settings import ClusterError
@@ -48,18 +49,23 @@ class Server:
 
 @contextlib.contextmanager
 def api_server(
-    parent: Path | None = None, users: Sequence[pki.User] = (), *, controllers: bool = False
+    parent: Path | None = None,
+    users: Sequence[pki.User] = (),
+    *,
+    controllers: bool = False,
+    kubernetes: str | None = None,
 ) -> Iterator[Server]:
     """A running API server below ``parent`` (default: the temporary folder); gone when the context ends.
 
     ``users`` get a token and a kubeconfig each and no rights but RBAC's. ``controllers`` adds the controller manager
-    and the scheduler: garbage collection, namespace deletion, service accounts. Raises ClusterError when it does
-    not start.
+    and the scheduler: garbage collection, namespace deletion, service accounts. ``kubernetes`` is the minor, by
+    default ``$KUBERNETES`` or the newest. Raises ClusterError when it does not start.
     """
+    programs = _programs(controllers, kubernetes)
     folder = Path(tempfile.mkdtemp(prefix="rljob-api-", dir=parent))
     daemons = Daemons(folder / "pids", folder / "logs", tied=True)
     try:
-        plane = _start(folder, daemons, users)
+        plane = _start(programs, folder, daemons, users)
         server = Server(folder, plane.server, folder / "admin.kubeconfig")
         if controllers:
             (folder / "recycler.json").write_text(json.dumps(volumes.recycler()))
@@ -70,12 +76,25 @@ def api_server(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, daemons: Daemons, users: Sequence[pki.User]) -> ControlPlane:
+def _programs(controllers: bool, kubernetes: str | None) -> Path:
+    """The folder of etcd and kube-apiserver: ``$KUBEBUILDER_ASSETS`` (what `setup-envtest` makes), else what is built.
+
+    That folder has no controllers, and one version: it serves neither where those are asked for nor where a minor is.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and not controllers and kubernetes is None:
+        if lacking := missing(Path(assets), recipe.SERVER):
+            raise ClusterError(f"KUBEBUILDER_ASSETS={assets} has no {' and no '.join(lacking)}")
+        return Path(assets).absolute()
+    return build.binaries(recipe.CONTROL_PLANE if controllers else recipe.SERVER, recipe.release(kubernetes))
+
+
+def _start(programs: Path, folder: Path, daemons: Daemons, users: Sequence[pki.User]) -> ControlPlane:
     """Another process may take a port between its choice and its use: then others are chosen."""
     pki.create(folder / "pki", ["127.0.0.1", "10.96.0.1"])
     for attempt in range(1, _ATTEMPTS + 1):
         port, etcd, peer = process.free_ports(3)
-        plane = ControlPlane(build.binaries(), folder, "127.0.0.1", port, etcd, peer, "10.96.0.0/24", proxied=False)
+        plane = ControlPlane(programs, folder, "127.0.0.1", port, etcd, peer, "10.96.0.0/24", proxied=False)
         everyone = [pki.ADMIN, pki.CONTROLLER_MANAGER, pki.SCHEDULER, *users]
         pki.write_users(plane.pki, folder, plane.server, everyone)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -25,16 +26,18 @@ def mirrors(uris: str, suite: str) -> list[str]:
 
 
 def sources(addresses: Sequence[str], suite: str, keyring: str) -> str:
-    """A sources file with binaries and sources of ``suite``'s main section."""
-    stanza = ["Types: deb deb-src", f"URIs: {' '.join(addresses)}", f"Suites: {suite}", "Components: main"]
+    """A sources file with the binaries of ``suite``'s main section."""
+    stanza = ["Types: deb", f"URIs: {' '.join(addresses)}", f"Suites: {suite}", "Components: main"]
     return "\n".join([*stanza, f"Signed-By: {keyring}", ""])
 
 
 class PrivateApt:
     """apt with every file of its own below ``folder``: needs no root and leaves the machine's lists alone."""
 
-    def __init__(self, folder: Path, suite: str, execute: Execute) -> None:
-        self._folder, self._suite, self._execute = folder, suite, execute
+    def __init__(self, folder: Path, execute: Execute, suite: str | None = None) -> None:
+        """``suite``: the Debian release to take packages from; by default, this machine's."""
+        self._folder, self._execute = folder, execute
+        self._suite = suite or _own_suite()
         options = {
             "Dir::State::lists": folder / "lists",
             "Dir::Cache": folder / "cache",
@@ -53,10 +56,7 @@ class PrivateApt:
         known = mirrors(_uris(), self._suite)
         keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
         if not known or not keyring.exists():
-            raise ClusterError(
-                f"apt here knows no archive of Debian {self._suite}, whose kubernetes source is built. On other "
-                "systems use kind (`cluster up --kind`) or a cluster of your own (KUBECONFIG)."
-            )
+            raise ClusterError(f"apt here knows no archive of Debian {self._suite or '(no suite named)'}")
         for name in ("lists/partial", "cache/archives/partial", "sources.d", "download"):
             (self._folder / name).mkdir(parents=True, exist_ok=True)
         (self._folder / "sources.d/rljob.sources").write_text(sources(known, self._suite, str(keyring)))
@@ -69,22 +69,20 @@ class PrivateApt:
         self._execute([*self._apt, "download", *packages], folder, None)
         return [_only(folder, f"{package}_*.deb") for package in packages]
 
-    def source(self, package: str) -> tuple[str, Path]:
-        """The source package's version and its upstream archive."""
-        folder = self._folder / "download"
-        self._execute([*self._apt, "source", "--only-source", package], folder, None)
-        description = _only(folder, f"{package}_*.dsc").read_text()
-        version = re.search(r"^Version: (.+)$", description, re.MULTILINE)
-        if version is None:
-            raise ClusterError(f"the description of the source package {package} names no version")
-        return version[1], _only(folder, f"{package}_*.orig.tar.*")
-
 
 def _only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise ClusterError(f"expected one {folder}/{pattern}, found {len(found)}: remove the folder and build again")
     return found[0]
+
+
+def _own_suite() -> str:
+    """The code name of this machine's release, or nothing."""
+    try:
+        return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    except OSError:
+        return ""
 
 
 def _uris() -> str:

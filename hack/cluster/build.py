@@ -1,91 +1,121 @@
-"""Builds Kubernetes from Debian's own source package into the cache, once.
+"""Builds Kubernetes and what runs it from Go modules into the cache, each program once.
 
-A finished folder has the marker ``complete``. Everything else is made under ``work`` and renamed into place, so an
-interrupted build goes on where it was, and a lock keeps two from building at once.
+A program is made under another name and renamed into place, so that an interrupted build goes on where it was; a lock
+keeps two processes from building the same at a time. Programs that serve every Kubernetes minor are built once and
+hard-linked into the folder of each.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
-from . import recipe
-from .apt import PrivateApt, ensure_commands
+from . import go, recipe
+from .apt import PrivateApt
 from .controlplane import Stopwatch
-from .images import architecture
 from .settings import ClusterError, cache_dir, locked
 
 _BEAT = 15.0
 """Seconds between signs of life of a long step."""
 
 
-def cache() -> Path:
-    return cache_dir() / "k8s" / recipe.own_key()
+def folder(release: recipe.Release | None = None) -> Path:
+    """Where the finished programs of a release are, or will be."""
+    return cache_dir() / "k8s" / (release or recipe.release()).key() / "bin"
 
 
-def binaries() -> Path:
-    """The folder of finished binaries, building them first where they are not there yet."""
-    if not (cache() / "complete").exists():
-        run()
-    return cache() / "bin"
+def missing(wanted: Sequence[str] = recipe.CLUSTER, release: recipe.Release | None = None) -> list[str]:
+    """The programs of ``wanted`` that are not built yet."""
+    return [name for name in wanted if not (folder(release) / name).exists()]
 
 
-def run(*, keep_work: bool = False) -> Path:
-    """Build what is missing. Returns the folder of binaries. Raises ClusterError with a step's log on failure."""
-    folder = cache()
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(f"build-{folder.name}", 3600, "another process builds the same binaries; waiting for it"):
-        if not (folder / "complete").exists():
-            Builder(folder).run()
-            (folder / "complete").touch()
-        if not keep_work:
-            shutil.rmtree(folder / "work", ignore_errors=True)
-    return folder / "bin"
+def binaries(wanted: Sequence[str] = recipe.CLUSTER, release: recipe.Release | None = None) -> Path:
+    """The folder that holds the programs ``wanted``, building first what it lacks.
+
+    Raises ClusterError with the end of the log when a step fails.
+    """
+    release = release or recipe.release()
+    where = folder(release)
+    if missing(wanted, release):
+        where.mkdir(parents=True, exist_ok=True)
+        # One build at a time on a machine: it fills the processors by itself.
+        with locked("build", 7200, "another process builds Kubernetes; waiting for it"):
+            if lacking := missing(wanted, release):
+                Builder(release, where).run(lacking)
+    return where
 
 
 class Builder:
-    """One build, step by step, below ``folder``."""
+    """One build of some programs of a release into ``where``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.bin = folder / "bin"
-        self.work = folder / "work"
-        self.log = folder / "build.log"
-        self.gopath = self.work / "gopath"
-        self.source = self.gopath / "src/k8s.io/kubernetes"
-        self.unpacked = self.work / "packages"
+    def __init__(self, release: recipe.Release, where: Path) -> None:
+        self.release = release
+        self.where = where
+        self.work = cache_dir() / "k8s" / "work"
+        self.log = where.parent / "build.log"
         self.watch = Stopwatch()
-        self.step = 0
-        self.steps = 6 + len(recipe.COMPONENTS)
 
-    def run(self) -> None:
-        self.say(f"Kubernetes {recipe.VERSION} is built once, into {self.bin.parent}; log: {self.log}")
-        ensure_commands({**recipe.BUILD_COMMANDS, **recipe.RUN_COMMANDS}, self.say)
-        apt = PrivateApt(self.work / "apt", recipe.SUITE, self.execute)
-        self.done("package lists", apt.update)
-        self.done("packages", partial(self.unpack, apt))
-        self.done("source", partial(self.fetch, apt))
-        self.done("generated code", self.generate)
-        for name in recipe.COMPONENTS:
-            self.done(name, partial(self.compile, name, f"k8s.io/kubernetes/cmd/{name}"))
-        self.done("pause", partial(self.compile, "pause", str(recipe.pause_source())))
-        self.done("container runtime", self.copy_unpacked)
-        if missing := [n for n in recipe.binaries() if not (self.bin / n).exists()]:
-            raise ClusterError(f"the build made no {', '.join(missing)}; see {self.log}")
+    def run(self, wanted: Sequence[str]) -> None:
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.say(f"Kubernetes {self.release.version} is built once, into {self.where.parent}; log: {self.log}")
+        for number, name in enumerate(wanted, 1):
+            target = self.where / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.say(f"({number}/{len(wanted)}) {self._label(name)}")
+            self._make(name, target)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.say(f"{', '.join(wanted)}: {_megabytes(self.where)} MB")
 
     def say(self, text: str) -> None:
         self.watch.say(text)
 
-    def done(self, what: str, act: Callable[[], object]) -> None:
-        self.step += 1
-        self.say(f"({self.step}/{self.steps}) {what}")
-        act()
+    def _label(self, name: str) -> str:
+        module = self.release.module_of(name)
+        return name if module is None else f"{name} {module.version()}"
+
+    def _make(self, name: str, target: Path) -> None:
+        module = self.release.module_of(name)
+        if module is not None and module is not self.release.kubernetes:
+            shared = cache_dir() / "k8s" / module.key() / name
+            if not shared.exists():
+                self._compile(module, name, shared)
+            _link(shared, target)
+        elif module is not None:
+            self._compile(module, name, target)
+        elif name == "pause":
+            self._go_build(recipe.pause_source().parent, target, ["-ldflags=-s -w"], recipe.pause_source().name)
+        elif name == "runc":
+            _install(self._runc(), target)
+        else:
+            raise ClusterError(f"nothing here builds {name}")
+
+    def _compile(self, module: recipe.Module, name: str, target: Path) -> None:
+        self._go_build(module.folder, target, module.flags(), module.programs[name])
+
+    def _go_build(self, cwd: Path, target: Path, flags: Sequence[str], package: str) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        self.execute([go.command(self.say), "build", *flags, "-o", part, package], cwd, go.ENVIRONMENT)
+        part.replace(target)
+
+    def _runc(self) -> Path:
+        """Debian's, unpacked and not installed; where apt knows none, the machine's own."""
+        apt = PrivateApt(self.work / "apt", self.execute)
+        try:
+            apt.update()
+            (archive,) = apt.download(["runc"])
+            self.execute(["dpkg", "-x", archive, self.work / "runc"])
+            return self.work / "runc/usr/sbin/runc"
+        except ClusterError as error:
+            own = shutil.which("runc", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+            if own is None:
+                raise ClusterError(f"no runc: {error}; install the package runc, then build again") from error
+            self.say(f"      the machine's own {own}: {str(error).splitlines()[0]}")
+            return Path(own)
 
     def execute(
         self, command: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None
@@ -95,100 +125,43 @@ class Builder:
         with open(self.log, "a") as log:
             print(f"$ {' '.join(argv)}", file=log, flush=True)
             child = subprocess.Popen(argv, cwd=cwd, env={**os.environ, **(env or {})}, stdout=log, stderr=log)
-            started = beat = time.monotonic()
-            try:
-                while child.poll() is None:
-                    time.sleep(0.05)
-                    if time.monotonic() - beat >= _BEAT:
-                        beat = time.monotonic()
-                        self.say(f"      … {beat - started:.0f} s")
-            finally:
-                if child.poll() is None:
-                    child.terminate()
-                    child.wait()
+            _follow(child, self.say)
         if child.returncode:
             end = "\n  ".join(["", *self.log.read_text(errors="replace").splitlines()[-15:]])
             raise ClusterError(f"{argv[0]} failed with {child.returncode}; the end of {self.log}: {end}")
 
-    def unpack(self, apt: PrivateApt) -> None:
-        wanted = [*recipe.UNPACKED, *recipe.TOOLCHAIN, recipe.REFLECT2]
-        if not (self.unpacked / "complete").exists():
-            for archive in apt.download(wanted):
-                self.execute(["dpkg", "-x", archive, self.unpacked])
-            (self.unpacked / "complete").touch()
 
-    def fetch(self, apt: PrivateApt) -> None:
-        if self.source.is_dir():
-            return
-        version, archive = apt.source("kubernetes")
-        if not version.split("really")[-1].startswith(recipe.VERSION):
-            raise ClusterError(f"Debian's kubernetes source is {version}; this recipe is for {recipe.VERSION}")
-        part = self.source.with_name("kubernetes.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        self.execute(["tar", "-x", "-f", archive, "-C", part, "--strip-components=1"])
-        part.replace(self.source)
-
-    def generate(self) -> None:
-        """The generated Go files, which the release's archive leaves out."""
-        if (self.work / "generated").exists():
-            return
-        stamp = [f"KUBE_GIT_VERSION=v{recipe.VERSION}", "KUBE_GIT_MAJOR=1", "KUBE_GIT_MINOR=20"]
-        stamp += ["KUBE_GIT_COMMIT=debian", "KUBE_GIT_TREE_STATE=clean"]
-        self.execute(["make", "-C", self.source, "generated_files", *stamp], env=self.go_environment())
-        (self.work / "generated").touch()
-
-    def go_environment(self) -> dict[str, str]:
-        root = self.unpacked / "usr/lib/go-1.19"
-        return {
-            "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
-            "GOROOT": str(root),
-            "GOPATH": str(self.gopath),
-            "GOCACHE": str(self.work / "gocache"),
-            "GO111MODULE": "off",
-            "GOFLAGS": "",
-            "GOARCH": architecture(),
-            "CGO_ENABLED": "0",
-        }
-
-    def overlay(self) -> Path:
-        """The build's changes to the source, as `go build -overlay` takes them: the source itself stays as it is.
-
-        Besides the patches: Debian's reflect2 1.0.2 for the vendored 1.0.1, with which kube-apiserver, built by
-        Go 1.18 or later, dies on its first custom resource.
-        """
-        vendored = self.source / "vendor/github.com/modern-go/reflect2"
-        newer = self.unpacked / "usr/share/gocode/src/github.com/modern-go/reflect2"
-        replace = {str(path): "" for path in vendored.glob("*.go")}
-        replace |= {str(vendored / path.name): str(path) for path in newer.glob("*.go")}
-        for number, patch in enumerate(recipe.PATCHES):
-            text = (self.source / patch.file).read_text()
-            if text.count(patch.old) != 1:
-                raise ClusterError(f"{patch.file} has {text.count(patch.old)} times {patch.old!r}; expected one")
-            changed = self.work / f"patched-{number}.go"
-            changed.write_text(text.replace(patch.old, patch.new))
-            replace[str(self.source / patch.file)] = str(changed)
-        path = self.work / "overlay.json"
-        path.write_text(json.dumps({"Replace": replace}, indent=1))
-        return path
-
-    def compile(self, name: str, package: str) -> None:
-        if (self.bin / name).exists():
-            return
-        self.bin.mkdir(parents=True, exist_ok=True)
-        part = self.work / f"{name}.part"
-        flags: list[str | Path] = ["-overlay", self.overlay(), "-ldflags", recipe.link_flags(), "-o", part]
-        self.execute(["go", "build", *flags, package], self.source, self.go_environment())
-        part.replace(self.bin / name)
-
-    def copy_unpacked(self) -> None:
-        for files in recipe.UNPACKED.values():
-            for source, target in files.items():
-                (self.bin / target).parent.mkdir(parents=True, exist_ok=True)
-                part = self.work / "copy.part"
-                shutil.copy2(self.unpacked / source, part)
-                part.replace(self.bin / target)
+def _follow(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    """Wait for a process, with a line each ``_BEAT`` seconds; end it when this one is interrupted."""
+    started = beat = time.monotonic()
+    try:
+        while child.poll() is None:
+            time.sleep(0.05)
+            if time.monotonic() - beat >= _BEAT:
+                beat = time.monotonic()
+                say(f"      … {beat - started:.0f} s")
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            child.wait()
 
 
-if __name__ == "__main__":
-    sys.exit(f"use {Path(__file__).with_name('cluster')} build")
+def _link(source: Path, target: Path) -> None:
+    """The same file under a second name, or a copy where the file system has no such links."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        shutil.copy2(source, part)
+    part.replace(target)
+
+
+def _install(source: Path, target: Path) -> None:
+    part = target.with_name(f".{target.name}.part")
+    shutil.copy2(source, part)
+    part.replace(target)
+
+
+def _megabytes(where: Path) -> int:
+    return sum(path.stat().st_size for path in where.rglob("*") if path.is_file()) // 1_000_000

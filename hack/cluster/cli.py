@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import build, lifecycle, tools
+from . import build, lifecycle, recipe, tools
 from .controlplane import Stopwatch
 from .settings import ClusterError
 
@@ -21,8 +21,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--name", default=name, help="which cluster, if several ($RLJOB_CLUSTER; default: %(default)s)")
     sub = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    item = sub.add_parser("build", help="build Kubernetes into the cache (once; `up` does it when needed)")
-    item.add_argument("--keep-work", action="store_true", help="keep the source and Go's cache (about 3 GB)")
+    item = sub.add_parser(
+        "build", help="build Kubernetes into the cache (once; `up` does it when needed); $KUBERNETES names the minor"
+    )
+    item.add_argument("programs", nargs="*", metavar="PROGRAM", help="some programs only; default: all of a cluster")
 
     item = sub.add_parser("up", help="bring a cluster up and wait until its nodes are Ready")
     item.add_argument("--nodes", type=int, default=3, metavar="N")
@@ -33,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_parser("status", help="what runs, and which nodes are Ready")
     sub.add_parser("kubeconfig", help="print the kubeconfig's path")
     sub.add_parser("env", help='print export lines: eval "$(cluster env)"')
-    sub.add_parser("tools", help="unpack kubectl and helm into the cache and print their folder")
+    sub.add_parser("tools", help="build kubectl and helm into the cache and print their folder")
 
     item = sub.add_parser("node", help="power and cable of one node")
     item.add_argument("action", choices=("kill", "up", "cut", "join"))
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     match args.command:
         case "build":
             watch = Stopwatch()
-            folder = build.run(keep_work=args.keep_work)
+            folder = build.binaries(args.programs or recipe.CLUSTER)
             watch.say(f"binaries are in {folder}")
         case "up" if args.kind:
             print(f"export KUBECONFIG={lifecycle.up_kind(args.name).kubeconfig}")
@@ -80,9 +82,9 @@ def run(args: argparse.Namespace) -> None:
         case "kubeconfig":
             print(lifecycle.require(args.name).kubeconfig)
         case "env":
-            print(lifecycle.environment(lifecycle.require(args.name), tools.unpack()))
+            print(lifecycle.environment(lifecycle.require(args.name), tools.folder()))
         case "tools":
-            print(tools.unpack())
+            print(tools.folder())
         case "node":
             lifecycle.node_command(args.name, args.action, args.index, not args.no_wait)
         case "load-image":

@@ -48,12 +48,14 @@ class ControlPlane:
         return [
             self.binaries / "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
-            *(f"--bind-address={self.address}", f"--secure-port={self.port}", "--insecure-port=0"),
+            *(f"--bind-address={self.address}", f"--secure-port={self.port}"),
             *([f"--advertise-address={self.address}"] if self.proxied else ["--endpoint-reconciler-type=none"]),
             *(f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}"),
             *(f"--client-ca-file={pki / 'ca.crt'}", f"--token-auth-file={pki / 'tokens.csv'}"),
             *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
             "--allow-privileged=true",
+            # kube-proxy runs on the nodes alone: calls of webhooks and aggregated APIs go to a pod's own address.
+            "--enable-aggregator-routing=true",
             f"--service-cluster-ip-range={self.service_cidr}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki / 'sa.pub'}",
@@ -72,7 +74,7 @@ class ControlPlane:
             self.binaries / "kube-controller-manager",
             f"--kubeconfig={self.state / 'controller-manager.kubeconfig'}",
             # No listener at all: two clusters on one machine must not meet on a port.
-            *("--secure-port=0", "--port=0", "--leader-elect=false"),
+            *("--secure-port=0", "--leader-elect=false"),
             *("--kube-api-qps=200", "--kube-api-burst=400"),
             *("--use-service-account-credentials=true", f"--root-ca-file={pki / 'ca.crt'}"),
             f"--service-account-private-key-file={pki / 'sa.key'}",
@@ -84,7 +86,7 @@ class ControlPlane:
         return [
             self.binaries / "kube-scheduler",
             f"--kubeconfig={self.state / 'scheduler.kubeconfig'}",
-            *("--secure-port=0", "--port=0", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"),
+            *("--secure-port=0", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"),
         ]
 
 
@@ -94,8 +96,8 @@ def start_apiserver(plane: ControlPlane, daemons: process.Daemons, timeout: floa
     Raises ClusterError with the log's end when either dies or readiness takes longer than ``timeout`` seconds.
     """
     daemons.start("etcd", plane.etcd())
-    # No cloud metadata service is to be asked for: the question alone takes seconds to fail.
-    daemons.start("kube-apiserver", plane.apiserver(), {"AWS_EC2_METADATA_DISABLED": "true"})
+    # Everything that the server calls is on this machine: a proxy would only be in between.
+    daemons.start("kube-apiserver", plane.apiserver(), {"NO_PROXY": "*", "no_proxy": "*"})
     api = kube.Api(plane.state / "admin.kubeconfig")
 
     def ready() -> bool:
@@ -118,8 +120,7 @@ def start_controllers(plane: ControlPlane, daemons: process.Daemons, api: kube.A
     daemons.start("kube-scheduler", plane.scheduler())
 
     def served() -> bool:
-        account = api.find("/api/v1/namespaces/default/serviceaccounts/default")
-        return bool(account and account.get("secrets"))
+        return api.find("/api/v1/namespaces/default/serviceaccounts/default") is not None
 
     kube.wait("the default service account", timeout, served, lambda: daemons.tail("kube-controller-manager"))
 

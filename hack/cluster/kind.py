@@ -56,7 +56,7 @@ def create(cluster: Cluster) -> None:
     for command in commands(cluster):
         _run(command)
     items = {"apiVersion": "v1", "kind": "List", "items": volumes.objects(nodeconfig.VOLUMES, "Retain")}
-    kubectl = str(tools.unpack() / "kubectl")
+    kubectl = str(tools.folder() / "kubectl")
     _run([kubectl, f"--kubeconfig={cluster.kubeconfig}", "apply", "-f", "-"], json.dumps(items))
 
 

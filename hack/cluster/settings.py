@@ -99,6 +99,8 @@ class Cluster:
     network: Network
     identity: str
     venv: str
+    kubernetes: str = ""
+    """The Kubernetes minor it runs, as ``1.37``."""
 
     @property
     def state(self) -> Path:

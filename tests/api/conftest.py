@@ -17,7 +17,7 @@ from rljob_api.crd import crd
 @pytest.fixture(scope="session")
 def server(apiserver: Any) -> Kube:
     """kubectl in a namespace of its own, against a server that knows RLJobs (1.20, so without CEL)."""
-    kube = Kube(tools.unpack() / "kubectl", apiserver.kubeconfig, f"api-{uuid.uuid4().hex[:8]}")
+    kube = Kube(tools.folder() / "kubectl", apiserver.kubeconfig, f"api-{uuid.uuid4().hex[:8]}")
     kube.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd(cel=False))
     until_established(kube.run)
     kube.run("create", "namespace", kube.namespace)

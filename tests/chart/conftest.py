@@ -12,7 +12,7 @@ from hack.cluster import tools as packaged
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    return Tools(packaged.unpack(), tmp_path_factory.mktemp("home"))
+    return Tools(packaged.folder(), tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import yaml
-from hack.cluster import build, cli, kind, lifecycle, nodeconfig, nodes, recipe, settings, tools, volumes
+from hack.cluster import cli, kind, lifecycle, nodeconfig, nodes, settings, tools, volumes
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.settings import MAX_NODES, ROOT, Cluster, ClusterError, Network
+from hack.cluster.settings import ROOT, Cluster, Network
 
 NETWORK = Network(240)
 
@@ -194,25 +194,3 @@ def test_kind_without_docker_says_so(cache, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     assert cli.main(["up", "--kind"]) == 1
     assert "docker and kind not installed" in capsys.readouterr().err
-
-
-def test_tools_are_unpacked_once_and_run(cache):
-    folder = tools.unpack()
-    assert tools.unpack() == folder
-    for name, words in (("kubectl", ["version", "--client"]), ("helm", ["version"])):
-        out = subprocess.run([folder / name, *words], capture_output=True, text=True, check=True).stdout
-        assert "v1.34" in out if name == "kubectl" else "v4." in out
-
-
-def test_tools_without_the_package_say_what_to_do(cache, monkeypatch, tmp_path):
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
-    monkeypatch.setattr(tools.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ClusterError, match="make setup"):
-        tools.unpack()
-
-
-def test_every_binary_has_a_source():
-    assert set(recipe.COMPONENTS) < set(recipe.binaries())
-    assert {"etcd", "runc", "containerd", "cni/ptp", "pause"} < set(recipe.binaries())
-    assert MAX_NODES == 9
-    assert build.cache().name == recipe.own_key()

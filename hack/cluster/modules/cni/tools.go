@@ -1,0 +1,10 @@
+//go:build tools
+
+// Package build pins what the local cluster is built from: go.mod and go.sum are the whole recipe.
+package build
+
+import (
+	_ "github.com/containernetworking/plugins/plugins/ipam/host-local"
+	_ "github.com/containernetworking/plugins/plugins/main/loopback"
+	_ "github.com/containernetworking/plugins/plugins/main/ptp"
+)
