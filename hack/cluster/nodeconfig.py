@@ -87,25 +87,27 @@ def snapshotter(state_filesystem: str) -> str:
 
 
 def containerd(snapshots: str) -> str:
-    unused = ("snapshotter.v1.aufs", "snapshotter.v1.btrfs", "snapshotter.v1.zfs", "snapshotter.v1.devmapper")
-    disabled = [f"io.containerd.{name}" for name in (*unused, "internal.v1.opt", "tracing.processor.v1.otlp")]
-    return f"""version = 2
-disabled_plugins = {json.dumps(disabled)}
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
+    disabled = json.dumps(["io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp"])
+    runc = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc'
+    return f"""version = 3
+disabled_plugins = {disabled}
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "{snapshots}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
   # Where this process may not lower oom_score_adj, containers must not ask for less than it has.
   restrict_oom_score_adj = true
   disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{BIN}/cni"
-    conf_dir = "{HOME}/etc/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "{snapshots}"
-    default_runtime_name = "runc"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      BinaryName = "{HOME}/etc/oci-runtime"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["{BIN}/cni"]
+  conf_dir = "{HOME}/etc/cni"
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+[{runc}]
+  runtime_type = "io.containerd.runc.v2"
+[{runc}.options]
+  BinaryName = "{HOME}/etc/oci-runtime"
 """
 
 
