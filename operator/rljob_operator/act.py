@@ -15,7 +15,7 @@ from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kube.resources import DISRUPTION_BUDGET, POD, RESOURCES, RLJOB, Json, Resource, budget_of
+from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.observed import Trouble
@@ -60,7 +60,6 @@ class Actor:
         self._confirm_leader = confirm_leader
         self._saw = saw
         self._parallel = parallel
-        self._budgets: list[Resource] | None = None
 
     async def carry_out(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
         """Do it, in the plan's order. Returns the plan as it was carried out: other than planned where the API server
@@ -117,10 +116,7 @@ class Actor:
     async def _ensure(self, job: RLJob, manifest: Json) -> Trouble | None:
         """Create the object, or mend it when it is there and differs."""
         kind = manifest["kind"]
-        resource = await self._served(RESOURCES[kind])
-        if resource is None:
-            return None
-        manifest = {**manifest, "apiVersion": resource.api_version}
+        resource = RESOURCES[kind]
         body = {**manifest, "stringData": _fresh_secrets()} if kind == "Secret" else manifest
         try:
             await self._kube.create(resource, body)
@@ -138,17 +134,6 @@ class Actor:
         if kind not in _NEVER_CHANGED and not _covers(live, manifest):
             await self._kube.apply(resource, manifest)
         return None
-
-    async def _served(self, resource: Resource) -> Resource | None:
-        """The resource in a version that this server has; None where it has none, and the job does without."""
-        if resource is not DISRUPTION_BUDGET:
-            return resource
-        if self._budgets is None:
-            found = budget_of(await self._kube.versions(resource))
-            self._budgets = [found] if found is not None else []
-            if not self._budgets:
-                _logger.warning("this server has no PodDisruptionBudgets: whoever drains nodes may take many at once")
-        return next(iter(self._budgets), None)
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from rljob_api.constants import API_VERSION, KIND, LABEL_JOB, LABEL_MACHINE
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.credentials import Credentials, NoCredentials, find
 from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import DISRUPTION_BUDGET, POD, RESOURCES, RLJOB, Json, Resource, budget_of
+from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, Json, Resource
 from rljob_operator.metrics import Metrics
 from rljob_operator.operator import Operator, Options
 from rljob_operator.policies.config import Config
@@ -219,13 +219,10 @@ async def _floor(kube: Kube, watch: _PodWatch, namespaces: Sequence[str], jobs: 
     """A bare client creates the same objects: per job the seconds from the common start until the same watch has seen
     its last pod. The jobs say that somebody else manages them, and are deleted at once."""
     gate = asyncio.Semaphore(workers)
-    resources = {**RESOURCES, DISRUPTION_BUDGET.kind: budget_of(await kube.versions(DISRUPTION_BUDGET))}
     began = time.monotonic()
 
     async def create(manifest: Json) -> None:
-        resource = resources[manifest["kind"]]
-        if resource is not None:
-            await kube.create(resource, {**manifest, "apiVersion": resource.api_version})
+        await kube.create(RESOURCES[manifest["kind"]], manifest)
 
     async def one(number: int) -> tuple[str, str]:
         namespace, name = namespaces[number % len(namespaces)], f"floor-{number}"

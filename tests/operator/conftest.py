@@ -18,7 +18,6 @@ sys.path.append(str(Path(__file__).parent))
 
 from operator_kit import Server, admin, make_namespace, options, running, until
 
-from rljob_api.crd import strip_cel
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.resources import RLJOB
 
@@ -42,7 +41,7 @@ def connection(apiserver: Any) -> kopf.ConnectionInfo:
 
 
 async def _install(connection: kopf.ConnectionInfo) -> None:
-    crd = strip_cel(yaml.safe_load(CRD.read_text()))
+    crd = yaml.safe_load(CRD.read_text())
     async with admin(connection) as kube:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
         # An apply, because the tests of the API share this server and may have been first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import kopf
@@ -327,8 +326,7 @@ async def test_a_new_job_of_an_old_name(server: Server, operator: Any) -> None:
 async def _delete_rest(server: Server) -> None:
     from rljob_operator.kube.resources import DISRUPTION_BUDGET, NETWORK_POLICY, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 
-    version = (await server.kube.versions(DISRUPTION_BUDGET))[0]
-    rest = [(NETWORK_POLICY, "demo"), (replace(DISRUPTION_BUDGET, version=version), "demo-rollout")]
+    rest = [(NETWORK_POLICY, "demo"), (DISRUPTION_BUDGET, "demo-rollout")]
     rest += [(resource, "demo-coordinator") for resource in (ROLE, ROLE_BINDING, SERVICE_ACCOUNT)]
     for resource, name in rest:
         await server.kube.delete(resource, server.namespace, name)

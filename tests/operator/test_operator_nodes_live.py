@@ -7,10 +7,10 @@ from typing import Any
 
 import kopf
 import pytest
-from operator_kit import Server, options, patch, running, until
+from operator_kit import Server, gone, options, patch, running, until
 
 from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import NODE, POD, Json
+from rljob_operator.kube.resources import DISRUPTION_BUDGET, NODE, POD, Json
 
 pytestmark = pytest.mark.cluster
 
@@ -119,14 +119,9 @@ async def test_weights_go_through_one_rack_after_the_other(connection: kopf.Conn
 
 async def test_a_budget_lets_one_rollout_machine_go_at_a_time(operator: Any, server: Server) -> None:
     async def least() -> int | None:
-        for version in ("v1", "v1beta1"):
-            path = f"/apis/policy/{version}/namespaces/{server.namespace}/poddisruptionbudgets/demo-rollout"
-            try:
-                return int((await server.kube._send("GET", path, None, {}, {}))["spec"]["minAvailable"])
-            except ApiError as error:
-                if not error.not_found:
-                    raise
-        return None
+        if await gone(server.kube, DISRUPTION_BUDGET, server.namespace, "demo-rollout"):
+            return None
+        return int((await server.kube.get(DISRUPTION_BUDGET, server.namespace, "demo-rollout"))["spec"]["minAvailable"])
 
     async def is_two() -> bool:
         return await least() == 2

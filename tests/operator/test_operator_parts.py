@@ -21,6 +21,7 @@ from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.leader import LeadershipLost
 from rljob_operator.kube.recorder import Recorder, event_name
+from rljob_operator.kube.resources import DISRUPTION_BUDGET, RESOURCES
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
@@ -294,44 +295,16 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     assert client.floors == ["0", "42"]
 
 
-class Budgets(Requests):
-    """A server that has PodDisruptionBudgets in these versions of its group."""
-
-    def __init__(self, *versions: str) -> None:
-        super().__init__()
-        self.versions_served = versions
-
-    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:
-        await super()._send(method, path, data, params, headers)
-        if path != "/apis/policy":
-            return {}
-        if not self.versions_served:
-            raise ApiError(404, "NotFound", "the server could not find the requested resource")
-        return {"versions": [{"version": version} for version in self.versions_served]}
+def test_a_disruption_budget_lets_one_rollout_machine_go() -> None:
+    budget = disruption_budget(make_job(), 3)
+    assert budget["apiVersion"] == DISRUPTION_BUDGET.api_version == "policy/v1"
+    assert budget["spec"]["minAvailable"] == 2
+    assert budget["spec"]["selector"]["matchLabels"] == {"rljob.dev/job": "demo", "rljob.dev/role": "rollout"}
 
 
-@pytest.mark.parametrize(
-    ("served", "version"),
-    [(("v1", "v1beta1"), "v1"), (("v1beta1",), "v1beta1"), (("v1beta1", "v1"), "v1"), (("v2",), None), ((), None)],
-)
-async def test_a_disruption_budget_in_the_version_that_the_server_has(served: tuple[str, ...], version: Any) -> None:
-    client = Budgets(*served)
-
-    async def confirm_leader() -> None:
-        return
-
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None)
-    job = make_job()
-    for _ in range(2):
-        await actor.carry_out(job, Plan(children=(disruption_budget(job, 3),)), NOW)
-    made = [(path, body) for method, path, body in client.sent if method == "POST"]
-    assert len([path for _, path, _ in client.sent if path == "/apis/policy"]) == 1, "servers are asked once"
-    assert len(made) == (0 if version is None else 2)
-    for path, body in made:
-        assert path == f"/apis/policy/{version}/namespaces/default/poddisruptionbudgets"
-        assert body["apiVersion"] == f"policy/{version}"
-        assert body["spec"]["minAvailable"] == 2
-        assert body["spec"]["selector"]["matchLabels"] == {"rljob.dev/job": "demo", "rljob.dev/role": "rollout"}
+def test_every_object_beside_a_job_is_written_where_its_kind_is_kept() -> None:
+    for manifest in children(make_job(), 1, 3, Config()):
+        assert manifest["apiVersion"] == RESOURCES[manifest["kind"]].api_version
 
 
 # --- relevance --------------------------------------------------------------------------------------------------------

@@ -65,16 +65,6 @@ class Kube:
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         return await self._request("get", resource, "GET", resource.path(namespace, name))
 
-    async def versions(self, resource: Resource) -> list[str]:
-        """The versions in which the server has the resource's group, the one that it likes best first."""
-        try:
-            found = await self._request("get", resource, "GET", f"/apis/{resource.group}")
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return []
-        return [version["version"] for version in found.get("versions") or []]
-
     async def list(
         self,
         resource: Resource,

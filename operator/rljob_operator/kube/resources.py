@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.constants import GROUP, KIND, PLURAL, VERSION
@@ -46,7 +46,6 @@ ROLE_BINDING = Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "roleb
 LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
-"""Kubernetes 1.21 and later; before it was v1beta1."""
 
 RESOURCES: Mapping[str, Resource] = {
     resource.kind: resource
@@ -65,10 +64,3 @@ RESOURCES: Mapping[str, Resource] = {
     )
 }
 """By kind, as manifests name them."""
-
-
-def budget_of(known: Collection[str]) -> Resource | None:
-    """PodDisruptionBudgets in the newest version that the server, which knows these, has in common with us; None where
-    it has none."""
-    served = [replace(DISRUPTION_BUDGET, version=one) for one in ("v1", "v1beta1") if one in known]
-    return next(iter(served), None)
