@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -31,8 +32,8 @@ COLUMNS: tuple[tuple[str, str, str, int, str], ...] = (
 )
 
 
-def crd(*, cel: bool = True) -> Schema:
-    """The whole CRD as a plain object. Without `cel` it suits servers older than 1.25."""
+def crd() -> Schema:
+    """The CRD as a plain object."""
     version = {
         "name": c.VERSION,
         "served": True,
@@ -51,10 +52,10 @@ def crd(*, cel: bool = True) -> Schema:
             for name, kind, path, priority, description in COLUMNS
         ],
     }
-    whole = {
+    return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": c.CRD_NAME},
+        "metadata": {"name": c.CRD_NAME, "annotations": {c.SCHEMA_REVISION_ANNOTATION: str(c.SCHEMA_REVISION)}},
         "spec": {
             "group": c.GROUP,
             "scope": "Namespaced",
@@ -69,20 +70,6 @@ def crd(*, cel: bool = True) -> Schema:
             "versions": [version],
         },
     }
-    return whole if cel else strip_cel(whole)
-
-
-def strip_cel(crd: Schema) -> Schema:
-    """A copy without `x-kubernetes-validations`, which servers before 1.25 refuse or ignore."""
-    return _without(crd, "x-kubernetes-validations")  # type: ignore[no-any-return]
-
-
-def _without(node: Any, key: str) -> Any:
-    if isinstance(node, dict):
-        return {name: _without(value, key) for name, value in node.items() if name != key}
-    if isinstance(node, list):
-        return [_without(value, key) for value in node]
-    return node
 
 
 def _root_schema() -> Schema:
@@ -91,6 +78,7 @@ def _root_schema() -> Schema:
     root = _structural(generated, definitions)
     spec, status = root["properties"]["spec"], root["properties"]["status"]
     _drop_defaults(status)
+    _tell_defaults(spec)
     status.pop("default", None)
     schema = {
         "type": "object",
@@ -172,12 +160,24 @@ def _merged(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _default(value: Any, schema: Schema) -> Any:
-    """What the server fills in. An object is filled from its own fields' defaults; null and empty ones stay absent."""
-    if isinstance(value, dict):
-        return {} if any("default" in child for child in schema.get("properties", {}).values()) else None
-    if isinstance(value, int) and schema.get("type") == "string":
-        return format_bytes(value)
-    return None if value in (None, []) else copy.deepcopy(value)
+    """What the server fills in, written out: it checks CEL rules against a default as it stands, before it fills in the
+    fields inside. Null and empty ones stay absent."""
+    if isinstance(value, dict) and "properties" in schema:
+        inner = {name: _default(value.get(name), child) for name, child in schema["properties"].items()}
+        value = {name: default for name, default in inner.items() if default is not None}
+    elif isinstance(value, int) and schema.get("type") == "string":
+        value = format_bytes(value)
+    return None if value in (None, [], {}) else copy.deepcopy(value)
+
+
+def _tell_defaults(schema: Schema) -> None:
+    """Put the defaults of fields into their descriptions: `kubectl explain` shows nothing else of them."""
+    for child in _children(schema):
+        default = child.get("default")
+        if default is not None and not isinstance(default, dict):
+            text = default if isinstance(default, str) else json.dumps(default).removesuffix(".0")
+            child["description"] += f" Default: {text}."
+        _tell_defaults(child)
 
 
 def _drop_defaults(schema: Schema) -> None:
