@@ -84,6 +84,12 @@ def create(folder: Path, addresses: Sequence[str]) -> None:
     _openssl("rsa", "-in", folder / "sa.key", "-pubout", "-out", folder / "sa.pub")
 
 
+def certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:
+    """Key and certificate of a server called ``host``, signed by the CA that :func:`create` made in ``folder``."""
+    _signed(folder, name, f"/CN={name}", f"subjectAltName=DNS:{host}")
+    return folder / f"{name}.key", folder / f"{name}.crt"
+
+
 def write_users(pki: Path, kubeconfigs: Path, server: str, users: Sequence[User]) -> None:
     """A fresh token each, in ``tokens.csv`` for the API server and in ``<file>.kubeconfig`` for the user.
 
