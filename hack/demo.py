@@ -1,11 +1,13 @@
 """The demo: a real cluster, the operator installed by Helm, an RLJob applied with kubectl and followed to its end.
 
-    hack/demo EXAMPLE      CLUSTER=local (default), kind, or own (KUBECONFIG names it)
+    hack/demo EXAMPLE      CLUSTER=local, kind or own; empty: what KUBECONFIG names, else what this machine can run
+                           KUBERNETES=1.34 … 1.37: the minor of a cluster that is made here
 
 Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`,
-where the rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job the local
-cluster loses a node in the middle; the line then goes on `faults=1 lost=… duplicated=… recovered_seconds=…`
-(:mod:`demo_faults`).
+where the rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job with a
+checkpoint volume the local cluster loses a node in the middle; the line then goes on `faults=1 lost=… duplicated=…
+recovered_seconds=…` (:mod:`demo_faults`). An example that needs what the demo cannot give is refused with status 2
+before anything starts.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # run as a script, this folder alone is there
 
-from hack import demo_faults  # noqa: E402
+from hack import demo_faults, demo_plan  # noqa: E402
+from hack.cluster import recipe, settings  # noqa: E402
 
+from rljob_api import RLJob, load  # noqa: E402
+
+EXAMPLES = ROOT / "examples"
 CLUSTER = [sys.executable, str(ROOT / "hack/cluster/cluster")]
 SYSTEM_NAMESPACE = "rljob-system"
 NAMESPACE = "rljob-demo"
@@ -34,45 +40,79 @@ JOB_MINUTES = 30
 
 
 def main(example: str) -> int:
-    manifest = ROOT / "examples" / f"{example}.yaml"
-    if not manifest.is_file():
-        known = ", ".join(sorted(p.stem for p in manifest.parent.glob("*.yaml")))
-        print(f"demo: no example {example!r}; there are: {known}")
+    try:
+        choice = choose()
+        minor = recipe.release().minor
+    except (ValueError, settings.ClusterError) as error:
+        print(f"demo: {error}")
         return 2
+    say(demo_plan.describe(choice, minor))
+    if trouble := refusal(example, choice.cluster):
+        say(trouble)
+        return 2
+    manifest = EXAMPLES / f"{example}.yaml"
+    job = read(manifest)
     started = time.monotonic()
     cluster()
-    local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", "")) if is_asynchronous(manifest) else None
+    local = target(job)
     if local is not None:
         # Soft: the operator, the coordinator and the trainer leave a node to rollout machines.
         kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
     install_operator()
-    name, rounds = apply(manifest)
-    fault = demo_faults.PowerOff(local, NAMESPACE, name) if local is not None else None
-    outcome = follow(name, rounds, started)
+    apply(manifest)
+    fault = demo_faults.PowerOff(local, NAMESPACE, job.name) if local is not None else None
+    outcome = follow(job.name, job.spec.rounds, started)
     if fault is not None:
         fault.finish()
-    print(kubectl("describe", "rljob", name), flush=True)
+    print(kubectl("describe", "rljob", job.name), flush=True)
     if outcome != "Complete":
-        tail = kubectl("logs", "-l", f"rljob.dev/job={name},rljob.dev/role=coordinator", "--tail=40", check=False)
+        tail = kubectl("logs", "-l", f"rljob.dev/job={job.name},rljob.dev/role=coordinator", "--tail=40", check=False)
         print(tail, f"demo: {outcome}", sep="\n")
         return 1
     if local is None or fault is None:
-        print(summary(name))
+        print(summary(job.name))
         return 0
-    return tell_fault(name, fault, local)
+    return tell_fault(job, fault, local)
 
 
-def is_asynchronous(manifest: Path) -> bool:
-    """Whether the example's job is one that a lost node holds up nowhere."""
+def choose() -> demo_plan.Choice:
+    """The cluster for this machine. Raises ValueError."""
+    return demo_plan.choose(os.environ, os.geteuid(), sys.platform)
+
+
+def read(manifest: Path) -> RLJob:
+    """The manifest's job, validated and with its defaults."""
     documents = yaml.safe_load_all(manifest.read_text(encoding="utf-8"))
-    return any(d and d["kind"] == "RLJob" and d["spec"].get("mode") == "Asynchronous" for d in documents)
+    return load(next(one for one in documents if one and one["kind"] == "RLJob"))
 
 
-def tell_fault(name: str, fault: demo_faults.PowerOff, local: demo_faults.settings.Cluster) -> int:
+def refusal(example: str, cluster_kind: str) -> str | None:
+    """Why this example cannot be played on such a cluster, with those that can; None for one that can."""
+    examples = {path.stem: demo_plan.needs(read(path), cluster_kind) for path in sorted(EXAMPLES.glob("*.yaml"))}
+    wanted = examples.get(example)
+    if wanted == []:
+        return None
+    playable = f"the demo plays {', '.join(name for name, lacking in examples.items() if not lacking)}"
+    if wanted is None:
+        return f"no example {example!r}; {playable}"
+    return f"{example} needs {' and '.join(wanted)}: examples/{example}.yaml says how to run it; {playable}"
+
+
+def target(job: RLJob) -> settings.Cluster | None:
+    """The local cluster when it is to lose a node under this job; says why not, where that was to be expected."""
+    if not demo_plan.is_asynchronous(job):
+        return None
+    local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", ""))
+    if why := demo_plan.no_power_off(job, local is not None):
+        say(f"no node is switched off: {why}")
+        return None
+    return local
+
+
+def tell_fault(job: RLJob, fault: demo_faults.PowerOff, local: settings.Cluster) -> int:
     """The loss of the node and what the history says; 0 when it was made good and nothing is missing."""
-    job = json.loads(kubectl("get", "rljob", name, "-o", "json"))
-    claim = job["spec"]["checkpoint"]["volumeClaimName"]
-    volume = kubectl("get", "pvc", claim, "-o", "jsonpath={.spec.volumeName}").strip()
+    claim = job.spec.checkpoint.volume_claim_name
+    volume = kubectl("get", "pvc", str(claim), "-o", "jsonpath={.spec.volumeName}").strip()
     verdict = demo_faults.history(local, volume)
     for finding in verdict.get("findings", [])[:20]:
         print(f"demo: {finding['rule']}: {finding['key']}: {finding['what']}")
@@ -82,15 +122,16 @@ def tell_fault(name: str, fault: demo_faults.PowerOff, local: demo_faults.settin
     if timeline is not None:
         print(timeline.table(fault.starts))
     recovered = timeline.moments.get("generating") if timeline is not None else None
-    print(demo_faults.last_line(job["status"]["runtime"], int(timeline is not None), verdict, recovered))
+    runtime = json.loads(kubectl("get", "rljob", job.name, "-o", "json"))["status"]["runtime"]
+    print(demo_faults.last_line(runtime, int(timeline is not None), verdict, recovered))
     return 0 if recovered is not None and verdict.get("findings") == [] else 1
 
 
 def cluster(nodes: int = 3) -> None:
     """Have a cluster, and KUBECONFIG point to it. `nodes`: of the local one."""
-    kind = os.environ.get("CLUSTER", "local")
+    kind = choose().cluster
     if kind != "own":
-        run(*CLUSTER, "up", *(["--kind"] if kind == "kind" else ["--nodes", str(nodes), "--node", "real"]), quiet=False)
+        run(*CLUSTER, "up", *(["--kind"] if kind == "kind" else ["--nodes", str(nodes)]), quiet=False)
         os.environ["KUBECONFIG"] = run(*CLUSTER, "kubeconfig").strip()
     os.environ["PATH"] = run(*CLUSTER, "tools").strip() + os.pathsep + os.environ["PATH"]
 
@@ -115,15 +156,13 @@ def image_values() -> list[str]:
     return ["--set", f"image={operator}", "--set", f"runtimeImage={runtime}", *edited]
 
 
-def apply(manifest: Path) -> tuple[str, int]:
-    """A fresh namespace with the example in it; its name and number of rounds."""
+def apply(manifest: Path) -> None:
+    """A fresh namespace with the example in it."""
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
-    documents = [d for d in yaml.safe_load_all(manifest.read_text(encoding="utf-8")) if d]
-    job = next(d for d in documents if d["kind"] == "RLJob")
-    say(f"kubectl apply -f {manifest.relative_to(ROOT)}")
+    server = json.loads(kubectl("version", "-o", "json", namespace=None))["serverVersion"]["gitVersion"]
+    say(f"Kubernetes {server}: kubectl apply -f {manifest.relative_to(ROOT)}")
     kubectl("apply", "-f", str(manifest))
-    return job["metadata"]["name"], int(job["spec"]["rounds"])
 
 
 def follow(name: str, rounds: int, started: float) -> str:

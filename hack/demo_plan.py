@@ -1,0 +1,77 @@
+"""What the demo decides before anything starts: the cluster, whether an example fits it, and whether a node may go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rljob_api import RLJob
+from rljob_api.learning import Mode
+
+CLUSTERS = ("local", "kind", "own")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A cluster of `CLUSTERS`, and why it is that one."""
+
+    cluster: str
+    why: str
+
+
+def choose(environ: Mapping[str, str], euid: int, platform: str) -> Choice:
+    """Choose the cluster: what `CLUSTER` asks for, else that of `KUBECONFIG`, else what this machine can run.
+
+    `platform`: as `sys.platform` has it. Raises ValueError for a `CLUSTER` that does not exist.
+    """
+    asked = environ.get("CLUSTER", "")
+    if asked in CLUSTERS:
+        return Choice(asked, f"CLUSTER={asked}")
+    if asked:
+        raise ValueError(f"CLUSTER={asked}: it is one of {', '.join(CLUSTERS)}, or empty")
+    if environ.get("KUBECONFIG"):
+        return Choice("own", "KUBECONFIG is set")
+    if platform != "linux":
+        return Choice("kind", f"the local cluster needs Linux, and this is {platform}")
+    if euid != 0:
+        return Choice("kind", "the local cluster needs root")
+    return Choice("local", "root on Linux, and KUBECONFIG is not set")
+
+
+def describe(choice: Choice, kubernetes: str) -> str:
+    """The demo's first line. `kubernetes`: the minor that is asked for, for a cluster that is made here."""
+    cluster = {
+        "local": f"the local cluster, Kubernetes {kubernetes}",
+        "kind": f"a kind cluster, Kubernetes {kubernetes}",
+        "own": "the cluster of the current kubeconfig",
+    }[choice.cluster]
+    return f"{cluster} ({choice.why})"
+
+
+def needs(job: RLJob, cluster: str) -> list[str]:
+    """What the example needs and the demo cannot give it; empty for one that runs as it is."""
+    found, spec = [], job.spec
+    accelerators = (
+        spec.trainer.replicas * spec.trainer.accelerators_per_replica
+        + spec.rollout.machines * spec.rollout.accelerators_per_machine
+    )
+    if accelerators and cluster != "own":
+        found.append(f"{accelerators} accelerators")
+    # The demo makes the example's claims afresh, and so they are empty.
+    if claims := spec.claims():
+        found.append(f"your data in the claim {', '.join(claims)}")
+    return found
+
+
+def no_power_off(job: RLJob, local: bool) -> str | None:
+    """Why no node of an asynchronous job's cluster is switched off; None when one is."""
+    if job.spec.checkpoint.volume_claim_name is None:
+        return "the job has no checkpoint volume, and so no history is left to check after it"
+    if not local:
+        return "only the local cluster's nodes are switched off"
+    return None
+
+
+def is_asynchronous(job: RLJob) -> bool:
+    """Whether a lost node holds up nobody else of the job."""
+    return job.spec.mode is Mode.ASYNCHRONOUS
