@@ -69,8 +69,10 @@ class Module:
         return _named(f"{self.name}-{self.version()}", [pins, dict(self.programs), self.flags()])
 
 
-def _kubernetes(minor: str) -> Module:
-    names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+
+
+def _kubernetes(minor: str, names: Sequence[str] = _PROGRAMS) -> Module:
     values = ("gitVersion={version}", "gitMajor={major}", "gitMinor={minor}", "gitTreeState=clean")
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return Module(
@@ -114,12 +116,20 @@ KWOK = Module(
     stamps=("sigs.k8s.io/kwok/pkg/consts.Version={version}",),
 )
 
+# What only kind needs. It changes no release's key, so that a cluster of real nodes is not built again for it.
+KUBEADM = {minor: _kubernetes(minor, ("kubeadm",)) for minor in MINORS}
+KIND = Module("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"})
+CRICTL = Module("crictl", "sigs.k8s.io/cri-tools", {"crictl": "sigs.k8s.io/cri-tools/cmd/crictl"})
+COREDNS = Module("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"})
+
 TOOLS = ("kubectl", "helm")
 SERVER = ("etcd", "kube-apiserver")
 CONTROL_PLANE = (*SERVER, "kube-controller-manager", "kube-scheduler")
 NODES = (*CONTAINERD.programs, *CNI.programs, "kubelet", "kube-proxy", "pause", "runc")
 CLUSTER = (*CONTROL_PLANE, *NODES, *TOOLS)
 """Every file that a cluster with real nodes needs."""
+KIND_NODE = (*CONTROL_PLANE, *NODES, "kubectl", "kubeadm", "crictl", "coredns")
+"""Every file of a node image for kind that is made without a registry."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,8 @@ class Release:
 
     def module_of(self, program: str) -> Module | None:
         """The module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
-        return next((module for module in self.modules() if program in module.programs), None)
+        modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS]
+        return next((module for module in modules if program in module.programs), None)
 
     def key(self) -> str:
         """The name of the cache folder that holds all programs of this release."""
