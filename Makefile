@@ -6,9 +6,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 NODES ?= 3
-NODE ?= real
-# local: a cluster that this machine builds and runs. kind: needs Docker and kind. With KUBECONFIG set, that cluster is used.
-CLUSTER ?= $(if $(KUBECONFIG),own,local)
+# local: a cluster that this machine builds and runs. kind: needs Docker. own: that of KUBECONFIG. Empty: hack/demo chooses and says why.
+CLUSTER ?=
 EXAMPLE ?= addition-smollm2
 BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar repack repack-real staleness store operator recovery
 
@@ -42,8 +41,8 @@ gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installe
 lint: setup  ## ruff, mypy, the layers
 	@$(RUN) hack/lint
 
-cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3 NODE=real|process
-	@$(RUN) hack/cluster/cluster up --nodes $(NODES) --node $(NODE)
+cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3
+	@$(RUN) hack/cluster/cluster up --nodes $(NODES)
 
 cluster-down:  ## take that cluster away
 	@hack/cluster/cluster down

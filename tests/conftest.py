@@ -1,12 +1,15 @@
-"""Clusters for the whole suite. None assumes how it was made, so a cluster of one's own serves as well.
+"""Clusters for all tests, from the most real to the quickest.
 
-- ``kubeconfig``: Path to the kubeconfig of a cluster with real nodes: ``$KUBECONFIG`` where set, else one that is
-  brought up once a session and taken down at its end.
-- ``real_nodes``: the same cluster as something whose nodes can be switched off and cut off; skips with ``$KUBECONFIG``.
-- ``process_cluster``: a cluster whose pods are processes of this machine (no root, no images, no volumes).
+- ``kubeconfig``: the path of the kubeconfig of a cluster with real nodes: ``$KUBECONFIG`` where set, else that of
+  ``real_nodes``.
+- ``real_nodes``: a cluster with three real nodes, which can be switched off and cut off. It needs root, and is skipped
+  with ``$KUBECONFIG``: nodes of others are not ours to switch.
+- ``fake_nodes``: a private API server with the real scheduler and controllers, and four nodes whose kubelets kwok
+  stands in for: pods have phases, but no container runs.
 - ``apiserver``: a private etcd and kube-apiserver on loopback: nothing runs pods, nothing deletes namespaces.
 
-All are made at most once a session, and only for tests that ask. Use a namespace of your own in each.
+Each is made at most once a session, for the first test that asks, and ends with the session. Use a namespace of your
+own in each.
 """
 
 from __future__ import annotations
@@ -34,9 +37,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
 from hack.cluster import apiserver as private  # noqa: E402
-from hack.cluster import build, kube, lifecycle, recipe, settings  # noqa: E402
+from hack.cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
 
-_BUILT = {"kubeconfig", "real_nodes", "process_cluster", "apiserver"}
+_PROGRAMS = {
+    "kubeconfig": recipe.CLUSTER,
+    "real_nodes": recipe.CLUSTER,
+    "fake_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
+    "apiserver": (*recipe.SERVER, *recipe.TOOLS),
+}
+"""What has to be built for a fixture."""
 _PREFIX = "pytest-"
 
 
@@ -67,11 +76,11 @@ class ClusterHandle:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build Kubernetes, once ever, before the first test's clock starts."""
-    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _BUILT
+    """Build what the tests need, once ever, before the first test's clock starts."""
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _PROGRAMS.keys()
     if os.environ.get("KUBECONFIG") or os.geteuid() != 0:
         wanted -= {"kubeconfig", "real_nodes"}
-    programs = recipe.CLUSTER if wanted - {"apiserver"} else (*recipe.SERVER, *recipe.TOOLS)
+    programs = tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name]))
     if not wanted or session.config.option.collectonly or not build.missing(programs):
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
@@ -92,11 +101,11 @@ def _take_down_stale() -> None:
 
 
 @contextlib.contextmanager
-def _session_cluster(node: str, nodes: int) -> Iterator[ClusterHandle]:
+def _session_cluster(nodes: int) -> Iterator[ClusterHandle]:
     _take_down_stale()
-    handle = ClusterHandle(f"{_PREFIX}{os.getpid()}-{node}")
+    handle = ClusterHandle(f"{_PREFIX}{os.getpid()}-real")
     try:
-        handle.run("up", "--node", node, "--nodes", str(nodes))
+        handle.run("up", "--nodes", str(nodes))
         yield handle
     finally:
         handle.run("down")
@@ -118,7 +127,7 @@ def real_nodes() -> Iterator[ClusterHandle]:
         pytest.skip("the power and the cables of the nodes behind $KUBECONFIG are not ours")
     if os.geteuid() != 0:
         pytest.skip("real nodes need root, or a cluster of your own in $KUBECONFIG")
-    with _session_cluster("real", 3) as handle:
+    with _session_cluster(3) as handle:
         yield handle
 
 
@@ -131,9 +140,10 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def process_cluster() -> Iterator[ClusterHandle]:
-    with _session_cluster("process", 3) as handle:
-        yield handle
+def fake_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kwok.FakeNodes]:
+    folder = tmp_path_factory.mktemp("fake-nodes")
+    with private.api_server(folder, controllers=True) as server, kwok.fake_nodes(server, 4) as nodes:
+        yield nodes
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,9 @@ def hierarchies(mountinfo: str, v2_controllers: str = "") -> list[Hierarchy]:
     chosen = legacy if any("memory" in h.controllers for h in legacy) else unified[:1]
     offered = {c for h in chosen for c in h.controllers}
     if lacking := [c for c in _NEEDED if c not in offered]:
-        raise ClusterError(f"real nodes need the cgroup controllers {', '.join(lacking)}; use process nodes instead")
+        raise ClusterError(
+            f"nodes need the cgroup controllers {', '.join(lacking)}; use kind, or a cluster of your own"
+        )
     return _unique(chosen)
 
 

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
     item = sub.add_parser("up", help="bring a cluster up and wait until its nodes are Ready")
     item.add_argument("--nodes", type=int, default=3, metavar="N")
-    item.add_argument("--node", choices=("real", "process"), default="real" if os.geteuid() == 0 else "process")
+    item.add_argument("--kubernetes", choices=recipe.MINORS, help="which minor ($KUBERNETES; default: the newest)")
     item.add_argument("--kind", action="store_true", help="use kind (needs Docker) and load the Dockerfile's image")
 
     sub.add_parser("down", help="take the cluster down; nothing but the cache stays")
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     item.add_argument("index", type=int, metavar="N")
     item.add_argument("--no-wait", action="store_true", help="do not wait for Ready after `up`")
 
-    item = sub.add_parser("load-image", help="put an image archive on every real node")
+    item = sub.add_parser("load-image", help="put an image archive on every node")
     item.add_argument("file", type=Path, metavar="FILE")
 
     item = sub.add_parser("logs", help="show a component's log; without a name, list them")
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
         case "up" if args.kind:
             print(f"export KUBECONFIG={lifecycle.up_kind(args.name).kubeconfig}")
         case "up":
-            cluster = lifecycle.up(args.name, args.node, args.nodes)
+            cluster = lifecycle.up(args.name, args.nodes, args.kubernetes)
             print(f"export KUBECONFIG={cluster.kubeconfig}")
         case "down":
             print(f"cluster {args.name} {'is down' if lifecycle.down(args.name) else 'was not up'}")

@@ -38,7 +38,7 @@ def commands(cluster: Cluster) -> list[list[str]]:
 def require() -> None:
     """Raise ClusterError unless what kind needs is here."""
     if missing := [name for name in ("docker", "kind") if shutil.which(name) is None]:
-        raise ClusterError(f"{' and '.join(missing)} not installed; without Docker: cluster up --node real|process")
+        raise ClusterError(f"{' and '.join(missing)} not installed; without Docker: cluster up as root")
 
 
 def _run(command: Sequence[str], stdin: str | None = None) -> None:

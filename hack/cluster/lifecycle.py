@@ -9,23 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import apt, build, kind, kube, pki, process, recipe, settings, volumes
+from . import apt, build, kind, kube, nodes, pki, process, recipe, settings, volumes
 from .controlplane import ControlPlane, Stopwatch, start_apiserver, start_controllers
-from .nodes import KINDS, Nodes
 from .process import Daemons
-from .settings import MAX_NODES, Cluster, ClusterError, load, node_name, state_dir
+from .settings import MAX_NODES, Cluster, ClusterError, Network, load, node_name, state_dir
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def daemons_of(cluster: Cluster) -> Daemons:
     return Daemons(cluster.pids, cluster.logs)
-
-
-def nodes_of(cluster: Cluster) -> Nodes:
-    if cluster.kind not in KINDS:
-        raise ClusterError(f"cluster {cluster.name} is kind's: use docker and kind on its nodes")
-    return KINDS[cluster.kind]
 
 
 @contextmanager
@@ -35,24 +28,25 @@ def _exclusively(name: str) -> Iterator[None]:
         yield
 
 
-def up(name: str, node_kind: str, count: int) -> Cluster:
+def up(name: str, count: int, kubernetes: str | None = None) -> Cluster:
     """Bring a cluster up and wait until every node is Ready. One that is up as asked is left as it is.
 
-    On any failure, Ctrl-C included, what was started is taken down again; the logs are kept.
+    ``kubernetes`` is the minor, by default ``$KUBERNETES`` or the newest. On any failure, Ctrl-C included, what was
+    started is taken down again; the logs are kept.
     """
     if not 1 <= count <= MAX_NODES:
         raise ClusterError(f"--nodes {count}: 1 to {MAX_NODES} are possible")
-    nodes = KINDS[node_kind]
     nodes.require()
     watch = Stopwatch()
-    release = recipe.release()
+    release = recipe.release(kubernetes)
     binaries = build.binaries(release=release)
-    apt.ensure_commands(nodes.commands, watch.say)
+    apt.ensure_commands(nodes.COMMANDS, watch.say)
 
     def make() -> Cluster:
-        return _claim(name, node_kind, count, release.minor)
+        return _claim(name, count, release.minor)
 
-    return _up(name, node_kind, count, make, lambda cluster: _start(cluster, binaries, watch), watch)
+    wanted = ("real", count, release.minor)
+    return _up(name, wanted, make, lambda cluster: _start(cluster, binaries, watch), watch)
 
 
 def up_kind(name: str) -> Cluster:
@@ -64,23 +58,22 @@ def up_kind(name: str) -> Cluster:
         cluster.save()
         return cluster
 
-    return _up(name, "kind", kind.WORKERS, make, kind.create, Stopwatch())
+    return _up(name, ("kind", kind.WORKERS, ""), make, kind.create, Stopwatch())
 
 
 def _up(
     name: str,
-    node_kind: str,
-    count: int,
+    wanted: tuple[str, int, str],
     make: Callable[[], Cluster],
     start: Callable[[Cluster], None],
     watch: Stopwatch,
 ) -> Cluster:
+    """``wanted``: the kind of nodes, their number and the Kubernetes minor."""
     with _exclusively(name):
         if (present := load(name)) is not None and is_up(present):
-            if (present.kind, present.nodes) != (node_kind, count):
-                what = f"{present.nodes} {present.kind} nodes"
+            if (found := (present.kind, present.nodes, present.kubernetes)) != wanted:
                 how = f"hack/cluster/cluster --name {name} down"
-                raise ClusterError(f"cluster {name} is up with {what}, not {count} {node_kind}; first: {how}")
+                raise ClusterError(f"cluster {name} is up with {_told(*found)}, not {_told(*wanted)}; first: {how}")
             watch.say(f"cluster {name} is up already")
             return present
         if _down(name):
@@ -93,39 +86,42 @@ def _up(
             _down(name)
             print(f"the cluster did not come up and was taken down; its logs are in {kept}", file=sys.stderr)
             raise
-    watch.say(f"cluster {name} is up: {count} {node_kind} nodes Ready")
+    watch.say(f"cluster {name} is up: {_told(*wanted)} Ready")
     return cluster
 
 
-def _claim(name: str, node_kind: str, count: int, kubernetes: str) -> Cluster:
+def _told(node_kind: str, count: int, kubernetes: str) -> str:
+    """What a cluster consists of, for people."""
+    return f"{count} {node_kind} nodes{f' of Kubernetes {kubernetes}' if kubernetes else ''}"
+
+
+def _claim(name: str, count: int, kubernetes: str) -> Cluster:
     """Pick a network nobody has, take it, and write it down."""
     taken = {c.network.octet for c in settings.existing()}
-    nodes = KINDS[node_kind]
     while True:
-        octet = settings.free_octet(taken, settings.routes())
-        network = nodes.network(octet)
+        network = Network(settings.free_octet(taken, settings.routes()))
         # The kernel decides between two that pick the same: one of them is told that it exists.
         if nodes.claim(network):
             # Written down only now: `down` gives back the network of a cluster that is written down.
             identity = secrets.token_hex(8)
-            cluster = Cluster(name, node_kind, count, network, identity, str(settings.venv_dir()), kubernetes)
+            cluster = Cluster(name, "real", count, network, identity, str(settings.venv_dir()), kubernetes)
             cluster.save()
             return cluster
-        taken.add(octet)
+        taken.add(network.octet)
 
 
 def control_plane(cluster: Cluster, binaries: Path) -> ControlPlane:
     """A control plane on free ports."""
-    nodes, network = nodes_of(cluster), cluster.network
-    address = nodes.api_address(network)
+    # The bridge's end on this machine: nobody but this machine and the nodes reaches it.
+    address = cluster.network.host
     etcd, peer = process.free_ports(2)
     port = process.free_ports(1, address)[0]
-    return ControlPlane(binaries, cluster.state, address, port, etcd, peer, network.service_cidr, nodes.proxied)
+    return ControlPlane(binaries, cluster.state, address, port, etcd, peer, cluster.network.service_cidr)
 
 
 def _start(cluster: Cluster, binaries: Path, watch: Stopwatch) -> None:
     plane = control_plane(cluster, binaries)
-    nodes, daemons = nodes_of(cluster), daemons_of(cluster)
+    daemons = daemons_of(cluster)
     indices = range(1, cluster.nodes + 1)
     pki.create(cluster.pki, [plane.address, "127.0.0.1", cluster.network.service_api])
     users = [pki.ADMIN, pki.CONTROLLER_MANAGER, pki.SCHEDULER, pki.PROXY]
@@ -136,12 +132,12 @@ def _start(cluster: Cluster, binaries: Path, watch: Stopwatch) -> None:
     nodes.prepare(cluster, binaries)
     for index in indices:  # they come up while the API server does
         nodes.start(cluster, binaries, index, daemons)
-    watch.say(f"{cluster.nodes} {cluster.kind} nodes switched on")
+    watch.say(f"{cluster.nodes} nodes switched on")
     api = start_apiserver(plane, daemons)
     watch.say(f"API server of Kubernetes {recipe.release(cluster.kubernetes).version} ready at {plane.server}")
     start_controllers(plane, daemons, api)
     nodes.serve(cluster, daemons)
-    volumes.publish(cluster, api)
+    volumes.publish(api)
     for index in indices:
         _wait_ready(api, cluster, index)
 
@@ -156,8 +152,7 @@ def _wait_ready(api: kube.Api, cluster: Cluster, index: int, timeout: float = 12
         found = api.find(f"/api/v1/nodes/{name}")
         return found is not None and kube.node_ready(found)
 
-    log = nodes_of(cluster).log(index)
-    kube.wait(f"{name} Ready", timeout, ready, lambda: daemons.tail(log))
+    kube.wait(f"{name} Ready", timeout, ready, lambda: daemons.tail(nodes.log(index)))
 
 
 def is_up(cluster: Cluster) -> bool:
@@ -182,7 +177,7 @@ def _down(name: str) -> bool:
     if cluster.kind == "kind":
         kind.delete(cluster)
     else:
-        nodes, daemons = nodes_of(cluster), daemons_of(cluster)
+        daemons = daemons_of(cluster)
         # All there may be, not just those asked for at first: nodes can be added later.
         nodes.power_off(cluster, range(1, MAX_NODES + 1), daemons)
         daemons.stop(daemons.names())
@@ -207,13 +202,21 @@ def require(name: str) -> Cluster:
     return cluster
 
 
+def _require_own(name: str) -> Cluster:
+    """The cluster, if it is up and its nodes are ours to switch."""
+    cluster = require(name)
+    if cluster.kind == "kind":
+        raise ClusterError(f"cluster {name} is kind's: use docker and kind on its nodes")
+    return cluster
+
+
 def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
     """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable."""
     if not 1 <= index <= MAX_NODES:
         raise ClusterError(f"node {index}: 1 to {MAX_NODES} are possible")
     with _exclusively(name):
-        cluster = require(name)
-        nodes, daemons = nodes_of(cluster), daemons_of(cluster)
+        cluster = _require_own(name)
+        daemons = daemons_of(cluster)
         match action:
             case "cut" | "join":
                 nodes.cable(cluster, index, joined=action == "join")
@@ -230,8 +233,8 @@ def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
 def load_image(name: str, archive: Path) -> list[str]:
     """Put an image archive on every node; the nodes' names."""
     with _exclusively(name):
-        cluster = require(name)
-        return nodes_of(cluster).load_image(cluster, archive, daemons_of(cluster))
+        cluster = _require_own(name)
+        return nodes.load_image(cluster, archive, daemons_of(cluster))
 
 
 def status(name: str) -> str:
@@ -239,8 +242,11 @@ def status(name: str) -> str:
     cluster = load(name)
     if cluster is None:
         return f"cluster {name}: down"
-    whole = "up" if is_up(cluster) else "half up"
-    lines = [f"cluster {name}: {whole}, {cluster.kind} nodes", f"kubeconfig: {cluster.kubeconfig}"]
+    state = "up" if is_up(cluster) else "half up"
+    lines = [
+        f"cluster {name}: {state}, {_told(cluster.kind, cluster.nodes, cluster.kubernetes)}",
+        f"kubeconfig: {cluster.kubeconfig}",
+    ]
     if cluster.kind == "kind":
         return "\n".join(lines)
     daemons = daemons_of(cluster)
@@ -250,9 +256,9 @@ def status(name: str) -> str:
         ready = {n["metadata"]["name"]: kube.node_ready(n) for n in found["items"]}
     for entry in sorted({*daemons.names(), *ready}):
         running = daemons.get(entry)
-        state = f"runs as {running.pid}" if running and running.alive else "off"
+        power = f"runs as {running.pid}" if running and running.alive else "off"
         health = (", Ready" if ready[entry] else ", NotReady") if entry in ready else ""
-        lines.append(f"  {entry:<24} {state}{health}")
+        lines.append(f"  {entry:<24} {power}{health}")
     return "\n".join(lines)
 
 

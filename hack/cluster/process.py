@@ -128,42 +128,6 @@ def wait_gone(processes: Sequence[Process], timeout: float) -> bool:
     return True
 
 
-def carrying(variable: str, value: str) -> list[Process]:
-    """Processes of this user whose environment has ``variable=value``: what a cluster's nodes left behind."""
-    wanted = f"{variable}={value}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environ = (entry / "environ").read_bytes()
-        except OSError:  # gone, or another user's
-            continue
-        if wanted in environ.split(b"\0"):
-            process = Process.of(int(entry.name))
-            if process is not None:
-                found.append(process)
-    return found
-
-
-def sweep(variable: str, value: str, timeout: float = 10) -> None:
-    """SIGKILL everything that carries ``variable=value``, until two looks find nothing: in the middle of its exec a
-    process has no environment to be known by."""
-    end = time.monotonic() + timeout
-    looks = 0
-    while looks < 2:
-        if not (left := carrying(variable, value)):
-            looks += 1
-            time.sleep(0.1)
-            continue
-        looks = 0
-        for process in left:
-            process.signal(signal.SIGKILL)
-        if time.monotonic() > end:
-            raise ClusterError(f"processes {[p.pid for p in left]} do not end on SIGKILL")
-        wait_gone(left, 1)
-
-
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     """Distinct TCP ports nobody listens on now. Who takes one later is not prevented: start again on a clash."""
     sockets = [socket.socket() for _ in range(count)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout. It is mounted into the pods of real nodes."""
+"""The checkout. It is mounted into the pods."""
 
 MAX_NODES = 9
 DOMAIN = "cluster.local"
@@ -44,22 +44,19 @@ def venv_dir() -> Path:
 
 @dataclass(frozen=True)
 class Network:
-    """One /16 for everything: nodes in N.0.0/24, pods of node i in N.i.0/24, Services in N.200.0/22.
-
-    ``first`` is 10, or 127 where there is no right to add routes (process nodes without root). Services are
-    virtual addresses that nothing routes, so they always are in 10.N.
+    """One /16 for everything: nodes in 10.N.0.0/24, pods of node i in 10.N.i.0/24, Services in 10.N.200.0/22, which
+    are virtual addresses that nothing routes.
     """
 
     octet: int
-    first: int = 10
 
     @property
     def cidr(self) -> str:
-        return f"{self.first}.{self.octet}.0.0/16"
+        return f"10.{self.octet}.0.0/16"
 
     @property
     def host(self) -> str:
-        return f"{self.first}.{self.octet}.0.1"
+        return f"10.{self.octet}.0.1"
 
     @property
     def service_cidr(self) -> str:
@@ -80,10 +77,10 @@ class Network:
         return f"02:00:00:00:{self.octet:02x}:01"
 
     def node(self, index: int) -> str:
-        return f"{self.first}.{self.octet}.0.{10 + index}"
+        return f"10.{self.octet}.0.{10 + index}"
 
     def pods(self, index: int) -> str:
-        return f"{self.first}.{self.octet}.{index}.0/24"
+        return f"10.{self.octet}.{index}.0/24"
 
     def veth(self, index: int) -> str:
         return f"{self.bridge}n{index}"
@@ -94,7 +91,7 @@ class Cluster:
     """What ``up`` decided; kept in ``cluster.json`` and read by every later command."""
 
     name: str
-    kind: str  # "real" or "process"
+    kind: str  # "real", or "kind" for one that kind made
     nodes: int
     network: Network
     identity: str
@@ -157,7 +154,7 @@ def load(name: str) -> Cluster | None:
     except FileNotFoundError:
         return None
     known = {field.name: raw[field.name] for field in fields(Cluster) if field.name in raw}
-    return Cluster(**{**known, "network": Network(**raw["network"])})
+    return Cluster(**{**known, "network": Network(raw["network"]["octet"])})
 
 
 def existing() -> list[Cluster]:
@@ -179,11 +176,8 @@ def free_octet(taken: Iterable[int], routed: Iterable[str]) -> int:
 
 
 def routes() -> list[str]:
-    """Destinations in this machine's routing tables; empty where ``ip`` is missing (process nodes only)."""
-    try:
-        out = subprocess.run(["ip", "-j", "route", "show", "table", "all"], capture_output=True, text=True, check=True)
-    except FileNotFoundError:
-        return []
+    """Destinations in this machine's routing tables."""
+    out = subprocess.run(["ip", "-j", "route", "show", "table", "all"], capture_output=True, text=True, check=True)
     entries = json.loads(out.stdout or "[]")
     return [e["dst"] for e in entries if e["dst"] != "default" and ":" not in e["dst"]]
 

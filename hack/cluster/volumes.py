@@ -73,9 +73,8 @@ def objects(where: Path, reclaim: str) -> list[dict[str, Any]]:
     return [storage_class(), *(volume(name, where / name, reclaim) for name in names)]
 
 
-def publish(cluster: Cluster, api: Api) -> None:
-    """Process nodes mount nothing: their volumes only let claims bind, and nothing can empty them."""
-    where, reclaim = (nodeconfig.VOLUMES, "Recycle") if cluster.kind == "real" else (cluster.volumes, "Retain")
+def publish(api: Api) -> None:
+    """Create the StorageClass and its volumes; a released volume is emptied and offered again."""
     paths = {"StorageClass": "/apis/storage.k8s.io/v1/storageclasses", "PersistentVolume": "/api/v1/persistentvolumes"}
-    for item in objects(where, reclaim):
+    for item in objects(nodeconfig.VOLUMES, "Recycle"):
         api.apply(f"{paths[item['kind']]}/{item['metadata']['name']}", item)

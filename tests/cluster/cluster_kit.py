@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,16 @@ class Kubectl:
 
     def phase(self, pod: str) -> str:
         return self("get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.status.phase}").strip()
+
+
+@contextlib.contextmanager
+def own_namespace(kubeconfig: Path) -> Iterator[Kubectl]:
+    """kubectl in a namespace of its own, which goes with the context."""
+    made = Kubectl(kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
+    made("create", "namespace", made.namespace)
+    wait_for("service account", lambda: made("get", "sa", "default", "--ignore-not-found"))
+    yield made
+    made("delete", "namespace", made.namespace, "--wait=false")
 
 
 def wait_for(what: str, check: Callable[[], Any], seconds: float = 90) -> None:

@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
-from hack.cluster import cli, kind, lifecycle, nodeconfig, nodes, settings, tools, volumes
+from hack.cluster import apt, build, cli, kind, lifecycle, nodeconfig, nodes, settings, tools, volumes
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.settings import ROOT, Cluster, Network
+from hack.cluster.settings import ROOT, Cluster, ClusterError, Network
 
 NETWORK = Network(240)
 
@@ -20,18 +21,9 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "rljob"
 
 
-def half_up(cache):
-    """What a killed `up` leaves: a record, and a process that no pid file knows."""
-    cluster = Cluster("default", "process", 1, Network(240, 127), os.urandom(8).hex(), "/venv")
-    cluster.save()
-    mark = {nodes.CLUSTER_VARIABLE: cluster.identity}
-    return subprocess.Popen(["sleep", "300"], env={**os.environ, **mark})
-
-
-def test_down_takes_what_a_killed_up_left_and_does_not_mind_twice(cache):
-    orphan = half_up(cache)
+def test_down_takes_what_a_killed_up_noted_and_does_not_mind_twice(cache):
+    Cluster("default", "real", 1, Network(1), "identity", "/venv").save()  # no cluster takes the network 10.1.0.0/16
     assert lifecycle.down("default") is True
-    assert orphan.wait(10) == -9
     assert lifecycle.down("default") is False
     assert list((cache / "clusters").iterdir()) == []
 
@@ -61,11 +53,47 @@ def test_messages(cache, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_real_nodes_without_root_name_the_other_ways(cache, monkeypatch, capsys):
+def test_without_root_the_other_ways_are_named(cache, monkeypatch, capsys):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert cli.main(["up", "--node", "real"]) == 1
-    assert "--node process" in capsys.readouterr().err
-    assert cli.parser().parse_args(["up"]).node == "process"
+    assert cli.main(["up"]) == 1
+    error = capsys.readouterr().err
+    assert all(way in error for way in ("--kind", "KUBECONFIG", "rljob run"))
+
+
+def test_a_minor_is_asked_for_by_name(cache, monkeypatch, capsys):
+    asked = []
+
+    def up(*arguments):
+        asked.append(arguments)
+        return Cluster("default", "real", 3, Network(1), "identity", "/venv")
+
+    monkeypatch.setattr(lifecycle, "up", up)
+    assert cli.main(["up", "--kubernetes", "1.36"]) == 0
+    assert cli.main(["up"]) == 0
+    assert asked == [("default", 3, "1.36"), ("default", 3, None)]
+    with pytest.raises(SystemExit):
+        cli.main(["up", "--kubernetes", "1.20"])
+    assert "1.34" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ((3, "1.37"), ""),
+        ((2, "1.37"), "up with 3 real nodes of Kubernetes 1.37, not 2 real nodes of Kubernetes 1.37; first: "),
+        ((3, "1.36"), "up with 3 real nodes of Kubernetes 1.37, not 3 real nodes of Kubernetes 1.36; first: "),
+    ],
+)
+def test_up_of_what_is_up_is_nothing_or_refused(cache, monkeypatch, tmp_path, asked, message):
+    for module, name in ((nodes, "require"), (lifecycle, "is_up"), (apt, "ensure_commands"), (build, "binaries")):
+        monkeypatch.setattr(module, name, lambda *_, **__: tmp_path)
+    present = Cluster("default", "real", 3, Network(1), "identity", "/venv", "1.37")
+    present.save()
+    if message:
+        with pytest.raises(ClusterError, match=re.escape(message)):
+            lifecycle.up("default", *asked)
+    else:
+        assert lifecycle.up("default", *asked) == present
 
 
 def test_interrupt_is_its_own_exit_status(cache, monkeypatch):
@@ -92,7 +120,6 @@ def test_nothing_listens_beyond_loopback_and_the_bridge(tmp_path):
     made = plane(tmp_path)
     words = [str(w) for command in (made.etcd(), made.apiserver(), made.controller_manager()) for w in command]
     assert "--bind-address=10.240.0.1" in words
-    assert "--insecure-port=0" in words
     assert all("127.0.0.1" in w for w in words if w.startswith("--listen"))
     assert "0.0.0.0" not in " ".join(words)
     assert "--authorization-mode=Node,RBAC" in words
@@ -175,7 +202,7 @@ def test_kind_from_up_to_down_with_stand_ins(cache, monkeypatch, tmp_path, capsy
         (tmp_path / name).write_text(text.format(log=log))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(tools, "unpack", lambda: tmp_path)
+    monkeypatch.setattr(tools, "folder", lambda: tmp_path)
     assert cli.main(["up", "--kind"]) == 0
     assert cli.main(["kubeconfig"]) == 0
     assert cli.main(["up", "--kind"]) == 0

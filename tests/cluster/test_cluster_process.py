@@ -59,13 +59,6 @@ def test_both_outputs_go_to_the_log(daemons):
     assert daemons.log("hello").read_text() == "out\nerr\n"
 
 
-def test_sweep_finds_what_left_its_session(daemons):
-    daemons.start("parent", ["sh", "-c", "setsid sleep 300 & wait"], {"RLJOB_TEST_MARK": str(os.getpid())})
-    wait_until(lambda: len(process.carrying("RLJOB_TEST_MARK", str(os.getpid()))) == 2)
-    process.sweep("RLJOB_TEST_MARK", str(os.getpid()))
-    assert process.carrying("RLJOB_TEST_MARK", str(os.getpid())) == []
-
-
 TIED = """
 import os, sys, time
 from pathlib import Path

@@ -6,27 +6,28 @@ its own down and looks at what is left.
 
 import json
 import os
-import uuid
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cluster_kit import Kubectl, pod, traces, wait_for
+from cluster_kit import own_namespace, pod, traces, wait_for
 from hack.cluster import images, settings
 from hack.cluster.build import binaries
 
 pytestmark = pytest.mark.realnodes
 
 SERVE = ["python", "-m", "http.server", "8080", "--directory", "/tmp"]
+DOOMED = str(10**8 + os.getpid())
+"""Seconds that a pod sleeps, by which its process is found."""
 FETCH = "import urllib.request as r; print(r.urlopen('http://{}', timeout=5).status)"
 
 
 @pytest.fixture(scope="module")
 def kubectl(real_nodes):
-    made = Kubectl(real_nodes.kubeconfig, f"test-{uuid.uuid4().hex[:8]}")
-    made("create", "namespace", made.namespace)
-    wait_for("service account", lambda: made("get", "sa", "default", "--ignore-not-found"))
-    yield made
-    made("delete", "namespace", made.namespace, "--wait=false")
+    with own_namespace(real_nodes.kubeconfig) as made:
+        yield made
 
 
 def mounts(**volumes):
@@ -139,9 +140,11 @@ def test_the_switch_keeps_its_address_whoever_is_plugged_in(real_nodes):
 def trouble(real_nodes, web):
     """node-3 without power, node-1 behind a cut cable, and both noticed: one wait for two tests."""
     address = web.get("pod", "web")["status"]["podIP"]
-    web.apply(pod("doomed", "sleep", "600", nodeName="node-3"))
+    web.apply(pod("doomed", "sleep", DOOMED, nodeName="node-3"))
     wait_for("start", lambda: web.phase("doomed") == "Running")
+    assert traces(f"sleep {DOOMED}")
     real_nodes.node("kill", 3)
+    assert not traces(f"sleep {DOOMED}")
     real_nodes.node("cut", 1)
     web.apply(pod("tries", "python", "-c", FETCH.format(f"{address}:8080"), nodeName="node-2"))
     for node in ("node-1", "node-3"):
@@ -169,7 +172,7 @@ def test_down_leaves_nothing(real_nodes):
     """A second cluster beside the first: its own network, and nothing of it afterwards."""
     name = f"pytest-{os.getpid()}-second"
     handle = type(real_nodes)(name)
-    handle.run("up", "--node", "real", "--nodes", "1")
+    handle.run("up", "--nodes", "1")
     state = settings.state_dir(name)
     network = settings.load(name).network
     identity = json.loads((state / "cluster.json").read_text())["identity"]
@@ -180,3 +183,25 @@ def test_down_leaves_nothing(real_nodes):
     assert traces(*marks) == set()
     assert not state.exists()
     handle.run("down")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_an_up_that_ends_early_leaves_nothing(real_nodes, number):
+    """By itself, or what it left when it was killed is `down`'s to take."""
+    name = f"pytest-{os.getpid()}-early"
+    command = [sys.executable, str(settings.ROOT / "hack/cluster/cluster"), "--name", name, "up", "--nodes", "1"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    state = settings.state_dir(name)
+    wait_for("an API server", lambda: (state / "pids/kube-apiserver.json").exists())
+    network = settings.load(name).network
+    marks = (str(state), network.bridge, f"10.{network.octet}.")
+    assert traces(*marks)
+    child.send_signal(number)
+    output = child.communicate(timeout=60)[0]
+    if number == signal.SIGTERM:
+        assert child.returncode == 130
+        assert "was taken down" in output
+    else:
+        type(real_nodes)(name).run("down")
+    assert not state.exists()
+    assert traces(*marks) == set()

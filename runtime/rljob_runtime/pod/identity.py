@@ -25,7 +25,7 @@ class Identity:
     pod: str
     pod_ip: str
     coordinator: str
-    """Name (or, on process nodes, address) of the coordinator."""
+    """Name of the coordinator's Service."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Identity:
