@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -23,6 +24,8 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.operator import Operator, Options
 from rljob_operator.policies.config import Config
 
+CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
+APPLY = "application/apply-patch+yaml"
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 
 SPEC: Json = {
@@ -59,6 +62,18 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
         old = result.get(key)
         result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
     return result
+
+
+def five_minutes() -> Json:
+    """A pod's tolerations on a stock cluster: evictions from a lost node come long after the operator's own steps."""
+    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    return {
+        "spec": {
+            "tolerations": [
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300} for key in keys
+            ]
+        }
+    }
 
 
 class Server:
@@ -289,3 +304,41 @@ async def gone(kube: Kube, resource: Any, namespace: str, name: str) -> bool:
     except ApiError as error:
         return error.not_found
     return False
+
+
+def connect(kubeconfig: Path, crd: dict[str, Any]) -> kopf.ConnectionInfo:
+    """The admin's connection to an API server, with that CRD installed."""
+    config = json.loads(Path(kubeconfig).read_text())
+    cluster = config["clusters"][0]["cluster"]
+    found = kopf.ConnectionInfo(
+        server=cluster["server"],
+        ca_data=cluster["certificate-authority-data"],
+        token=config["users"][0]["user"]["token"],
+        default_namespace="default",
+    )
+    asyncio.run(_install(found, crd))
+    return found
+
+
+async def _install(connection: kopf.ConnectionInfo, crd: dict[str, Any]) -> None:
+    async with admin(connection) as kube:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+        # An apply, because the tests of the API share this server and may have been first.
+        params = {"fieldManager": "operator-tests", "force": "true"}
+        await kube._send("PATCH", path, json.dumps(crd).encode(), params, {"Content-Type": APPLY})
+
+        async def served() -> bool:
+            found = await kube._send("GET", path, None, {}, {})
+            conditions = found.get("status", {}).get("conditions") or []
+            if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+                return False
+            # The part of the server that answers for RLJobs learns of the condition as others do: a moment later.
+            try:
+                await kube.list(RLJOB, "default")
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return False
+            return True
+
+        await until(served)

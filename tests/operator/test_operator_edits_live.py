@@ -1,14 +1,38 @@
-"""Edits that may not be, on a server that knows no CEL: told, not followed, and taken back."""
+"""Edits that may not be, behind a CRD that lets them through: refused by the operator, not followed, and taken back.
+
+The CRD of this release refuses most of them at apply (`test_operator_edits_refused.py`). One that a platform team
+installed from an older release knows fewer rules; the one here has none.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kopf
 import pytest
-from operator_kit import Server, condition, options, running
+import yaml
+from hack.cluster.apiserver import api_server
+from operator_kit import CRD, Server, condition, connect, options, running
 
 pytestmark = pytest.mark.cluster
+
+
+def without_rules(node: Any) -> Any:
+    """A copy of a schema without its CEL rules."""
+    if isinstance(node, dict):
+        return {key: without_rules(value) for key, value in node.items() if key != "x-kubernetes-validations"}
+    return [without_rules(value) for value in node] if isinstance(node, list) else node
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kopf.ConnectionInfo]:
+    """The admin's connection to a server of its own."""
+    folder: Path = tmp_path_factory.mktemp("older-crd")
+    with api_server(folder) as running_server:
+        yield connect(running_server.kubeconfig, without_rules(yaml.safe_load(CRD.read_text())))
+
 
 ALL = {"demo-coordinator-0-1", "demo-trainer-0-1", "demo-rollout-0-1", "demo-rollout-1-1"}
 RUNNING = "True/RoundsProgressing"
