@@ -26,6 +26,8 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message[:300]}")
         self.status = status
+        self.answer = message
+        """The whole answer."""
 
 
 class Api:

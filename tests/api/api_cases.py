@@ -173,7 +173,7 @@ NAMES = [
     one("metadata.name", "", "must be lower-case letters"),
 ]
 
-# A server prunes unknown fields (or refuses them, under strict field validation, from 1.25 on).
+# A server drops unknown fields, and refuses them where a client asks for strict validation, as kubectl does.
 UNKNOWN = [
     one("spec.round", 5, "is not a field of spec; did you mean rounds?", server=False),
     one("spec.rollout.machine", 3, "is not a field of spec.rollout; did you mean machines?", server=False),

@@ -1,4 +1,4 @@
-"""kubectl, as the tests use it."""
+"""kubectl, and a client with a connection of its own, as the tests use them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rljob_api.constants import API_VERSION, PLURAL
 
 @dataclass(frozen=True)
 class Kube:
-    """kubectl in one namespace of one server."""
+    """One namespace of one server: kubectl for what users do, requests of milliseconds for case after case."""
 
     kubectl: Path
     kubeconfig: Path
@@ -36,6 +37,10 @@ class Kube:
             raise AssertionError(f"kubectl {' '.join(args)}: {done.stderr}")
         return done
 
+    @cached_property
+    def api(self) -> Api:
+        return Api(self.kubeconfig, timeout=60)
+
     @property
     def path(self) -> str:
         """Where the namespace's RLJobs are."""
@@ -46,16 +51,47 @@ class Kube:
         found: dict[str, Any] = json.loads(self.run("get", *args, "--show-managed-fields", "-o", "json").stdout)
         return found
 
-    def refusal(self, document: object) -> str | None:
-        """What the server says against creating a job, without creating it; None when it would."""
+    def admitted(self, document: object) -> dict[str, Any]:
+        """The object as the server would store it: pruned, with defaults. Raises ApiError where it refuses it."""
+        found: dict[str, Any] = self.api.call("POST", f"{self.path}?dryRun=All", document)
+        return found
+
+    def refusals(self, document: object, *, strict: bool = False) -> list[str]:
+        """What the server says against creating a job, without creating it: empty when it would.
+
+        `strict` refuses unknown and doubled fields too, as kubectl asks for; else they are dropped.
+        """
+        validation = "Strict" if strict else "Warn"
         try:
-            Api(self.kubeconfig, timeout=60).call("POST", f"{self.path}?dryRun=All", document)
+            self.api.call("POST", f"{self.path}?dryRun=All&fieldValidation={validation}", document)
         except ApiError as error:
-            return str(error)
-        return None
+            return _causes(error)
+        return []
+
+    def refused_change(self, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+        """What the server says against `new` in the place of `old`, a job that is there: empty when it would do it."""
+        made = self.api.call("POST", self.path, old)
+        path = f"{self.path}/{made['metadata']['name']}"
+        metadata = {**new["metadata"], "resourceVersion": made["metadata"]["resourceVersion"]}
+        try:
+            self.api.call("PUT", f"{path}?dryRun=All", {**new, "metadata": metadata})
+        except ApiError as error:
+            return _causes(error)
+        finally:
+            self.api.call("DELETE", path)
+        return []
 
     def apply(self, document: object, manager: str, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Server-side apply."""
         return self.run(
             "apply", "--server-side", f"--field-manager={manager}", *args, "-f", "-", stdin=document, check=check
         )
+
+
+def _causes(error: ApiError) -> list[str]:
+    """The messages of a refusal; an answer that is none is the test's own fault."""
+    if error.status not in (400, 422):
+        raise error
+    status = json.loads(error.answer)
+    causes = (status.get("details") or {}).get("causes") or []
+    return [f"{cause.get('field')}: {cause['message']}" for cause in causes] or [status["message"]]

@@ -6,7 +6,9 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from api_kit import job
+from api_kube import Kube
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -51,12 +53,18 @@ def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
         yield from places(child, (*path, step))
 
 
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["name", "limits", "a", "spec", ""]), inner, max_size=2),
-    max_leaves=4,
-)
+def junk(numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.none() | st.booleans() | numbers | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "limits", "a", "spec", ""]), inner, max_size=2),
+        max_leaves=4,
+    )
+
+
+JUNK = junk(st.integers() | st.floats())
+PORTABLE = junk(st.integers(-(2**53), 2**53) | st.floats(-1e9, 1e9))
+"""With numbers only that mean the same in JSON, Go and Python."""
 
 
 def replaced(place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
@@ -93,3 +101,13 @@ def test_load_is_total(place: tuple[str | int, ...], junk: Any) -> None:
 
 def test_the_whole_job_is_valid() -> None:
     assert load(WHOLE).spec.relay.chunk_bytes == 1 << 20
+
+
+@pytest.mark.cluster
+@settings(max_examples=200)
+@given(st.sampled_from(sorted(places({"spec": WHOLE["spec"]}), key=str)), PORTABLE)
+def test_what_loads_the_server_takes(server: Kube, place: tuple[str | int, ...], junk: Any) -> None:
+    """And makes the same of it. The converse does not hold: there is much that a server cannot see."""
+    document = replaced(place, junk)
+    if mistakes(document) is None:
+        assert load(server.admitted(document)).spec == load(document).spec

@@ -101,7 +101,7 @@ def test_models_are_frozen_strict_and_made_by_either_name() -> None:
 
 
 def test_a_status_holds_nothing_empty() -> None:
-    """An empty list applied by one writer would take the field from the other; an empty text breaks old servers."""
+    """An empty list applied by one writer would take the field from the other."""
     status = RLJobStatus(conditions=(Condition(type="Ready", status="True"),), runtime=RuntimeStatus())
     assert status.to_dict() == {
         "conditions": [{"type": "Ready", "status": "True"}],
