@@ -3,14 +3,13 @@
 `operator_bench`: N jobs arrive at once; from the first apply until all pods of a job are created. The floor is a bare
 client that creates the very same objects on the same server right before. `recovery_bench`: a pod fails; until its
 replacement is created. No kubelet is needed: what is measured is the control plane. Results are the JSON object of
-`rljob bench`.
+`rljob bench`; progress goes to stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import resource
 import time
 import uuid
@@ -19,11 +18,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
 import kopf
 
 from rljob_api import load
-from rljob_api.constants import API_VERSION, KIND, LABEL_JOB, LABEL_MACHINE
+from rljob_api.constants import API_VERSION, KIND, LABEL_MACHINE
+from rljob_operator.bench_watch import PodWatch, Stalled, beside, requests, say, served, settled
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.credentials import Credentials, NoCredentials, find
 from rljob_operator.kube.errors import ApiError
@@ -36,26 +35,36 @@ from rljob_operator.policies.plan import plan
 
 PODS_PER_JOB = 10
 _JOBS_PER_NAMESPACE = 100
-_TIMEOUT = 900.0
+_RESYNC_SECONDS = 3600.0
+"""Beyond the end of a measurement: what the resync asks is known, and would hide what else is asked."""
+_SECOND_LOOK_SECONDS = 12.0
+"""After so long a new leader has looked at every job for the second time, or is about to."""
 
 Report = dict[str, Any]
 
 
-async def operator_bench(connection: kopf.ConnectionInfo, jobs: int = 100, workers: int = 16) -> Report:
-    """`jobs` RLJobs of 10 pods at once. Figures in seconds, requests and MB (resident, of the whole process, which also
-    holds the measuring client)."""
+async def operator_bench(
+    connection: kopf.ConnectionInfo, jobs: int = 100, workers: int = 16, idle_seconds: float = 30.0
+) -> Report:
+    """`jobs` RLJobs of 10 pods at once, then `idle_seconds` in which nothing changes. Figures in seconds, requests and
+    MB (resident, of the whole process, which also holds the measuring client)."""
     async with _bench_kube(connection) as kube:
         namespaces = await _namespaces(kube, max(1, jobs // _JOBS_PER_NAMESPACE))
         try:
-            watch = _PodWatch(connection, namespaces)
+            watch = PodWatch(connection, namespaces)
             async with watch.running():
+                say(f"a bare client creates what {jobs} jobs consist of")
                 floor = await _floor(kube, watch, namespaces, jobs, workers)
                 async with _operator(connection, namespaces, workers) as operator:
-                    before = _requests(operator)
+                    began = time.monotonic()
+                    before = requests(operator)
+                    say(f"{jobs} jobs for the operator")
                     applied = await _apply_jobs(kube, namespaces, jobs)
                     times = await watch.all_created(applied, PODS_PER_JOB)
-                    await _settled(operator)
-                    requests = (_requests(operator) - before) / jobs
+                    await settled(operator)
+                    asked = (requests(operator) - before).total() / jobs
+                    await asyncio.sleep(max(0.0, began + _SECOND_LOOK_SECONDS - time.monotonic()))
+                    idle = await _idle(connection, operator, idle_seconds)
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         finally:
             await _drop(kube, namespaces)
@@ -65,19 +74,50 @@ async def operator_bench(connection: kopf.ConnectionInfo, jobs: int = 100, worke
     return {
         "bench": "operator",
         "seed": 0,
-        "settings": {"jobs": jobs, "podsPerJob": PODS_PER_JOB, "workers": workers},
+        "settings": {"jobs": jobs, "podsPerJob": PODS_PER_JOB, "workers": workers, "idleSeconds": idle_seconds},
         "figures": [
             _figure("apply to all pods created, p50", p50, "s", None, "bare client", floor_p50),
             _figure("apply to all pods created, p99", p99, "s", None, "bare client", floor_p99),
             _figure("p99 over bare client's p99", p99 / floor_p99, "ratio", 2.0, "same objects, same run", 1.0),
-            _figure("API requests per job", requests, "requests", None, "objects per job", float(objects)),
+            _figure("API requests per job", asked, "requests", None, "objects per job", float(objects)),
+            *_idle_figures(idle, 60.0 / idle_seconds / jobs),
             _figure("resident memory at its highest", memory, "MB", 500.0, "whole process", None),
         ],
         "rows": [
             {"who": "bare client", "p50": floor_p50, "p99": floor_p99, "max": max(floor)},
             {"who": "operator", "p50": p50, "p99": p99, "max": max(times)},
+            *({"who": who, "request": name, "count": n} for who, kinds in idle.items() for name, n in kinds.items()),
         ],
     }
+
+
+async def _idle(connection: kopf.ConnectionInfo, operator: Operator, seconds: float) -> dict[str, dict[str, int]]:
+    """Requests in so many seconds in which nothing changes, as the operator and as the API server count them."""
+    await settled(operator, calm=3.0)
+    say(f"{seconds:.0f} s in which nothing changes")
+    before, before_there = requests(operator), await served(connection)
+    await asyncio.sleep(seconds)
+    after, after_there = requests(operator), await served(connection)
+    return {
+        "nothing changes: operator": dict(after - before),
+        "nothing changes: server": dict(after_there - before_there),
+    }
+
+
+def _idle_figures(idle: Mapping[str, Mapping[str, int]], share: float) -> list[dict[str, Any]]:
+    """Requests a minute and job; `share` is what one counted request makes of that."""
+    resync = 2 * 60.0 / Options().resync_seconds  # the job and its pods
+    return [
+        _figure(name, sum(kinds.values()) * share, "requests", 0.0, "what the resync asks", resync)
+        for name, kinds in zip(
+            (
+                "API requests a minute for a job in which nothing changes",
+                "the same by the API server's count, for RLJobs alone",
+            ),
+            idle.values(),
+            strict=True,
+        )
+    ]
 
 
 async def recovery_bench(connection: kopf.ConnectionInfo, failures: int = 40, jobs: int = 10) -> Report:
@@ -87,11 +127,12 @@ async def recovery_bench(connection: kopf.ConnectionInfo, failures: int = 40, jo
         namespaces = await _namespaces(kube, 1)
         try:
             async with _operator(connection, namespaces, 16) as operator:
-                watch = _PodWatch(connection, namespaces)
+                watch = PodWatch(connection, namespaces)
                 async with watch.running():
                     applied = await _apply_jobs(kube, namespaces, jobs)
                     await watch.all_created(applied, PODS_PER_JOB)
-                    await _settled(operator)
+                    await settled(operator)
+                    say(f"{failures} pods fail, one after the other")
                     times = [await _fail_one(kube, watch, namespaces[0], n, jobs) for n in range(failures)]
                     floor = [await _bare_creation(kube, watch, namespaces[0], n) for n in range(failures)]
         finally:
@@ -180,6 +221,7 @@ _NAMESPACES = Resource("Namespace", "", "v1", "namespaces")
 
 async def _drop(kube: Kube, namespaces: Sequence[str]) -> None:
     """Jobs, pods and namespaces; a cluster with controllers does the rest."""
+    say("everything is deleted")
     await _delete_all(kube, namespaces)
     for namespace in namespaces:
         await kube.delete(_NAMESPACES, None, namespace)
@@ -215,7 +257,7 @@ async def _apply_jobs(kube: Kube, namespaces: Sequence[str], jobs: int) -> dict[
     return applied
 
 
-async def _floor(kube: Kube, watch: _PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
+async def _floor(kube: Kube, watch: PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
     """A bare client creates the same objects: per job the seconds from the common start until the same watch has seen
     its last pod. The jobs say that somebody else manages them, and are deleted at once."""
     gate = asyncio.Semaphore(workers)
@@ -259,89 +301,22 @@ async def _operator(
     connection: kopf.ConnectionInfo, namespaces: Sequence[str], workers: int
 ) -> AsyncIterator[Operator]:
     """The operator in this process, serving these namespaces."""
-    options = Options(namespaces=tuple(namespaces), leader_elect=False, workers=workers, health_port=None)
+    options = Options(
+        namespaces=tuple(namespaces),
+        leader_elect=False,
+        workers=workers,
+        health_port=None,
+        resync_seconds=_RESYNC_SECONDS,
+    )
     operator = Operator(options, connection=connection)
     stop = asyncio.Event()
-    task = asyncio.create_task(operator.run(stop))
-    try:
+    async with beside("the operator", operator.run(stop), lambda task: stop.set()):
         async with asyncio.timeout(60):
             await operator.ready.wait()
         yield operator
-    finally:
-        stop.set()
-        await asyncio.wait({task}, timeout=60)
 
 
-def _requests(operator: Operator) -> float:
-    """Requests that the operator has sent, but for its look at all Leases."""
-    return sum(
-        sample.value
-        for metric in operator.metrics.registry.collect()
-        for sample in metric.samples
-        if sample.name == "rljob_operator_api_requests_total"
-        and (sample.labels["verb"], sample.labels["resource"]) != ("list", "leases")
-    )
-
-
-async def _settled(operator: Operator) -> None:
-    """Until nothing was due for half a second."""
-    calm = 0
-    while calm < 5:
-        await asyncio.sleep(0.1)
-        calm = calm + 1 if operator.queue.idle() else 0
-
-
-class _PodWatch:
-    """Watches pods as an observer of its own and notes when each machine's incarnation was first seen."""
-
-    def __init__(self, connection: kopf.ConnectionInfo, namespaces: Sequence[str]) -> None:
-        self._credentials = Credentials(connection)
-        self._namespaces = namespaces
-        self._changed = asyncio.Event()
-        self.seen: dict[tuple[str, str], dict[str, float]] = {}
-        """By (namespace, job): pod name to the time it was seen."""
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(self._watch(namespace)) for namespace in self._namespaces]
-        try:
-            await asyncio.sleep(0.3)
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _watch(self, namespace: str) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        connector = aiohttp.TCPConnector(ssl=self._credentials.ssl_context())
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as session:
-            url = f"{self._credentials.server}{POD.path(namespace)}?watch=1&timeoutSeconds=3600"
-            async with session.get(url, headers=self._credentials.headers()) as response:
-                async for line in response.content:
-                    self._note(namespace, json.loads(line))
-
-    def _note(self, namespace: str, event: Mapping[str, Any]) -> None:
-        meta = event["object"].get("metadata") or {}
-        labels = meta.get("labels") or {}
-        if event["type"] == "ADDED" and LABEL_JOB in labels:
-            self.seen.setdefault((namespace, labels[LABEL_JOB]), {}).setdefault(meta["name"], time.monotonic())
-            self._changed.set()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for pods to appear, at most `_TIMEOUT` seconds."""
-        async with asyncio.timeout(_TIMEOUT):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def all_created(self, applied: Mapping[tuple[str, str], float], count: int) -> list[float]:
-        """Seconds from each job's apply until its last pod was seen."""
-        await self.until(lambda: all(len(self.seen.get(key, {})) >= count for key in applied))
-        return [max(self.seen[key].values()) - began for key, began in applied.items()]
-
-
-async def _fail_one(kube: Kube, watch: _PodWatch, namespace: str, number: int, jobs: int) -> float:
+async def _fail_one(kube: Kube, watch: PodWatch, namespace: str, number: int, jobs: int) -> float:
     """Seconds from the write that fails a machine's newest pod until its replacement is seen. Every failure hits a
     machine that has not failed before, as back-off is not what is measured."""
     job, machine = f"job-{number % jobs}", f"rollout-{number // jobs % (PODS_PER_JOB - 2)}"
@@ -349,11 +324,11 @@ async def _fail_one(kube: Kube, watch: _PodWatch, namespace: str, number: int, j
     began = time.monotonic()
     failed: Json = {"status": {"phase": "Failed"}}
     await kube.merge(POD, namespace, old, failed, subresource="status")
-    await watch.until(lambda: new in watch.seen[key])
+    await watch.until(lambda: new in watch.seen[key], f"{new} of {namespace}")
     return watch.seen[key][new] - began
 
 
-async def _bare_creation(kube: Kube, watch: _PodWatch, namespace: str, number: int) -> float:
+async def _bare_creation(kube: Kube, watch: PodWatch, namespace: str, number: int) -> float:
     """Seconds from sending one pod's creation until the watch shows it."""
     manifest = _objects_of(_job(namespace, f"bare-{number}"))[-1]
     del manifest["metadata"]["ownerReferences"]
@@ -361,7 +336,7 @@ async def _bare_creation(kube: Kube, watch: _PodWatch, namespace: str, number: i
     assert manifest["metadata"]["labels"][LABEL_MACHINE]
     began = time.monotonic()
     await kube.create(POD, manifest)
-    await watch.until(lambda: name in watch.seen.get(key, {}))
+    await watch.until(lambda: name in watch.seen.get(key, {}), f"{name} of {namespace}")
     return watch.seen[key][name] - began
 
 
@@ -370,7 +345,7 @@ async def _bare_creation(kube: Kube, watch: _PodWatch, namespace: str, number: i
 
 def operator(*, quick: bool, seed: int) -> Report:
     """`rljob bench operator`, on the cluster of $KUBECONFIG: 100 jobs at once, then 1,000 for the memory they take."""
-    report = _run(operator_bench, seed, jobs=20 if quick else 100)
+    report = _run(operator_bench, seed, jobs=20 if quick else 100, idle_seconds=10 if quick else 30)
     if not quick:
         many = _run(operator_bench, seed, jobs=1000)
         report["figures"] += [{**figure, "name": f"1,000 jobs: {figure['name']}"} for figure in many["figures"]]
@@ -383,7 +358,7 @@ def recovery(*, quick: bool, seed: int) -> Report:
     return _run(recovery_bench, seed, failures=10 if quick else 40)
 
 
-def _run(bench: Callable[..., Awaitable[Report]], seed: int, **settings: int) -> Report:
+def _run(bench: Callable[..., Awaitable[Report]], seed: int, **settings: float) -> Report:
     try:
         connection = find()
     except NoCredentials as error:
@@ -394,4 +369,7 @@ def _run(bench: Callable[..., Awaitable[Report]], seed: int, **settings: int) ->
     async def serve() -> Report:
         return await bench(connection, **settings)
 
-    return {**asyncio.run(serve()), "seed": seed}
+    try:
+        return {**asyncio.run(serve()), "seed": seed}
+    except Stalled as error:
+        raise SystemExit(f"bench: {error}") from error
