@@ -130,7 +130,7 @@ def prepare() -> settings.Cluster:
         sys.exit(f"chaos: KUBECONFIG={wanted} is no local cluster's (hack/cluster/cluster), whose nodes can be lost")
     for index in range(1, cluster.nodes + 1):
         label = KEEPS if index == 1 else ROLLS
-        demo.kubectl("label", "node", settings.node_name(index), f"{label}=true", "--overwrite", namespace=None)
+        demo.kubectl("label", "node", cluster.node(index), f"{label}=true", "--overwrite", namespace=None)
     demo.install_operator("--set-string", f"nodeSelector.{KEEPS}=true")
     return cluster
 

@@ -193,7 +193,7 @@ class Injector:
         return Injected(at, lambda: process.signal(signal.SIGCONT))
 
     def _node(self, action: str, node: str) -> None:
-        lifecycle.node_command(self.cluster, action, int(node.rpartition("-")[2]))
+        lifecycle.node_command(self.cluster, action, settings.node_index(node))
 
     def _nodes_again(self, action: str, nodes: tuple[str, ...]) -> None:
         for node in nodes:

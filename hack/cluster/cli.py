@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     item = sub.add_parser("up", help="bring a cluster up and wait until its nodes are Ready")
     item.add_argument("--nodes", type=int, default=3, metavar="N")
     item.add_argument("--kubernetes", choices=recipe.MINORS, help="which minor ($KUBERNETES; default: the newest)")
-    item.add_argument("--kind", action="store_true", help="use kind (needs Docker) and load the Dockerfile's image")
+    item.add_argument("--kind", action="store_true", help="use kind (needs Docker), with three workers")
 
     sub.add_parser("down", help="take the cluster down; nothing but the cache stays")
     sub.add_parser("status", help="what runs, and which nodes are Ready")
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
             folder = build.binaries(args.programs or recipe.CLUSTER)
             watch.say(f"binaries are in {folder}")
         case "up" if args.kind:
-            print(f"export KUBECONFIG={lifecycle.up_kind(args.name).kubeconfig}")
+            print(f"export KUBECONFIG={lifecycle.up_kind(args.name, args.kubernetes).kubeconfig}")
         case "up":
             cluster = lifecycle.up(args.name, args.nodes, args.kubernetes)
             print(f"export KUBECONFIG={cluster.kubeconfig}")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hack.kind import engine
+
 from . import apt, build, kind, kube, nodes, pki, process, recipe, settings, volumes
 from .controlplane import ControlPlane, Stopwatch, start_apiserver, start_controllers
 from .process import Daemons
@@ -49,16 +51,17 @@ def up(name: str, count: int, kubernetes: str | None = None) -> Cluster:
     return _up(name, wanted, make, lambda cluster: _start(cluster, binaries, watch), watch)
 
 
-def up_kind(name: str) -> Cluster:
+def up_kind(name: str, kubernetes: str | None = None) -> Cluster:
     """The same by kind, with its fixed number of workers."""
     kind.require()
+    minor = recipe.release(kubernetes).minor
 
     def make() -> Cluster:
-        cluster = kind.plan(name)
+        cluster = kind.plan(name, minor)
         cluster.save()
         return cluster
 
-    return _up(name, ("kind", kind.WORKERS, ""), make, kind.create, Stopwatch())
+    return _up(name, ("kind", kind.WORKERS, minor), make, kind.create, Stopwatch())
 
 
 def _up(
@@ -202,20 +205,15 @@ def require(name: str) -> Cluster:
     return cluster
 
 
-def _require_own(name: str) -> Cluster:
-    """The cluster, if it is up and its nodes are ours to switch."""
-    cluster = require(name)
-    if cluster.kind == "kind":
-        raise ClusterError(f"cluster {name} is kind's: use docker and kind on its nodes")
-    return cluster
-
-
 def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
     """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable."""
     if not 1 <= index <= MAX_NODES:
         raise ClusterError(f"node {index}: 1 to {MAX_NODES} are possible")
     with _exclusively(name):
-        cluster = _require_own(name)
+        cluster = require(name)
+        if cluster.kind == "kind":
+            _kind_node_command(cluster, action, index, wait)
+            return
         daemons = daemons_of(cluster)
         match action:
             case "cut" | "join":
@@ -230,10 +228,29 @@ def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
                     _wait_ready(kube.Api(cluster.kubeconfig), cluster, index)
 
 
+def _kind_node_command(cluster: Cluster, action: str, index: int, wait: bool) -> None:
+    if index > cluster.nodes:
+        raise ClusterError(f"node {index}: cluster {cluster.name} has {cluster.nodes} workers, and kind adds none")
+    engine.use()
+    match action:
+        case "cut" | "join":
+            kind.cable(cluster, index, joined=action == "join")
+        case "kill":
+            kind.kill(cluster, index)
+        case "up":
+            kind.start(cluster, index)
+            if wait:
+                api, node = kube.Api(cluster.kubeconfig), f"/api/v1/nodes/{cluster.node(index)}"
+                kube.wait(f"{cluster.node(index)} Ready", 120, lambda: kube.node_ready(api.get(node)))
+
+
 def load_image(name: str, archive: Path) -> list[str]:
     """Put an image archive on every node; the nodes' names."""
     with _exclusively(name):
-        cluster = _require_own(name)
+        cluster = require(name)
+        if cluster.kind == "kind":
+            engine.use()
+            return kind.load_image(cluster, archive)
         return nodes.load_image(cluster, archive, daemons_of(cluster))
 
 

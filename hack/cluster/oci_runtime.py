@@ -13,13 +13,19 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def with_host_mounts(spec: dict[str, Any], sources: list[str]) -> dict[str, Any]:
+def with_host_mounts(spec: dict[str, Any], sources: list[str], below: str = "") -> dict[str, Any]:
     """The OCI spec with a read-only bind mount for every source, each before the pod's mounts below it and after those
-    above it: neither a checkout under /tmp nor a volume below a host path is hidden by the other.
+    above it: neither a checkout under /tmp nor a volume below a host path is hidden by the other. ``below``: the folder
+    of the node that has the host's files.
     """
     mounts = list(spec.get("mounts", []))
     for source in reversed(sources):
-        own = {"destination": source, "source": source, "type": "bind", "options": ["rbind", "ro", "nosuid"]}
+        own = {
+            "destination": source,
+            "source": f"{below}{source}",
+            "type": "bind",
+            "options": ["rbind", "ro", "nosuid"],
+        }
         above = [n for n, mount in enumerate(mounts) if source.startswith(mount["destination"].rstrip("/") + "/")]
         mounts.insert(above[-1] + 1 if above else 0, own)
     return {**spec, "mounts": mounts}
@@ -36,7 +42,7 @@ def main(argv: list[str]) -> None:
         root = os.path.join(bundle, spec["root"]["path"])
         if os.path.exists(os.path.join(root, settings["marker"])):
             with open(path, "w") as handle:
-                json.dump(with_host_mounts(spec, settings["mounts"]), handle)
+                json.dump(with_host_mounts(spec, settings["mounts"], settings.get("below", "")), handle)
     os.execv(settings["runc"], [settings["runc"], *argv])
 
 

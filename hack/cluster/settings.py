@@ -7,6 +7,7 @@ import fcntl
 import ipaddress
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -127,6 +128,12 @@ class Cluster:
     def kubeconfig(self) -> Path:
         return self.state / "admin.kubeconfig"
 
+    def node(self, index: int) -> str:
+        """The name of a node; kind names its own."""
+        if self.kind == "kind":
+            return f"{self.identity}-worker{'' if index == 1 else index}"
+        return node_name(index)
+
     def node_dir(self, index: int) -> Path:
         return self.state / node_name(index)
 
@@ -140,6 +147,12 @@ class Cluster:
 
 def node_name(index: int) -> str:
     return f"node-{index}"
+
+
+def node_index(name: str) -> int:
+    """The index in a node's name; kind does not count its first one."""
+    digits = re.search(r"\d*$", name)
+    return int((digits and digits[0]) or 1)
 
 
 def state_dir(name: str) -> Path:

@@ -73,8 +73,8 @@ def objects(where: Path, reclaim: str) -> list[dict[str, Any]]:
     return [storage_class(), *(volume(name, where / name, reclaim) for name in names)]
 
 
-def publish(api: Api) -> None:
-    """Create the StorageClass and its volumes; a released volume is emptied and offered again."""
+def publish(api: Api, where: Path = nodeconfig.VOLUMES, reclaim: str = "Recycle") -> None:
+    """Create the StorageClass and its volumes; with ``Recycle`` a released one is emptied and offered again."""
     paths = {"StorageClass": "/apis/storage.k8s.io/v1/storageclasses", "PersistentVolume": "/api/v1/persistentvolumes"}
-    for item in objects(nodeconfig.VOLUMES, "Recycle"):
+    for item in objects(where, reclaim):
         api.apply(f"{paths[item['kind']]}/{item['metadata']['name']}", item)

