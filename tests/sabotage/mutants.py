@@ -51,6 +51,7 @@ ESCAPES = "tests/rewards/test_rewards_escapes.py"
 TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
+BENCH = "tests/operator/test_operator_bench.py"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
 LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
@@ -2962,5 +2963,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
         "return due[0]",
         ("tests/chaos/test_chaos_plan.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
+    ),
+    Mutant(
+        "a job is looked at again for a moment that is over",
+        f"{OPERATOR}/policies/clock.py",
+        "ahead = [(moment - now).total_seconds() for moment in moments if moment is not None and moment > now]",
+        "ahead = [max(1.0, (moment - now).total_seconds()) for moment in moments if moment is not None]",
+        (f"{BENCH}::test_a_job_that_waits_for_nodes_costs_no_request",),
+    ),
+    Mutant(
+        "the end of one stream of the server is the end of the watch",
+        f"{OPERATOR}/bench_watch.py",
+        "            while True:\n                try:\n                    await self._stream",
+        "            for _ in range(1):\n                try:\n                    await self._stream",
+        (f"{BENCH}::test_the_watch_goes_on_where_the_server_ends_its_stream",),
     ),
 )
