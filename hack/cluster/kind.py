@@ -50,6 +50,15 @@ _KUBELET = """kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
 failCgroupV1: false
 """
+# A machine that builds images or runs other clusters beside this one is slow. Earlier kubeadms have no such field.
+_TIMEOUTS = """kind: {kind}
+apiVersion: kubeadm.k8s.io/v1beta4
+timeouts:
+  kubernetesAPICall: 5m0s
+  controlPlaneComponentHealthCheck: 5m0s
+  kubeletHealthCheck: 5m0s
+  tlsBootstrap: 5m0s
+"""
 _OTHER_WAYS = (
     "otherwise: an engine made here (root on Linux: hack/kind/engine up), a cluster of your own (KUBECONFIG), "
     "or no cluster (`rljob run`)"
@@ -76,7 +85,10 @@ def config(cluster: Cluster, host: Sequence[Path] | None) -> dict[str, Any]:
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "nodes": [{"role": role, "extraMounts": mounts} for role in ("control-plane", *["worker"] * WORKERS)],
-        "kubeadmConfigPatches": [_KUBELET],
+        "kubeadmConfigPatches": [
+            _KUBELET,
+            *(_TIMEOUTS.format(kind=one) for one in ("InitConfiguration", "JoinConfiguration")),
+        ],
         "containerdConfigPatches": patches,
     }
 

@@ -47,10 +47,10 @@ def _add_iptables(layer: Layer, root: Path) -> None:
     """iptables with its extensions, and the libraries that they load."""
     for name in ("bin", "sbin", "lib", "lib64"):
         layer.link(name, f"usr/{name}")
-    programs = [f"/usr/sbin/{name}" for name in _PROXY_NEEDS]
-    done = subprocess.run(["chroot", str(root), "ldd", *programs], capture_output=True, text=True, check=True)
-    extensions = (f"/{path.relative_to(root)}" for path in root.glob("usr/lib/*/xtables/*.so"))
-    _copy(layer, root, [*programs, *libraries(done.stdout), *extensions])
+    wanted = [f"/usr/sbin/{name}" for name in _PROXY_NEEDS]
+    wanted += [f"/{path.relative_to(root)}" for path in root.glob("usr/lib/*/xtables/*.so")]
+    done = subprocess.run(["chroot", str(root), "ldd", *wanted], capture_output=True, text=True, check=True)
+    _copy(layer, root, dict.fromkeys([*wanted, *libraries(done.stdout)]))
     for name in _IPTABLES:
         layer.link(f"usr/sbin/{name}", "xtables-nft-multi")
 
