@@ -13,6 +13,9 @@ from rljob_runtime.simulation.invariants import Violation
 from rljob_runtime.simulation.play import Outcome
 from rljob_runtime.simulation.scenario import draw_scenario, plan_of
 
+# The package has a function of the module's name.
+simulate = sys.modules["rljob_runtime.cli.simulate"]
+
 
 def run(*arguments: str):
     return CliRunner().invoke(app, ["simulate", *arguments])
@@ -35,12 +38,36 @@ def test_seeds_that_hold():
     assert re.search(r"3 seeds from 5: every invariant held after each of [\d,]+ events", result.output)
 
 
+def test_a_budget_adds_seeds_to_those_asked_for(monkeypatch):
+    monkeypatch.setattr(simulate, "play", failing("no fault"))
+    result = run("--seeds", "1", "--seconds", "0.5")
+    assert result.exit_code == 0
+    done = re.search(r"(\d+) seeds from 0: every invariant held", result.output)
+    assert done
+    assert int(done[1]) > 1
+
+
+@pytest.mark.parametrize(
+    ("clock", "portions"),
+    [
+        ([0.0, 0.0], [range(5, 15)]),
+        ([0.0, 99.0], [range(5, 15)]),
+        ([0.0, 1.0, 8.0, 9.0], [range(5, 15), range(15, 19), range(19, 23)]),
+    ],
+    ids=["no budget", "a budget spent on the seeds asked for", "a budget for more"],
+)
+def test_a_budget_is_looked_at_between_portions(clock, portions):
+    times = iter(clock)
+    budget = 9.0 if clock[-1] else 0.0
+    assert list(simulate.portions(5, 10, budget, 2, lambda: next(times))) == portions
+    assert not list(times), "the clock is read once a portion"
+
+
 def test_a_failing_seed_is_shrunk_and_told_how_to_play_again(monkeypatch, tmp_path):
     plan = plan_of(draw_scenario(4))
     assert len(plan.faults) > 1
     needed = str(plan.faults[-1])
-    # The package has a function of the module's name.
-    monkeypatch.setattr(sys.modules["rljob_runtime.cli.simulate"], "play", failing(needed))
+    monkeypatch.setattr(simulate, "play", failing(needed))
     result = run("--seeds", "6", "--trace-out", str(tmp_path / "t.json"))
     assert result.exit_code == 1
     assert "seed 4 fails." in result.output
@@ -64,6 +91,7 @@ def test_a_plan_is_played_again_with_a_timeline(tmp_path):
         (["--plan", "4 crash trainer 2"], "--plan is for one seed"),
         (["--seeds", "1", "--plan", "4 crush trainer 2"], "'crush' is no kind of fault"),
         (["--trace-out", "/no/such/folder/t.json"], "/no/such/folder is no folder"),
+        (["--seeds", "1", "--seconds", "5", "--plan", ""], "--plan is for one seed"),
         (["--seeds", "0"], "greater than or equal to 1"),
     ],
 )

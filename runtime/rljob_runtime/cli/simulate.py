@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,13 +40,16 @@ def simulate(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to run side by side.")] = 1,
     mode: Annotated[Mode, typer.Option(help="Of the jobs.")] = Mode.ON_POLICY,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Run further seeds after those, until so many seconds have passed.")
+    ] = 0,
 ) -> None:
     """Run the real coordinator under virtual time with seeded faults, and check its invariants after every event.
 
     Every seed is a job, machines and faults. The first failing one is made as small as it still fails, and printed with
     the command that plays it again. Exit status: 0 when all hold, 1 when one does not.
     """
-    if plan is not None and seeds != 1:
+    if plan is not None and (seeds != 1 or seconds):
         raise fail("--plan is for one seed: --seeds 1 --seed N would be right")
     try:
         faults = None if plan is None else FaultPlan.parse(plan)
@@ -55,7 +60,7 @@ def simulate(
     # What the coordinator warns of is what faults are for.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
     console = Console()
-    failed = _first_failing(console, seed, seeds, jobs, faults, mode)
+    failed = _first_failing(console, seed, portions(seed, seeds, seconds, jobs), jobs, faults, mode)
     if trace_out is not None:
         _trace(failed if failed is not None else seed, faults, trace_out, mode)
         console.print(f"timeline of seed {failed if failed is not None else seed}: {trace_out}", soft_wrap=True)
@@ -65,21 +70,36 @@ def simulate(
     raise typer.Exit(1)
 
 
+def portions(
+    first: int, count: int, seconds: float, jobs: int, now: Callable[[], float] = time.monotonic
+) -> Iterator[range]:
+    """Divide seeds into ranges: `count` of them, and then more, for as long as the budget of `seconds` lasts."""
+    began = now()
+    yield range(first, first + count)
+    following = first + count
+    while now() - began < seconds:
+        yield range(following, following + 2 * jobs)
+        following += 2 * jobs
+
+
 def _first_failing(
-    console: Console, first: int, count: int, jobs: int, faults: FaultPlan | None, mode: Mode
+    console: Console, first: int, ranges: Iterator[range], jobs: int, faults: FaultPlan | None, mode: Mode
 ) -> int | None:
     """Play the seeds in order, up to one that fails."""
     total = events = coordinators = 0
     seconds = 0.0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("seeds", total=count)
-        for seed, outcome in _outcomes(first, count, jobs, faults, mode):
-            total, events, seconds = total + 1, events + outcome.events, seconds + outcome.seconds
-            coordinators += outcome.coordinators
-            progress.advance(bar)
-            if not outcome.passed:
-                return seed
+    with Progress(*columns, console=console, transient=True) as progress, ProcessPoolExecutor(jobs) as pool:
+        bar = progress.add_task("seeds", total=0)
+        for seeds in ranges:
+            progress.update(bar, total=total + len(seeds))
+            for seed, outcome in _outcomes(seeds, jobs, pool, faults, mode):
+                total, events, seconds = total + 1, events + outcome.events, seconds + outcome.seconds
+                coordinators += outcome.coordinators
+                progress.advance(bar)
+                if not outcome.passed:
+                    pool.shutdown(cancel_futures=True)
+                    return seed
     console.print(
         f"{total} seeds from {first}: every invariant held after each of {events:,} events, in {seconds / 3600:.1f} "
         f"simulated hours with {coordinators:,} coordinators",
@@ -89,15 +109,13 @@ def _first_failing(
     return None
 
 
-def _outcomes(first: int, count: int, jobs: int, faults: FaultPlan | None, mode: Mode) -> Iterator[tuple[int, Outcome]]:
-    seeds = range(first, first + count)
-    if jobs == 1:
-        for seed in seeds:
-            yield seed, _play(seed, faults, mode)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(seeds, pool.map(_play, seeds, [faults] * count, [mode] * count, chunksize=_PORTION), strict=True)
-        pool.shutdown(cancel_futures=True)
+def _outcomes(
+    seeds: range, jobs: int, pool: Executor, faults: FaultPlan | None, mode: Mode
+) -> Iterator[tuple[int, Outcome]]:
+    # A pool of one process would be the same, but a debugger does not follow into it.
+    play_all = map if jobs == 1 else partial(pool.map, chunksize=max(1, min(_PORTION, len(seeds) // jobs)))
+    count = len(seeds)
+    yield from zip(seeds, play_all(_play, seeds, [faults] * count, [mode] * count), strict=True)
 
 
 def _play(seed: int, faults: FaultPlan | None, mode: Mode) -> Outcome:
