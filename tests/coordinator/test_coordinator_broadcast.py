@@ -9,6 +9,7 @@ from coordinator_kit import Stage, job, until
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.scheduling.versions import Versions
 from rljob_runtime.simulation.wire import Trouble
+from rows import slow
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")
 
@@ -186,7 +187,7 @@ def test_the_trainer_comes_back_from_a_checkpoint_older_than_what_the_relays_hol
     assert not suspicions(stage)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(6), *slow(*range(6, 24))])
 def test_seeded_faults_among_slow_weights(stage, seed):
     """Machines and the trainer die at random times, and machines take random times to come back."""
     rng = random.Random(seed)

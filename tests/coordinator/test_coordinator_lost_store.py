@@ -27,6 +27,7 @@ from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.data import SimulatedPrompts
 from rljob_runtime.simulation.events import Published, StoreLost
 from rljob_runtime.simulation.world import TRAINER
+from rows import slow
 
 HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 
@@ -123,7 +124,7 @@ def test_a_history_that_was_lost_begins_above_what_was_reported(reported, since,
 @pytest.mark.parametrize("lose", [lose_everything_but_memory_and_checkpoints, lose_the_store])
 @pytest.mark.parametrize("moments", [0, 6], ids=["before its checkpoint", "in the next round"])
 @pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("lost_after", [1, 2, 3, 4, 7, 9])
+@pytest.mark.parametrize("lost_after", [3, *slow(1, 2, 4, 7, 9)])
 def test_the_queue_and_the_cursor_are_in_the_checkpoint(tmp_path, lost_after, every, moments, lose):
     """Epochs of 11 prompts wrap in the third round. The store alone is lost, too: a trainer that lives, and has gone
     on since its checkpoint, begins there anew."""

@@ -191,6 +191,7 @@ def test_a_watched_replica_passes_everything_on_and_notes_it():
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_benchmark_runs_on_real_engines() -> None:
     result = repack_real(quick=True, seed=0)

@@ -16,6 +16,7 @@ from rljob_runtime.audit import audit
 from rljob_runtime.coordinator.protocols import Delta, EngineStats, GenerateRequest
 from rljob_runtime.local.watched import Aborted, Hop, Loaded, Move, Submitted, Told, moves
 from rljob_runtime.scheduling.trajectory import Group, Lease, Response, TrajectoryKey
+from rows import slow
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -27,7 +28,7 @@ TRIES = 4
 """Who is in its tail together with others is up to the machine's pace: a job of a busy one may have nothing to show."""
 
 
-@pytest.fixture(scope="module", params=["Reference", "VLLM"])
+@pytest.fixture(scope="module", params=["Reference", *slow("VLLM")])
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
     for _ in range(TRIES):
         found = play_job(request.param, tmp_path_factory.mktemp(request.param.lower()))
