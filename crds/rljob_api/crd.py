@@ -188,15 +188,20 @@ def _drop_defaults(schema: Schema) -> None:
 
 
 def _own_as_a_whole(schema: Schema) -> None:
-    """An object that may be left out, and that no default fills in, belongs as a whole to whoever applied it. Merged
-    key by key, it would be left as null by an apply without the last of them, and then refused: servers of 1.20 do
-    that, and nearly all since (kubernetes-sigs/structured-merge-diff, issue 305)."""
+    """An object that may be left out, and in which nothing has a default, belongs as a whole to whoever applied it.
+    Merged key by key, an apply that empties it would leave null, which is refused
+    (kubernetes-sigs/structured-merge-diff, issue 305). With defaults inside it never is empty; and owned as a whole it
+    would differ from what each further apply brings, which then is a write."""
     for name, child in schema.get("properties", {}).items():
-        if child.get("type") == "object" and name not in schema.get("required", ()) and "default" not in child:
+        if child.get("type") == "object" and name not in schema.get("required", ()) and not _has_defaults(child):
             child["x-kubernetes-map-type"] = "atomic"
     for child in _children(schema):
         if child.get("x-kubernetes-map-type") != "atomic":
             _own_as_a_whole(child)
+
+
+def _has_defaults(schema: Schema) -> bool:
+    return "default" in schema or any("default" in child for child in schema.get("properties", {}).values())
 
 
 def _children(schema: Schema) -> Iterator[Schema]:

@@ -104,14 +104,16 @@ def test_list_types(path: str, kind: str, keys: list[str] | None) -> None:
 
 
 def test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole() -> None:
-    """Merged key by key it would be left as null, and refused, by an apply without the last of its keys."""
+    """Merged key by key, an apply that empties it would leave null. With defaults inside it never is empty, and then it
+    must be merged: owned as a whole it would differ from each further apply."""
 
     def merged(schema: dict[str, Any], path: str) -> Iterator[str]:
         for name, child in schema.get("properties", {}).items():
             if child.get("x-kubernetes-map-type") == "atomic" or child.get("x-kubernetes-list-type") == "atomic":
                 continue
             optional = child.get("type") in ("object", "array") and name not in schema.get("required", ())
-            if optional and "default" not in child:
+            filled = "default" in child or any("default" in inner for inner in child.get("properties", {}).values())
+            if optional and not filled:
                 yield f"{path}.{name}"
             yield from merged(child, f"{path}.{name}")
         for item in (schema.get("items"), schema.get("additionalProperties")):
@@ -120,6 +122,8 @@ def test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole() -> No
 
     found = [path for part in ("spec", "status") for path in merged(SCHEMA["properties"][part], f".{part}")]
     assert found == [".status.conditions"]  # which has the operator's for ever
+    owned = [path for path, node in NODES.items() if node.get("x-kubernetes-map-type") == "atomic"]
+    assert [path for path in owned if any("default" in inner for _, inner in nodes(NODES[path]))] == []
     assert "x-kubernetes-map-type" not in SCHEMA["properties"]["status"]  # which has two writers
 
 

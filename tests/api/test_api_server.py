@@ -57,6 +57,31 @@ def test_applying_the_same_manifest_again_changes_nothing(server: Kube) -> None:
     assert before["metadata"]["generation"] == 1
 
 
+IN_PART: dict[str, dict[str, Any]] = {
+    "prompts": {"spec.data.prompts": {"file": {"path": "/a"}}, "spec.rewards": [{"name": "m", "kind": "Math"}]},
+    "code": {"spec.rewards": [{"name": "c", "kind": "Code", "code": {"parallelism": 2}}]},
+    "judge": {
+        "spec.rewards": [{"name": "j", "kind": "Judge", "judge": {"url": "http://j", "model": "m"}, "timeout": {}}]
+    },
+    "failures": {"spec.failurePolicy": {"backoff": {"maxSeconds": 100}}, "spec.checkpoint": {"emptyDir": {}}},
+    "templates": {"spec.rollout.template": {"spec": {"containers": [{"name": "main", "image": "mine"}]}}},
+}
+
+
+@pytest.mark.parametrize("case", IN_PART)
+def test_it_stays_so_where_the_server_fills_in_the_rest_and_others_write(server: Kube, case: str) -> None:
+    """The server compares what is applied with what is there before it fills in defaults, and sorts the writers by the
+    time of their last change: then it writes even where nothing but that order is new."""
+    document = job({"metadata.name": f"part-{case}", **IN_PART[case]})
+    server.apply(document, "git")
+    time.sleep(1.1)
+    apply_status(server, f"part-{case}", from_operator(), OPERATOR_FIELD_MANAGER)
+    before = server.get("rljob", f"part-{case}")
+    time.sleep(1.1)
+    server.apply(document, "git")
+    assert server.get("rljob", f"part-{case}") == before
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -133,6 +158,7 @@ def test_two_managers_write_the_status_and_neither_touches_the_other(server: Kub
     assert "f:runtime" not in owned[OPERATOR_FIELD_MANAGER]
 
 
+WHOLE_CODE = {"testsField": "tests", "score": "AllTests", "memoryBytes": "1Gi", "parallelism": 4}
 BLOCKS: dict[str, dict[str, Any]] = {
     "labels": {"spec.rollout.template": {"metadata": {"labels": {"team": "search"}}}},
     "node-selector": {"spec.trainer.template": {"spec": {"nodeSelector": {"pool": "training"}}}},
@@ -141,6 +167,8 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "tail-batching": {"spec.tailBatching": {"enabled": True}},
     "backoff": {"spec.failurePolicy": {"backoff": {"maxSeconds": 100}}},
     "sizes": {"spec.rollout.allowedTensorParallelSizes": [1]},
+    "code": {"spec.rewards": [{"name": "right", "kind": "Code", "code": {"parallelism": 2}}]},
+    "all of code": {"spec.rewards": [{"name": "right", "kind": "Code", "code": WHOLE_CODE}]},
     "config": {"spec.rewards": [{"name": "right", "kind": "ReasoningGym", "config": {"extract": "LastNumber"}}]},
 }
 
@@ -150,8 +178,11 @@ def test_a_block_that_was_applied_may_be_left_out_again(server: Kube, block: str
     """Flux and Argo CD apply so. What is left is what would be there if it had never been."""
     for name, blocks in (("left-out", [BLOCKS[block], {}]), ("never-there", [{}])):
         for changes in blocks:
-            server.apply(job({"metadata.name": f"{block}-{name}", "spec.suspend": True, **changes}), "git")
-    left_out, never_there = (server.get("rljob", f"{block}-{name}") for name in ("left-out", "never-there"))
+            edits = {"metadata.name": f"{block}-{name}".replace(" ", "-"), "spec.suspend": True, **changes}
+            server.apply(job(edits), "git")
+    left_out, never_there = (
+        server.get("rljob", f"{block}-{name}".replace(" ", "-")) for name in ("left-out", "never-there")
+    )
     assert left_out["spec"] == never_there["spec"]
 
 
@@ -161,6 +192,13 @@ EMPTIED: dict[str, dict[str, Any]] = {
     "no-spec": {"spec": {}},
     "nothing": {},
 }
+
+
+def test_an_object_with_defaults_inside_may_become_an_empty_one(server: Kube) -> None:
+    for code in ({"parallelism": 2}, {}):
+        reward = {"name": "right", "kind": "Code", "code": code}
+        server.apply(job({"metadata.name": "code-emptied", "spec.suspend": True, "spec.rewards": [reward]}), "git")
+    assert server.get("rljob", "code-emptied")["spec"]["rewards"][0]["code"]["parallelism"] == 4
 
 
 @pytest.mark.parametrize("name", EMPTIED)
