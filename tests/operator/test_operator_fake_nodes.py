@@ -1,5 +1,5 @@
-"""The operator as a process, on a cluster whose scheduler, controllers and kubelet-like nodes are real and whose pods
-are processes: `stand_in_runtime.py` in the runtime's place."""
+"""The operator as a process, beside the real scheduler and the real controllers. kwok stands in for the kubelets, and
+`stand_in_coordinator.py` for the coordinator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hack.cluster import process
-from hack.cluster.process_pod import POD_VARIABLE
-from operator_kit import condition, manifest
+from hack.cluster.kwok import FakeNodes
+from operator_kit import condition, five_minutes, manifest
+from stand_in_coordinator import StandInCoordinators
 
 from established import until_established
-from rljob_api.crd import strip_cel
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/cluster"))
@@ -42,11 +41,13 @@ class OperatorProcess:
         self._log = log
         self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": namespace, "POD_NAME": "operator-0"}
         self._env.pop("KUBERNETES_SERVICE_HOST", None)
-        self._flags = ["-n", namespace, "--health-port", str(process.free_ports(1)[0]), "--no-leader-elect"]
+        self._namespace = ["-n", namespace]
+        self._flags = ["--health-port", str(process.free_ports(1)[0]), "--no-leader-elect"]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "rljob_operator", *self._flags]
+    def start(self, *, everywhere: bool = False) -> None:
+        """``everywhere``: it serves all namespaces, and so may watch nodes."""
+        command = [sys.executable, "-m", "rljob_operator", *self._flags, *([] if everywhere else self._namespace)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
 
@@ -68,27 +69,13 @@ class OperatorProcess:
 class Life:
     """One namespace, its operator, and what a person does there."""
 
-    def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
+    def __init__(self, kubectl: Kubectl, operator: OperatorProcess, nodes: FakeNodes) -> None:
         self.kubectl = kubectl
         self.operator = operator
+        self.nodes = nodes
 
     def apply(self, **changes: Any) -> None:
-        """The job, with the stand-in for the runtime in its templates."""
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(self.manifest(**changes)))
-
-    def manifest(self, **changes: Any) -> dict[str, Any]:
-        found = manifest(JOB, self.kubectl.namespace, **changes)
-        for role in ("coordinator", "trainer", "rollout"):
-            script = ["python", str(Path(__file__).with_name("stand_in_runtime.py"))]
-            env = {"PYTHONPATH": str(ROOT), "STAND_IN_KUBECONFIG": str(self.kubectl.kubeconfig)}
-            container = {
-                "name": "main",
-                "command": [*script, "coordinator" if role == "coordinator" else "worker"],
-                "env": [{"name": name, "value": value} for name, value in env.items()],
-            }
-            template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-            found["spec"].setdefault(role, {})["template"] = template
-        return found
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest(JOB, self.kubectl.namespace, **changes)))
 
     def job(self) -> dict[str, Any]:
         return self.kubectl.get("rljob", JOB)
@@ -124,12 +111,9 @@ class Life:
         names = {f"{JOB}-{incarnation}" for incarnation in incarnations}
         self.until(f"pods {sorted(names)}", lambda: set(self.pods()) == names)
 
-    def kill_process_of(self, pod: str) -> None:
-        """What runs in the pod dies, as a segmentation fault or the kernel's want of memory would have it."""
-        victims = process.carrying(POD_VARIABLE, self.pods()[pod])
-        assert victims
-        for victim in victims:
-            victim.signal(signal.SIGKILL)
+    def fail(self, pod: str) -> None:
+        """The pod's program is killed, as by a segmentation fault or the kernel's want of memory."""
+        self.nodes.fail_pod(self.kubectl.namespace, pod, exit_code=137)
 
     def events(self) -> set[str]:
         lines = self.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.involvedObject.kind} {.reason}\n{end}")
@@ -141,22 +125,24 @@ class Life:
 
 
 @pytest.fixture(scope="module")
-def with_crd(process_cluster: Any) -> Any:
-    kubectl = Kubectl(process_cluster.kubeconfig, "default")
-    crd = strip_cel(yaml.safe_load((ROOT / "crds/rljob.yaml").read_text(encoding="utf-8")))
-    kubectl("create", "-f", "-", stdin=json.dumps(crd))
+def with_crd(fake_nodes: FakeNodes) -> FakeNodes:
+    kubectl = Kubectl(fake_nodes.server.kubeconfig, "default")
+    kubectl("apply", "--server-side", "-f", str(ROOT / "crds/rljob.yaml"))
     until_established(kubectl)
-    return process_cluster
+    return fake_nodes
 
 
 @pytest.fixture
-def life(with_crd: Any, tmp_path: Path) -> Iterator[Life]:
-    kubectl = Kubectl(with_crd.kubeconfig, f"t-{uuid.uuid4().hex[:8]}")
+def life(with_crd: FakeNodes, tmp_path: Path) -> Iterator[Life]:
+    kubeconfig = with_crd.server.kubeconfig
+    kubectl = Kubectl(kubeconfig, f"t-{uuid.uuid4().hex[:8]}")
     kubectl("create", "namespace", kubectl.namespace)
-    operator = OperatorProcess(with_crd.kubeconfig, kubectl.namespace, tmp_path / "operator.log")
+    operator = OperatorProcess(kubeconfig, kubectl.namespace, tmp_path / "operator.log")
     operator.start()
-    yield Life(kubectl, operator)
+    with StandInCoordinators(kubeconfig, kubectl.namespace) as coordinators:
+        yield Life(kubectl, operator, with_crd)
     operator.stop()
+    assert coordinators.trouble == []
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")
 
 
@@ -181,14 +167,14 @@ def test_apply_describe_scale_and_delete(life: Life) -> None:
 def test_pods_die_with_and_without_an_operator(life: Life) -> None:
     life.apply()
     life.until_ready(2)
-    life.kill_process_of(f"{JOB}-rollout-1-1")
+    life.fail(f"{JOB}-rollout-1-1")
     life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1", "rollout-1-2")
     life.kubectl("delete", "pod", f"{JOB}-coordinator-0-1", "--grace-period=0", "--force", "--wait=false")
     life.until_machines("coordinator-0-2", "trainer-0-1", "rollout-0-1", "rollout-1-2")
     life.until_ready(2)
 
     life.operator.kill()
-    life.kill_process_of(f"{JOB}-trainer-0-1")
+    life.fail(f"{JOB}-trainer-0-1")
     life.kubectl("delete", "pod", f"{JOB}-rollout-0-1", "--now", "--wait=true")
     life.until_machines("coordinator-0-2", "rollout-1-2")
     before, reached = life.pods(), life.job()["status"]["runtime"]["round"]
@@ -210,17 +196,12 @@ def test_suspend_resume_and_edits(life: Life) -> None:
     life.until_ready(2)
     pods = life.pods()
 
-    life.apply(data={"seed": 7})
-    life.until("the edit is refused", lambda: condition(life.job(), "Stalled") == "True/InvalidSpec")
-    life.until_events("InvalidSpec")  # no other operator tells of what is in the status already
-    told = life.kubectl("describe", "rljob", JOB)
-    assert "spec.data.seed: 7 is immutable, it was 0; set it back, or make a new RLJob" in told
+    with pytest.raises(AssertionError, match=r"data\.seed is immutable; make a new RLJob"):
+        life.apply(data={"seed": 7})
     life.operator.kill()
     life.operator.start()
-    life.kill_process_of(f"{JOB}-rollout-0-1")
+    life.fail(f"{JOB}-rollout-0-1")
     life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-2", "rollout-1-1")
-    assert condition(life.job(), "Stalled") == "True/InvalidSpec"
-    life.apply()
     life.until_ready(2)
     kept = {name: uid for name, uid in life.pods().items() if "rollout-0" not in name}
     assert kept.items() <= pods.items()
@@ -228,21 +209,43 @@ def test_suspend_resume_and_edits(life: Life) -> None:
     life.apply(suspend=True)
     life.until("suspended", lambda: condition(life.job(), "Suspended") == "True/SuspendedByUser")
     assert life.pods() == {}
-    assert not process.carrying(POD_VARIABLE, pods[f"{JOB}-trainer-0-1"])
     reached = life.job()["status"]["runtime"]["round"]
     life.apply(algorithm={"learningRate": 2e-5})
     life.until_machines("coordinator-0-2", "trainer-0-2", "rollout-0-3", "rollout-1-2")
     life.until_ready(2)
     life.until("it goes on where it was", lambda: life.job()["status"]["runtime"]["round"] > reached)
     assert '"learningRate":2e-05' in life.job()["status"]["accepted"]["spec"]
-    life.until_events("InvalidSpec", "SpecAccepted", "Suspended", "Resumed")
+    life.until_events("Suspended", "Resumed")
 
 
 def test_a_namespace_goes_while_no_operator_runs(life: Life) -> None:
     life.apply()
     life.until_ready(2)
-    pods = life.pods()
     life.operator.kill()
     life.kubectl("delete", "namespace", life.kubectl.namespace, "--timeout=120s")
     assert "NotFound" in life.kubectl("get", "namespace", life.kubectl.namespace, check=False)
-    assert not any(process.carrying(POD_VARIABLE, uid) for uid in pods.values())
+
+
+def test_a_node_falls_silent(life: Life) -> None:
+    """Its machine moves to another node; the lost pod lasts until its node is back, and hinders nobody."""
+    life.operator.kill()
+    life.operator.start(everywhere=True)
+    life.apply(failurePolicy={"nodeFailure": {"graceSeconds": 1}}, rollout={"template": five_minutes()})
+    life.until_ready(2)
+    lost = f"{JOB}-rollout-1-1"
+    node = life.kubectl.get("pod", lost)["spec"]["nodeName"]
+    others = {name for name in life.pods() if life.kubectl.get("pod", name)["spec"]["nodeName"] != node}
+    life.nodes.hang(node)
+    try:
+        life.until("the replacement", lambda: f"{JOB}-rollout-1-2" in life.pods())
+        life.until_ready(2)
+        assert life.kubectl.get("pod", f"{JOB}-rollout-1-2")["spec"]["nodeName"] != node
+        assert "deletionTimestamp" in life.kubectl.get("pod", lost)["metadata"]
+        assert others <= set(life.pods())
+        memory = life.job()["status"]["replacements"]
+        assert [avoided["name"] for avoided in memory["avoidedNodes"]] == [node]
+        assert memory["backoff"]["rollout-1"]["reason"] == "NodeNotReady"
+    finally:
+        life.nodes.recover(node)
+    life.until("the lost pod's end", lambda: not life.kubectl("get", "pod", lost, "--ignore-not-found"))
+    life.until_events("MachineLost", "NodeAvoided", "MachineReplaced")
