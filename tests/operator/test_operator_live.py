@@ -197,20 +197,25 @@ async def test_a_coordinator_that_fails_too_often_fails_the_job(server: Server, 
     await server.until_pods({"demo-coordinator-0-1"})  # cleanPodPolicy Running leaves what has ended
 
 
+MISSPELT = {"template": {"spec": {"containers": [{"name": "main", "resource": {}}]}}}
+"""A mistake that the CRD's rules do not see: a template is a part of a PodSpec, of which the schema knows little."""
+
+
 async def test_an_invalid_spec_is_told_and_mended(server: Server, operator: Any) -> None:
-    await server.apply_job(rollout={"tensorParallelSize": 3})
+    await server.apply_job(rollout=MISSPELT)
     job = await server.until(lambda j: condition(j, "Stalled") == "True/InvalidSpec")
     message = next(c["message"] for c in job["status"]["conditions"] if c["type"] == "Stalled")
-    assert "spec.rollout.tensorParallelSize: 3 must divide" in message
+    assert "spec.rollout.template.spec.containers[0].resource: {} is not a field" in message
+    assert message.endswith("did you mean resources?")
     assert await server.pods() == {}
-    await server.apply_job(rollout={"tensorParallelSize": 1})
+    await server.apply_job()
     await server.until_pods(ALL)
     await server.until(lambda j: condition(j, "Stalled") is None)
 
 
 async def test_an_edit_that_is_invalid_leaves_the_running_job_alone(server: Server, operator: Any) -> None:
     before = await started(server)
-    await server.apply_job(rollout={"tensorParallelSize": 3})
+    await server.apply_job(rollout=MISSPELT)
     job = await server.until(lambda j: condition(j, "Stalled") == "True/InvalidSpec")
     assert job["status"]["members"] == before["status"]["members"]
     assert set(await server.pods()) == ALL
