@@ -15,7 +15,9 @@ FAULTS ?= 100
 
 PYTHON ?= python3
 
-.PHONY: help setup demo chaos test unit gpu lint down cluster-up cluster-down bench
+BASE ?= HEAD
+
+.PHONY: help setup demo chaos check unit test test-all gpu lint down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -29,11 +31,17 @@ demo: setup  ## a real cluster, the operator, an RLJob trained to the end; EXAMP
 chaos: setup  ## a real asynchronous job on a local cluster, and faults of every kind; FAULTS=100, then the history is checked
 	@$(RUN) python -m hack.chaos --faults $(FAULTS) --json build/chaos.json
 
-test: setup lint  ## everything: lint, unit, engines, operator, real nodes, sabotages
-	@$(RUN) CLUSTER=$(CLUSTER) hack/test
+check:  ## lint, and the unit tests that the working tree's change needs, in 90 s; BASE=COMMIT compares with that one
+	@hack/test check --base $(BASE)
 
-unit: setup  ## the tests that need neither a cluster nor an engine
-	@$(RUN) pytest -q --durations=10 -n auto --maxprocesses 4 --dist loadfile -m "not (cluster or realnodes or engine)" tests
+unit:  ## the tests that need neither a cluster nor an engine
+	@hack/test unit
+
+test:  ## lint and tests of every kind, a row of each slow family, 40 mutants; PACKAGE=relay: every test of one package
+	@CLUSTER=$(CLUSTER) hack/test $(if $(PACKAGE),package $(PACKAGE),test)
+
+test-all:  ## every row of every test, on every Kubernetes minor, and every mutant
+	@CLUSTER=$(CLUSTER) hack/test test-all
 
 gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installed: pip install -e '.[runtime,vllm,dev]'
 	@$(PYTHON) -m pytest -q -m gpu tests/gpu

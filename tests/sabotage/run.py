@@ -3,7 +3,7 @@
 Each mutant is applied to a copy of the tree, two at a time, and only the tests named with it run there. A mutant that
 survives, a line that is no longer there, and a test that fails without the mutant are all failures of this run.
 
-    python tests/sabotage/run.py [NAME ...]
+    python tests/sabotage/run.py [--canaries | NAME ...]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from canaries import CANARIES
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,8 @@ TESTS_FAILED = 1
 
 
 def main(names: list[str]) -> int:
+    if names == ["--canaries"]:
+        names = [name for subject in CANARIES.values() for name in subject]
     if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
         print(f"sabotage: there is no mutant named {', '.join(sorted(unknown))}")
         return 2

@@ -1,0 +1,85 @@
+"""The command line of the loop: `make check`, `make unit`, `make test` and `make test-all` call it.
+
+    python -m hack.loop [--began SECONDS] check [--base COMMIT] | unit | test | test-all | package NAME
+
+Exit status: 0 when every part passed, 1 when one did not, 2 for a package that has no tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import suites
+from .choice import about, choose
+from .imports import ROOT, changed, path_of, tree
+from .parts import Part, Row, report, run
+from .seconds import known
+
+CHECK_SECONDS = 90.0
+"""The bound of `make check` with warm caches on two processors."""
+START_SECONDS = 12.0
+"""Until pytest's processes have collected and run the first test."""
+REPORTS = Path("build/loop")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    os.chdir(ROOT)
+    # SIGTERM unwinds like Ctrl-C, so that what runs beside the tests ends with them.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with report(f"make {args.suite}", REPORTS / f"{args.suite}.json", args.began) as rows:
+        match args.suite:
+            case "check":
+                return 0 if check(args.base, args.began, rows) else 1
+            case "package":
+                tests = about(args.name, tree())
+                if not tests:
+                    print(f"no test is about {args.name}; a folder of tests/ or a package would be right")
+                    return 2
+                return 0 if run(suites.package(tests, os.environ), rows) else 1
+            case "unit":
+                return 0 if run([suites.unit(every_row=True)], rows) else 1
+            case suite:
+                return 0 if run(suites.everything(os.environ, every_row=suite == "test-all"), rows) else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="hack/test", description="Run lint and tests; see docs/development.md.")
+    top.add_argument("--began", type=float, default=time.time(), help="when the set-up began, in seconds of the epoch")
+    suites_ = top.add_subparsers(dest="suite", required=True, metavar="SUITE")
+    item = suites_.add_parser("check", help="lint, and the unit tests that the working tree's change needs")
+    item.add_argument("--base", default="HEAD", help="the commit to compare with (default: %(default)s)")
+    suites_.add_parser("unit", help="the tests that need neither a cluster nor an engine")
+    suites_.add_parser("test", help="every kind of test, a row of each slow family")
+    suites_.add_parser("test-all", help="every row of every test, on every Kubernetes minor, and every mutant")
+    item = suites_.add_parser("package", help="every kind of test of one package")
+    item.add_argument("name", help="a folder of tests/, or a package: relay, scheduling, policies")
+    return top
+
+
+def check(base: str, began: float, rows: list[Row]) -> bool:
+    """Lint, then run what the change needs and what is left of the budget has room for."""
+    if not run(suites.lint(), rows):
+        return False
+    paths = changed(base)
+    workers = min(os.cpu_count() or 1, 4)
+    budget = (CHECK_SECONDS - START_SECONDS - (time.time() - began)) * workers
+    choice = choose(paths, tree(), known(), budget)
+    print(f"{len(paths)} files differ from {base}: {len(choice.run)} test files", flush=True)
+    parts: list[Part] = []
+    if choice.run:
+        parts = [suites.unit([path_of(test) for test in choice.run], may_be_empty=True)]
+    passed = run(parts, rows)
+    if choice.left:
+        print(f"left to `make test`: {len(choice.left)} test files, {', '.join(choice.left)}", flush=True)
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

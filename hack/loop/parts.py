@@ -1,0 +1,135 @@
+"""Parts: commands one after the other, up to the first that fails, and the seconds of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+NOTHING_COLLECTED = 5
+"""pytest's exit status when a marker expression leaves no test."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command with a name. It runs in the foreground, unless `beside`: then the parts after it run meanwhile."""
+
+    name: str
+    command: tuple[str, ...]
+    beside: bool = False
+    may_be_empty: bool = False
+    """Whether no test at all is a success."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a part."""
+
+    part: str
+    seconds: float
+    passed: bool
+
+
+def run(parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.monotonic) -> bool:
+    """Run the parts and append a row for each; say whether all passed. A failure ends the rest."""
+    waiting: list[Beside] = []
+    try:
+        for part in parts:
+            print(f"── {part.name}", flush=True)
+            if part.beside:
+                waiting.append(Beside(part, now))
+                continue
+            began = now()
+            status = subprocess.run(part.command, check=False).returncode
+            passed = status == 0 or (part.may_be_empty and status == NOTHING_COLLECTED)
+            _close(rows, Row(part.name, now() - began, passed))
+            if not passed or any(other.failed for other in waiting):
+                return False
+        return all(_close(rows, other.result()) for other in waiting)
+    finally:
+        for other in waiting:
+            other.end()
+
+
+class Beside:
+    """A part that runs while others do, on what they leave of the processors. Its output is printed when it ends."""
+
+    def __init__(self, part: Part, now: Callable[[], float]) -> None:
+        self._part, self._now, self._began = part, now, now()
+        self._seconds = 0.0
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        # A session of its own can be ended with all its processes.
+        self._process = subprocess.Popen(
+            part.command, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_least_share
+        )
+        # Its end is timed when it comes, not when somebody asks for it.
+        self._waiter = threading.Thread(target=self._wait, daemon=True)
+        self._waiter.start()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended with a failure."""
+        return self._process.poll() not in (None, 0)
+
+    def result(self) -> Row:
+        """Wait for its end, print what it wrote, and give its row."""
+        self._waiter.join()
+        self._output.seek(0)
+        sys.stdout.write(f"── {self._part.name}\n{self._output.read().decode(errors='replace')}")
+        return Row(self._part.name, self._seconds, not self.failed)
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._seconds = self._now() - self._began
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._waiter.join()
+        self._output.close()
+
+
+def _least_share() -> None:
+    """Take processor time from nobody: sessions have shares of their own, see sched(7) on autogroups."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError):  # A kernel without autogroups, or one that refuses: then the class alone decides.
+        Path("/proc/self/autogroup").write_text("19", encoding="ascii")
+
+
+def _close(rows: list[Row], row: Row) -> bool:
+    rows.append(row)
+    print(f"── {row.part}: {'' if row.passed else 'FAILED after '}{row.seconds:.0f} s", flush=True)
+    return row.passed
+
+
+@contextmanager
+def report(name: str, file: Path, began: float | None = None) -> Iterator[list[Row]]:
+    """Print the table of a run's parts at its end, however it ends, and write it to a file."""
+    began = time.time() if began is None else began
+    rows = [Row("set-up", time.time() - began, True)]
+    try:
+        yield rows
+    finally:
+        total = time.time() - began
+        print(table(name, rows, total), flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figures = {"run": name, "seconds": round(total, 1), "parts": [asdict(row) for row in rows]}
+        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def table(name: str, rows: Sequence[Row], total: float) -> str:
+    """Lay the rows out, one a line, with their sum as the clock has it."""
+    width = max(len(name), *(len(row.part) for row in rows))
+    lines = [f"{row.part:<{width}}  {row.seconds:6.0f} s{'' if row.passed else '  FAILED'}" for row in rows]
+    return "\n".join([*lines, f"{name:<{width}}  {total:6.0f} s"])

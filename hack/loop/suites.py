@@ -1,0 +1,86 @@
+"""Suites: which parts `make check`, `make test` and `make test-all` are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .imports import path_of
+from .parts import Part
+
+BUILD = Path("build/loop")
+UNIT = "not (cluster or realnodes or engine)"
+"""Neither a cluster nor an engine, as a marker expression."""
+QUICK = "not slow"
+"""One row of each family of slow tests; the others are marked."""
+SECONDS = {"OnPolicy": 100, "Asynchronous": 100}
+"""The budget of `make test` for simulated seeds, by mode, in seconds."""
+LEAST_SEEDS, ALL_SEEDS = 50, 1000
+"""Seeds of each mode: at least, in `make test`; in `make test-all`."""
+
+
+def lint() -> list[Part]:
+    return [Part("lint", ("hack/lint",))]
+
+
+def unit(paths: Sequence[str] = ("tests",), every_row: bool = False, may_be_empty: bool = False) -> Part:
+    """The unit tests, a file to a process; four processes at most, since some of them load torch."""
+    parallel = ("-n", "auto", "--maxprocesses", "4", "--dist", "loadfile")
+    return _pytest("unit", UNIT, paths, every_row, may_be_empty, *parallel)
+
+
+def everything(environment: Mapping[str, str], every_row: bool = False) -> list[Part]:
+    """Every kind of test: what is quick and finds most comes first, and nothing is built before it."""
+    return [
+        *lint(),
+        unit(every_row=every_row),
+        *_seeds(every_row),
+        # One after the other: they share a cluster, or fill the machine with engines.
+        *_with_cluster(
+            environment,
+            _pytest("cluster", "cluster and not realnodes", ("tests",), every_row),
+            _pytest("real nodes", "realnodes", ("tests",), every_row),
+        ),
+        _pytest("engine", "engine and not (cluster or realnodes)", ("tests",), every_row),
+        *([_pytest("all minors", "all_minors", ("tests",), True)] if every_row else []),
+        Part("mutants", ("python", "tests/sabotage/run.py", *([] if every_row else ["--canaries"]))),
+    ]
+
+
+def package(tests: Sequence[str], environment: Mapping[str, str]) -> list[Part]:
+    """Every row of every kind of some test files."""
+    paths = [path_of(test) for test in tests]
+    return [
+        unit(paths, every_row=True, may_be_empty=True),
+        *_with_cluster(environment, _pytest("cluster", "cluster or realnodes", paths, True, True)),
+        _pytest("engine", "engine and not (cluster or realnodes)", paths, True, True),
+    ]
+
+
+def _pytest(
+    name: str, markers: str, paths: Sequence[str], every_row: bool, may_be_empty: bool = False, *options: str
+) -> Part:
+    expression = markers if every_row else f"{markers} and {QUICK}"
+    results = BUILD / f"{name.replace(' ', '-')}.xml"
+    command = ("pytest", "-q", "--durations=10", f"--junitxml={results}", *options, "-m", expression, *paths)
+    return Part(name, command, may_be_empty=may_be_empty)
+
+
+def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:
+    """What tests of clusters need, and those tests: nothing if KUBECONFIG names a cluster, else programs, or kind's."""
+    if environment.get("KUBECONFIG"):
+        return list(parts)
+    if environment.get("CLUSTER") != "kind":
+        return [Part("cluster build", ("hack/cluster/cluster", "build")), *parts]
+    on_kind = ("sh", "-ec", 'KUBECONFIG=$(hack/cluster/cluster kubeconfig) exec "$@"', "sh")
+    up = Part("cluster up", ("hack/cluster/cluster", "up", "--kind"))
+    return [up, *(replace(part, command=(*on_kind, *part.command)) for part in parts)]
+
+
+def _seeds(every_row: bool) -> list[Part]:
+    def command(mode: str) -> str:
+        budget = f"--seeds {ALL_SEEDS}" if every_row else f"--seeds {LEAST_SEEDS} --seconds {SECONDS[mode]}"
+        return f"rljob simulate --mode {mode} --jobs 2 {budget}"
+
+    return [Part("seeds", ("sh", "-ec", "\n".join(map(command, SECONDS))), beside=True)]

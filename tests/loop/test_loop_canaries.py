@@ -1,0 +1,30 @@
+"""The canaries: forty mutants that stand for all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "sabotage"))
+
+from canaries import CANARIES
+from mutants import MUTANTS, Mutant
+
+NAMES = [name for subject in CANARIES.values() for name in subject]
+
+
+def package(mutant: Mutant) -> str:
+    """The folder below a root: `rljob_runtime/relay`; a root's own files are a package too."""
+    return "/".join(mutant.file.split("/")[1:-1][:2])
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len(set(NAMES)) == len(NAMES) == 40
+
+
+def test_each_is_a_mutant() -> None:
+    assert set(NAMES) <= {mutant.name for mutant in MUTANTS}
+
+
+def test_every_package_that_has_mutants_has_a_canary() -> None:
+    assert {package(mutant) for mutant in MUTANTS} == {package(mutant) for mutant in MUTANTS if mutant.name in NAMES}
