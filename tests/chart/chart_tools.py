@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/rljob"
+FIXTURES = Path(__file__).with_name("fixtures")
 
 
 class GoLoader(yaml.SafeLoader):
@@ -54,6 +56,17 @@ class Tools:
     def kubectl(self, *args: str, check: bool = True, stdin: str | None = None) -> str:
         done = self.run("kubectl", *args, check=check, stdin=stdin)
         return done.stdout if check else done.stdout + done.stderr
+
+    def json(self, *args: str) -> dict[str, Any]:
+        """What `kubectl get` shows, managed fields and all."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *args, "--show-managed-fields", "-o", "json"))
+        return found
+
+    def remove_crd(self) -> None:
+        """What `helm uninstall` leaves: the CRD with its jobs, and the policy that guards it."""
+        policy = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+        self.kubectl("delete", policy, "downgrade.rljobs.rljob.dev", "--ignore-not-found", "--wait")
+        self.kubectl("delete", "crd", "rljobs.rljob.dev", "--ignore-not-found", "--wait")
 
     def template(self, *args: str) -> list[dict[str, Any]]:
         """What `helm template` renders, without empty documents."""

@@ -9,6 +9,13 @@ from chart_tools import Tools
 from hack.cluster import apiserver as private
 from hack.cluster import tools as packaged
 
+from minors import (  # noqa: F401
+    minor,
+    minor_server,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+)
+
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:

@@ -13,6 +13,7 @@ from chart_tools import CHART, ROOT, Tools
 
 from established import until_established
 from rljob_api import load
+from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, KIND, OPERATOR_FIELD_MANAGER
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
@@ -69,38 +70,56 @@ def with_crd(server: Tools) -> Iterator[Tools]:
     yield server
     server.helm("uninstall", "rljob", "--namespace", "crd-only")
     server.kubectl("delete", "rljobs", "--all", "--all-namespaces")
-    server.kubectl("delete", "crd", "rljobs.rljob.dev", "--wait")
+    server.remove_crd()
 
 
-@pytest.mark.cluster
-@every_example
-def test_chart_example_passes_the_server(with_crd: Tools, example: Path) -> None:
-    told = with_crd.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(example))
-    assert f"rljob.rljob.dev/{example.stem} serverside-applied (server dry run)" in told
+STATUSES = {
+    OPERATOR_FIELD_MANAGER: {"phase": "Running", "rollout": {"desired": 1, "ready": 1, "selector": "rljob.dev/job"}},
+    COORDINATOR_FIELD_MANAGER: {"runtime": {"term": 1, "event": 4, "round": 2, "reward": 0.5}},
+}
 
 
 @pytest.mark.cluster
 @every_example
 @pytest.mark.parametrize("flavour", ["client", "server"])
 def test_chart_example_is_stable(with_crd: Tools, example: Path, flavour: str) -> None:
-    """After an apply `kubectl diff` is empty and a second apply raises no generation, in both ways of applying."""
+    """Applied again while the job runs, in either way, an example changes nothing at all, and `kubectl diff` is empty.
+    Each writer owns its own part: who applies the spec, the operator the status, the coordinator its runtime."""
     how = ["--server-side"] if flavour == "server" else []
 
-    def generation() -> int:
-        shown = json.loads(with_crd.kubectl("get", "rljob", example.stem, "-o", "json"))
-        return int(shown["metadata"]["generation"])
+    def live() -> dict[str, Any]:
+        return with_crd.json("rljob", example.stem)
 
     with_crd.kubectl("apply", *how, "-f", str(example))
     try:
-        before = generation()
+        for manager, status in STATUSES.items():
+            body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": example.stem}, "status": status}
+            report = ("--server-side", f"--field-manager={manager}", "--subresource=status", "--validate=false")
+            with_crd.kubectl("apply", *report, "-f", "-", stdin=json.dumps(body))
+        before = live()
         difference = with_crd.run("kubectl", "diff", *how, "-f", str(example), check=False)
         assert (difference.returncode, difference.stdout) == (0, ""), difference.stdout + difference.stderr
         with_crd.kubectl("apply", *how, "-f", str(example))
-        assert generation() == before
+        assert live() == before, "not even the resource version"
+        assert before["metadata"]["generation"] == 1
+        parts = {one["manager"]: _owned(one["fieldsV1"]) for one in before["metadata"]["managedFields"]}
+        applier = "kubectl" if flavour == "server" else "kubectl-client-side-apply"
+        assert set(parts) == {applier, *STATUSES}
+        assert "spec" in parts[applier]
+        assert "status" not in parts[applier]
+        assert parts[OPERATOR_FIELD_MANAGER] == {"status", "status.phase", "status.rollout"}
+        assert parts[COORDINATOR_FIELD_MANAGER] == {"status", "status.runtime"}
     finally:
         with_crd.kubectl("delete", "rljob", example.stem)
         for claim in [d["metadata"]["name"] for d in documents(example) if d["kind"] == "PersistentVolumeClaim"]:
             with_crd.kubectl("delete", "pvc", claim)
+
+
+def _owned(fields: dict[str, Any]) -> set[str]:
+    """The parts of an object that these managed fields are in, to two steps."""
+    parts = {part.removeprefix("f:"): inner for part, inner in fields.items()}
+    status = {f"status.{name.removeprefix('f:')}" for name in parts.get("status", {}) if name != "."}
+    return set(parts) | status
 
 
 @pytest.mark.cluster

@@ -38,7 +38,7 @@ def installed(server: Tools) -> Iterator[Tools]:
     yield server
     server.helm("uninstall", "rljob", "--namespace", SYSTEM, "--ignore-not-found")
     server.kubectl("delete", "rljobs", "--all", "--all-namespaces", check=False)
-    server.kubectl("delete", "crd", "rljobs.rljob.dev", "--ignore-not-found", "--wait")
+    server.remove_crd()
     server.kubectl("delete", "namespace", JOBS, "--wait")
 
 

@@ -58,7 +58,7 @@ def standing(server: Tools) -> Iterator[Tools]:
     yield server
     server.kubectl("delete", "rolebinding", *people, "-n", "default")
     server.helm("uninstall", "rljob", "--namespace", SYSTEM)
-    server.kubectl("delete", "crd", "rljobs.rljob.dev", "--wait")
+    server.remove_crd()
     server.kubectl("delete", "namespace", SYSTEM)
 
 

@@ -105,35 +105,30 @@ def test_chart_carries_the_projects_crd() -> None:
     assert copy.read_bytes() == original.read_bytes(), f"cp {original.relative_to(ROOT)} {copy.relative_to(ROOT)}"
 
 
-@pytest.mark.parametrize("version", ["1.25.0", "1.28.3-gke.100", "1.36.0"])
-def test_chart_crd_is_rendered_whole(tools: Tools, version: str) -> None:
-    rendered = one(tools.template(f"--kube-version={version}"), "CustomResourceDefinition")
-    assert rendered["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    assert rendered["spec"] == project_crd()["spec"]
-    assert "x-kubernetes-validations" in str(rendered)
+@pytest.mark.parametrize("version", ["1.34.0", "1.36.3-gke.100", "1.38.0"])
+def test_chart_crd_is_rendered_unchanged(tools: Tools, version: str) -> None:
+    rendered, original = one(tools.template(f"--kube-version={version}"), "CustomResourceDefinition"), project_crd()
+    keep = {"helm.sh/resource-policy": "keep"}
+    assert rendered["metadata"]["annotations"] == original["metadata"]["annotations"] | keep
+    assert rendered["spec"] == original["spec"]
 
 
-@pytest.mark.parametrize("version", ["1.20.2", "1.24.17-eks-abcdef"])
-def test_chart_crd_is_stripped_of_cel_on_old_servers(tools: Tools, version: str) -> None:
-    def without_cel(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {k: without_cel(v) for k, v in node.items() if k != "x-kubernetes-validations"}
-        return [without_cel(v) for v in node] if isinstance(node, list) else node
-
-    rendered = one(tools.template(f"--kube-version={version}"), "CustomResourceDefinition")
-    assert "x-kubernetes-validations" not in str(rendered)
-    assert rendered["spec"] == without_cel(project_crd()["spec"])
+@pytest.mark.parametrize("version", ["1.20.2", "1.33.9-eks-abcdef"])
+def test_chart_refuses_versions_that_are_not_tested(tools: Tools, version: str) -> None:
+    done = tools.run("helm", "template", "rljob", str(CHART), f"--kube-version={version}", check=False)
+    assert done.returncode != 0
+    assert "requires kubeVersion: >=1.34.0-0" in done.stderr
 
 
 def test_chart_crd_can_be_left_out_or_let_go(tools: Tools) -> None:
-    assert "CustomResourceDefinition" not in {d["kind"] for d in tools.template("--set=crds.install=false")}
-    let_go = one(tools.template("--set=crds.keep=false"), "CustomResourceDefinition")
-    assert "helm.sh/resource-policy" not in (let_go["metadata"].get("annotations") or {})
-
-
-def test_chart_disruption_budget_speaks_the_servers_version(tools: Tools) -> None:
-    wanted = "--set=replicas=2,podDisruptionBudget.enabled=true"
-    assert one(tools.template(wanted, "--api-versions=policy/v1"), "PodDisruptionBudget")["apiVersion"] == "policy/v1"
+    """And with it what guards it against a downgrade."""
+    kinds = ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert {d["kind"] for d in tools.template("--set=crds.install=false")}.isdisjoint(kinds)
+    for keep in (True, False):
+        documents = tools.template(f"--set=crds.keep={str(keep).lower()}")
+        for kind in kinds:
+            annotations = one(documents, kind)["metadata"].get("annotations") or {}
+            assert ("helm.sh/resource-policy" in annotations) is keep
 
 
 @pytest.mark.parametrize(

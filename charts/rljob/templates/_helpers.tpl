@@ -19,13 +19,3 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "rljob.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "rljob.fullname" .) }}{{ else }}{{ required "serviceAccount.name: is needed when serviceAccount.create is false" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
-
-{{/* Takes x-kubernetes-validations out of a schema, in place: servers below 1.25 refuse a CRD that carries them. */}}
-{{- define "rljob.stripCEL" -}}
-{{- if kindIs "map" . }}
-{{- $_ := unset . "x-kubernetes-validations" }}
-{{- range . }}{{ include "rljob.stripCEL" . }}{{ end }}
-{{- else if kindIs "slice" . }}
-{{- range . }}{{ include "rljob.stripCEL" . }}{{ end }}
-{{- end }}
-{{- end }}
