@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import build, pki, process, recipe, volumes
@@ -33,6 +33,8 @@ class Server:
     url: str
     kubeconfig: Path
     """An admin's (group system:masters)."""
+    node_grace_seconds: int = 8
+    """A node that is silent for so long is not Ready, where there are controllers."""
 
     def client(self) -> Api:
         return Api(self.kubeconfig)
@@ -54,11 +56,13 @@ def api_server(
     *,
     controllers: bool = False,
     kubernetes: str | None = None,
+    node_grace_seconds: int = 8,
 ) -> Iterator[Server]:
     """A running API server below ``parent`` (default: the temporary folder); gone when the context ends.
 
     ``users`` get a token and a kubeconfig each and no rights but RBAC's. ``controllers`` adds the controller manager
-    and the scheduler: garbage collection, namespace deletion, service accounts. ``kubernetes`` is the minor, by
+    and the scheduler: garbage collection, namespace deletion, service accounts.
+    ``node_grace_seconds``: a node that is silent for so long is not Ready. ``kubernetes`` is the minor, by
     default ``$KUBERNETES`` or the newest. Raises ClusterError when it does not start.
     """
     programs = _programs(controllers, kubernetes)
@@ -66,10 +70,10 @@ def api_server(
     daemons = Daemons(folder / "pids", folder / "logs", tied=True)
     try:
         plane = _start(programs, folder, daemons, users)
-        server = Server(folder, plane.server, folder / "admin.kubeconfig")
+        server = Server(folder, plane.server, folder / "admin.kubeconfig", node_grace_seconds)
         if controllers:
             (folder / "recycler.json").write_text(json.dumps(volumes.recycler()))
-            start_controllers(plane, daemons, server.client())
+            start_controllers(replace(plane, node_grace_seconds=node_grace_seconds), daemons, server.client())
         yield server
     finally:
         daemons.stop(daemons.names())

@@ -25,6 +25,8 @@ class ControlPlane:
     service_cidr: str
     proxied: bool = True
     """Whether nodes forward the Service `kubernetes` (kube-proxy); where not, its endpoints are left out."""
+    node_grace_seconds: int = 8
+    """A node that is silent for so long is not Ready."""
 
     @property
     def pki(self) -> Path:
@@ -78,7 +80,7 @@ class ControlPlane:
             *("--kube-api-qps=200", "--kube-api-burst=400"),
             *("--use-service-account-credentials=true", f"--root-ca-file={pki / 'ca.crt'}"),
             f"--service-account-private-key-file={pki / 'sa.key'}",
-            *("--node-monitor-period=1s", "--node-monitor-grace-period=8s"),
+            *("--node-monitor-period=1s", f"--node-monitor-grace-period={self.node_grace_seconds}s"),
             f"--pv-recycler-pod-template-filepath-hostpath={self.state / 'recycler.json'}",
         ]
 

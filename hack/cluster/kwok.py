@@ -29,8 +29,6 @@ HANGS = "kwok.rljob.dev/hangs"
 IGNORES_SIGTERM = "kwok.rljob.dev/ignores-sigterm"
 """On a pod: after its deletion it lasts through its grace period."""
 
-LEASE_SECONDS = 8
-"""As on real nodes here; kwok renews at a quarter of it."""
 _POD_NETWORK = "198.18.0.1/15"
 """For benchmarks (RFC 2544). Addresses are text here: nothing has them."""
 _NODE_ADDRESS = "198.19.255.254"
@@ -207,7 +205,8 @@ def fake_nodes(server: Server, count: int, resources: Mapping[str, str] | None =
         # No address to serve on: nobody asks kwok for logs.
         selected = ["--manage-all-nodes=false", f"--manage-nodes-with-label-selector={LABEL}=kwok"]
         addresses = [f"--cidr={_POD_NETWORK}", f"--node-ip={_NODE_ADDRESS}"]
-        lease = f"--node-lease-duration-seconds={LEASE_SECONDS}"
+        # kwok renews a Lease four times in its duration.
+        lease = f"--node-lease-duration-seconds={server.node_grace_seconds}"
         command: list[str | Path] = [
             program,
             f"--kubeconfig={server.kubeconfig}",

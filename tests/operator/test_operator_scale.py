@@ -41,7 +41,8 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 @contextlib.contextmanager
 def cluster(folder: Path, nodes: int) -> Iterator[kwok.FakeNodes]:
     """An API server with controllers that knows RLJobs, and nodes of eight accelerators each."""
-    with api_server(folder, controllers=True) as server:
+    # kwok may get little of a busy machine, and its nodes are to be lost on purpose only.
+    with api_server(folder, controllers=True, node_grace_seconds=40) as server:
         crd = yaml.safe_load(CRD.read_text(encoding="utf-8"))
         api, name = server.client(), crd["metadata"]["name"]
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
@@ -89,7 +90,9 @@ async def scene(nodes: kwok.FakeNodes, name: str, *, everywhere: bool, completes
     nodes.server.client().call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     served = options(name, namespaces=()) if everywhere else options(name)
     async with admin(connection) as client, running(connection, served) as operator:
-        with StandInCoordinators(nodes.server.kubeconfig, name, completes=completes, look_seconds=1.0) as coordinators:
+        with StandInCoordinators(
+            nodes.server.kubeconfig, name, completes=completes, report_seconds=5.0
+        ) as coordinators:
             yield Scene(Server(client, name), operator)
         assert coordinators.trouble == []
 
