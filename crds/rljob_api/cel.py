@@ -1,8 +1,8 @@
-"""Validation rules that the API server runs (CEL, Kubernetes 1.25 and later), by the path of the object they sit on.
+"""Validation rules that the API server runs (CEL), by the path of the object they sit on.
 
 They say what `rules` and `update` say in Python, as far as a server can; a test compares the verdicts case by case.
-Messages are constants, since computed ones need 1.27. Transition rules name `oldSelf`. A field whose name is a word of
-CEL is written with underscores around it (`__function__`), as servers do.
+A rule is checked against the default of its object too. Transition rules name `oldSelf`. A field whose name is a word
+of CEL is written with underscores around it (`__function__`), as servers do.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ _EMPTY: tuple[object, ...] = ("", (), [], {})
 
 
 class StatusModel(Model):
-    """Absent instead of empty. An empty list would be owned by whoever applied it, and conflict with the other writer;
-    an empty string in a server-side apply is read as null by servers of 1.20."""
+    """Absent instead of empty. An empty list would be owned by who applied it, and conflict with the other writer."""
 
     @model_serializer(mode="wrap")
     def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -126,8 +125,8 @@ Bytes = Annotated[
     PlainSerializer(format_bytes, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": f"^{_BYTES_PATTERN}$", "maxLength": 32}),
 ]
-"""A quantity of bytes: an `int` in Python, a string such as `32Mi` on the wire. Not int-or-string: with one of those in
-the schema, servers of 1.20 merge no list in server-side apply."""
+"""A quantity of bytes: an `int` in Python, a string such as `32Mi` on the wire. Not int-or-string: a number would lose
+its unit in every diff."""
 
 Timestamp = Annotated[
     datetime,

@@ -351,7 +351,7 @@ class RLJobStatus(StatusModel):
     """The trainer's pods."""
     rollout: RolloutStatus | None = None
     """The rollout machines."""
-    # Atomic: one writer, and servers before 1.21 turn a keyed list whose last entry an apply removes into null.
+    # Atomic: the list has one writer.
     members: tuple[Member, ...] = Field(default=(), max_length=2048)
     """The pods that take part."""
     incarnations: dict[str, int] = Field(default_factory=dict, max_length=2048)

@@ -76,7 +76,7 @@ class Actor:
         elif conflict is None:
             plan = refused(plan, job, await self._create_pods(job, plan.creations), now)
         if plan.status is not None:
-            await self.write_status(job, _without_empty(plan.status.to_dict()))
+            await self.write_status(job, plan.status.to_dict())
         await self._remove_pods(job, plan.removals)
         for loss in plan.losses:
             self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
@@ -197,13 +197,6 @@ class Actor:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if not isinstance(result, BaseException)]
-
-
-def _without_empty(value: Json) -> Json:
-    """Without empty lists and objects: absent means the same, and API servers before 1.21 turn a list by keys from
-    which apply removes the last item into null, which they then refuse."""
-    inner = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in value.items()}
-    return {key: item for key, item in inner.items() if item not in ([], {})}
 
 
 def _fresh_secrets() -> dict[str, str]:

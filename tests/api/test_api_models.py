@@ -52,12 +52,21 @@ def fitting(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return TEXT.filter(bool)
 
 
+def _holds_empty(value: Any) -> bool:
+    """An empty text, list or object, at any depth."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return not value or any(_holds_empty(item) for item in inner)
+    return value == ""
+
+
 @settings(max_examples=60)
 @given(fitting(STATUS))
 def test_a_status_that_fits_the_schema_is_read_and_reads_back_equal(status: dict[str, Any]) -> None:
     first = load({**job(), "status": status}).status
     again = load(json.dumps({**job(), "status": first.to_dict()})).status
     assert again.to_dict() == first.to_dict()
+    assert not any(map(_holds_empty, again.to_dict().values()))
     if "runtime" in status:
         assert again.runtime is not None
         assert {name for name, value in status["runtime"].items() if value != []} <= again.runtime.to_dict().keys()

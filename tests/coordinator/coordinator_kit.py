@@ -161,7 +161,7 @@ class Stage:
 
 
 def objects_left_out(reports: list[RuntimeStatus]) -> set[str]:
-    """Fields that held an object in one report and nothing in the next: API servers before 1.21 refuse that."""
+    """Fields that held an object in one report and nothing in the next: what a user has seen would be gone."""
     held = [{name for name, value in report.to_dict().items() if isinstance(value, dict)} for report in reports]
     return {name for before, after in pairwise(held) for name in before - after}
 

@@ -433,7 +433,7 @@ def test_a_starving_trainer_gets_a_machine_and_a_full_buffer_drains_one() -> Non
 
 
 def test_what_was_learned_stays_in_the_status_when_the_bounds_are_taken_away() -> None:
-    """Servers of 1.20 write an object that an apply leaves out as null, and then refuse the status."""
+    """The bounds may come back."""
     run = Run(spec())
     run.play((0.5, 0.0))
     assert run.history is not None

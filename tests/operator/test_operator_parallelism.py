@@ -397,7 +397,7 @@ def test_a_load_that_does_not_change_lets_it_rest(seed: int, start: int, demand:
 
 
 def test_the_history_of_an_ended_choice_stays_in_the_status() -> None:
-    """Servers of 1.20 refuse an apply that leaves out an object that it owned."""
+    """The choice may come back."""
     job = Job(rollout(2))
     job.play(3)
     job.spec = rollout(2, (2,))

@@ -1,6 +1,7 @@
 """Which spec a job runs on: its present one if that is good and an allowed change, else the one accepted last.
 
-API servers before 1.25 run no CEL and so let every edit through; here the same rules hold for all. A refused edit
+A server judges an edit by what it can see: no pod template, no size in bytes, and nothing at all of an edit that came
+while an older CRD, or none with these rules, was installed. Here the same rules hold for all. A refused edit
 changes nothing: the job goes on as accepted (lost pods are replaced, machines scaled as accepted), Stalled tells
 every field that is wrong, and the next edit is judged against the accepted spec again.
 """

@@ -273,8 +273,7 @@ def _volumes(job: RLJob, role: Role) -> list[Json]:
 
 
 def _token_volume() -> Json:
-    """What automounting would give, said outright: the token expires with the pod, and older API servers do not refuse
-    the pod for want of a token Secret."""
+    """What automounting would give, said outright: one container mounts it, and the token expires with the pod."""
     return {
         "name": "rljob-token",
         "projected": {

@@ -24,8 +24,7 @@ class Reported:
     at: float = float("-inf")
 
 
-# What stays true when the coordinator is replaced. The rest belongs to the one who observed it. Objects among these
-# must stay for another reason: API servers before 1.21 refuse an apply that leaves out one that it owned.
+# What stays true when the coordinator is replaced. The rest belongs to the one who observed it.
 LASTING_FIELDS = frozenset(
     {
         "event",
