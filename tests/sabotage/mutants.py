@@ -2951,6 +2951,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{MOVES}::test_both_jobs_are_accepted_and_differ_in_repack_alone",),
     ),
     Mutant(
+        "the default of a nested object is left empty",
+        f"{API}/crd.py",
+        "value = {name: default for name, default in inner.items() if default is not None}",
+        "value = {} if any(inner.values()) else None",
+        ("tests/api/test_api_crd.py::test_the_default_of_an_object_is_written_out",),
+    ),
+    Mutant(
+        "an object with defaults inside is owned as a whole",
+        f"{API}/crd.py",
+        'name not in schema.get("required", ()) and not _has_defaults(child):',
+        'name not in schema.get("required", ()) and "default" not in child:',
+        ("tests/api/test_api_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
+    ),
+    Mutant(
         "an object of the status is merged key by key",
         f"{API}/crd.py",
         '            child["x-kubernetes-map-type"] = "atomic"\n',
