@@ -1,7 +1,7 @@
 """The mutants of `make test`: forty that stand for all, so that a suite that has stopped looking is noticed.
 
-The choice is fixed. Every package that has mutants has one here, and every technique. Among those of a package it is one
-whose tests need neither a cluster nor vLLM and take seconds. `make test-all` tries every mutant.
+The choice is fixed. Every package that has mutants has one here, and every technique. Among those of a package it is
+one whose tests need neither a cluster nor vLLM and take seconds. `make test-all` tries every mutant.
 """
 
 CANARIES = {
