@@ -148,10 +148,15 @@ def start(cluster: Cluster, index: int) -> None:
 
 
 def cable(cluster: Cluster, index: int, *, joined: bool) -> None:
-    """Cut or join a node's link: packets from and to it are dropped, those of its pods too."""
-    action = "-D" if joined else "-I"
-    script = "; ".join(f"iptables -w -t mangle {action} {chain} -j DROP" for chain in _CABLE)
-    _run(["docker", "exec", cluster.node(index), "sh", "-ec", script])
+    """Cut or join a node's link: packets from and to it are dropped, those of its pods too. Twice is as once."""
+    lines = []
+    for chain in _CABLE:
+        rule = f"{chain} -j DROP"
+        there = f"iptables -w -t mangle -C {rule} 2>/dev/null"
+        lines.append(
+            f"! {there} || iptables -w -t mangle -D {rule}" if joined else f"{there} || iptables -w -t mangle -I {rule}"
+        )
+    _run(["docker", "exec", cluster.node(index), "sh", "-ec", "\n".join(lines)])
 
 
 def load_image(cluster: Cluster, archive: Path) -> list[str]:

@@ -140,18 +140,39 @@ def test_up_and_down(
     assert settings.existing() == []
 
 
-def test_nodes_are_killed_started_and_cut_off(stand_ins: Path) -> None:
+def test_nodes_are_killed_and_started(stand_ins: Path) -> None:
     log = let(stand_ins, "exit 1")
     assert cli.main(["up", "--kind"]) == 0
     before = len(log.read_text().splitlines())
-    for action in ("kill", "cut", "join"):
-        assert cli.main(["node", action, "2"]) == 0
+    assert cli.main(["node", "kill", "2"]) == 0
     assert cli.main(["node", "up", "2", "--no-wait"]) == 0
-    killed, cut, joined, started = log.read_text().splitlines()[before:]
-    assert (killed, started) == ("docker kill rljob-default-worker2", "docker start rljob-default-worker2")
-    assert cut.replace(" -I ", " -D ") == joined, "what was cut is joined"
-    assert cut.startswith("docker exec rljob-default-worker2 ")
-    assert [word in cut for word in ("PREROUTING -i eth0", "POSTROUTING -o eth0")] == [True, True]
+    asked = log.read_text().splitlines()[before:]
+    assert asked == ["docker kill rljob-default-worker2", "docker start rljob-default-worker2"]
+
+
+IPTABLES = """#!/bin/sh
+# -w -t mangle ACTION CHAIN OPTION LINK -j DROP, with a file for each rule.
+rule={folder}/rule-$5$6$7
+case "$4" in
+  -C) test -f "$rule" ;;
+  -I) test ! -f "$rule" && touch "$rule" ;;
+  -D) rm "$rule" ;;
+esac
+"""
+
+
+def test_a_link_is_cut_and_joined_however_often_that_is_asked(stand_ins: Path) -> None:
+    let(stand_ins, "exit 1")
+    assert cli.main(["up", "--kind"]) == 0
+    (stand_ins / "iptables").write_text(IPTABLES.format(folder=stand_ins))
+    # docker exec NODE COMMAND …: the stand-in runs the command here.
+    (stand_ins / "docker").write_text('#!/bin/sh\n[ "$1" != exec ] || { shift 2; exec "$@"; }\n')
+    for name in ("docker", "iptables"):
+        (stand_ins / name).chmod(0o755)
+    both = ["rule-POSTROUTING-oeth0", "rule-PREROUTING-ieth0"]
+    for action, rules in (("join", []), ("cut", both), ("cut", both), ("join", []), ("join", [])):
+        assert cli.main(["node", action, "1"]) == 0
+        assert sorted(path.name for path in stand_ins.glob("rule-*")) == rules
 
 
 def test_kind_adds_no_nodes(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
