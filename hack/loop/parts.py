@@ -124,7 +124,11 @@ def report(name: str, file: Path, began: float | None = None) -> Iterator[list[R
         total = time.time() - began
         print(table(name, rows, total), flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
-        figures = {"run": name, "seconds": round(total, 1), "parts": [asdict(row) for row in rows]}
+        figures = {
+            "run": name,
+            "seconds": round(total, 1),
+            "parts": [asdict(row) | {"seconds": round(row.seconds, 1)} for row in rows],
+        }
         file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
