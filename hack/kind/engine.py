@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.cluster import build, recipe
+from hack.cluster import build, cgroups, recipe
 from hack.cluster.process import Daemons
 from hack.cluster.settings import ClusterError, cache_dir, locked
 
@@ -21,6 +21,8 @@ from . import capabilities
 from .shell import home, logged, unpacked, which
 
 _STARTS_SECONDS = 60.0
+_GROUP = "rljob-docker"
+"""The control group of the engine's containers, apart from those of another engine."""
 
 
 def state() -> Path:
@@ -39,6 +41,7 @@ def command(folder: Path, runtime: Path | None) -> list[str | Path]:
         "dockerd",
         *(f"--host=unix://{folder / 'docker.sock'}", f"--data-root={folder / 'data'}"),
         *(f"--exec-root={folder / 'exec'}", f"--pidfile={folder / 'dockerd.pid'}"),
+        f"--cgroup-parent={_GROUP}",
         # kind has a network of its own. Forwarding rules for it would drop the packets of other clusters here.
         *("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"),
     ]
@@ -80,7 +83,12 @@ def down() -> bool:
     """End the engine and delete what it kept; whether there was one."""
     if not state().exists():
         return False
+    if answers():
+        if containers := _ask("ps", "--all", "--quiet").split():
+            _ask("rm", "--force", "--volumes", *containers)
+        _ask("network", "prune", "--force")  # the kernel keeps its bridge otherwise
     _daemons().stop(["dockerd"], grace=30)
+    cgroups.remove(cgroups.of_this_machine(), _GROUP)
     for mount in _mounts_below(state()):
         subprocess.run(["umount", "--lazy", mount], check=True)
     shutil.rmtree(state())
@@ -108,6 +116,15 @@ def environment() -> str:
     docker = _docker()
     folder = [] if docker is None else [f"export PATH='{Path(docker).parent}':\"$PATH\""]
     return "\n".join([f"export DOCKER_HOST='{host()}'", *folder])
+
+
+def _ask(*words: str) -> str:
+    """What the engine answers. Raises ClusterError when it refuses."""
+    command = [str(_docker()), "--host", host(), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"docker {words[0]}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _daemons() -> Daemons:
