@@ -2992,4 +2992,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "            for _ in range(1):\n                try:\n                    await self._stream",
         (f"{BENCH}::test_the_watch_goes_on_where_the_server_ends_its_stream",),
     ),
+    Mutant(
+        "the third page of a list is the second one again",
+        f"{OPERATOR}/kube/client.py",
+        'params = kept | {"continue": token}',
+        'params = {"continue": token} | kept',
+        ("tests/operator/test_operator_client.py::test_a_list_whose_version_is_dropped_begins_anew",),
+    ),
 )

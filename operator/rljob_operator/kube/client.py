@@ -24,6 +24,9 @@ from rljob_operator.metrics import Metrics
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
+Items = list[Json]
+_LISTS = 3
+"""Attempts at a list whose version the server drops between two pages."""
 
 
 class Kube:
@@ -76,7 +79,8 @@ class Kube:
         metadata_only: bool = False,
     ) -> list[Json]:
         """All items of a collection. `not_older_than` is a resource version: the answer may come from the server's
-        cache if that is at least as fresh ("0": any). `page` reads in chunks of that many."""
+        cache if that is at least as fresh ("0": any). `page` reads in chunks of that many, all of one version.
+        Where the server drops that version between two pages, the list begins anew, `_LISTS` times at most."""
         params: dict[str, str] = {"labelSelector": labels} if labels else {}
         if not_older_than is not None:
             params["resourceVersion"] = not_older_than
@@ -85,15 +89,25 @@ class Kube:
         if page is not None:
             params["limit"] = str(page)
         accept = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1" if metadata_only else _JSON
-        items: list[Json] = []
+        for attempt in range(1, _LISTS + 1):
+            try:
+                return await self._pages(resource, resource.path(namespace), params, accept)
+            except ApiError as error:
+                if not error.expired or attempt == _LISTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _pages(self, resource: Resource, path: str, params: dict[str, str], accept: str) -> Items:
+        """All pages of a list. Raises ApiError 410 when their version is gone before the last one."""
+        items: Items = []
         while True:
-            path = resource.path(namespace)
             answer = await self._request("list", resource, "GET", path, params=params, accept=accept)
             items += answer.get("items") or []
             token = answer.get("metadata", {}).get("continue")
             if not token:
                 return items
-            params = {"continue": token, **{k: v for k, v in params.items() if not k.startswith("resourceVersion")}}
+            kept = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
+            params = kept | {"continue": token}  # in place of the last page's
 
     async def create(self, resource: Resource, manifest: Json) -> Json:
         path = resource.path(manifest["metadata"].get("namespace"))

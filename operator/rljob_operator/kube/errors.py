@@ -43,6 +43,11 @@ class ApiError(Exception):
         return self.status == 409 and self.reason != "AlreadyExists"
 
     @property
+    def expired(self) -> bool:
+        """The version that was asked for is compacted: what is read from it has to begin anew."""
+        return self.status == 410
+
+    @property
     def invalid(self) -> bool:
         """The object itself is wrong: sending it again cannot help."""
         return self.status in (400, 413, 422)
