@@ -89,7 +89,7 @@ class Builder:
         elif name == "pause":
             self._go_build(recipe.pause_source().parent, target, ["-ldflags=-s -w"], recipe.pause_source().name)
         elif name == "runc":
-            _install(self._runc(), target)
+            _copy(self._runc(), target)
         else:
             raise ClusterError(f"nothing here builds {name}")
 
@@ -153,11 +153,12 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, part)
     except OSError:
-        shutil.copy2(source, part)
-    part.replace(target)
+        _copy(source, target)
+    else:
+        part.replace(target)
 
 
-def _install(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     part = target.with_name(f".{target.name}.part")
     shutil.copy2(source, part)
     part.replace(target)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hack.kind import engine, node_image
 
-from . import build, images, kube, oci_runtime, recipe, volumes
+from . import build, images, kube, oci_runtime, pki, recipe, volumes
 from .controlplane import Stopwatch
 from .settings import OPERATOR_IMAGE, ROOT, RUNTIME_IMAGE, Cluster, ClusterError, Network, venv_dir
 
@@ -220,20 +220,8 @@ def _administrator(cluster: Cluster, kubectl: Path) -> None:
     _output([*given, "apply", "-f", "-"], json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     token = _output([*given, "-n", "kube-system", "create", "token", _ADMIN, "--duration=8760h"]).strip()
     known = json.loads(_output([*given, "config", "view", "--raw", "--output=json"]))
-    cluster.kubeconfig.touch(mode=0o600)
-    cluster.kubeconfig.write_text(json.dumps(kubeconfig(known["clusters"][0]["cluster"], token), indent=1))
-
-
-def kubeconfig(server: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """A kubeconfig for the holder of a token."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "rljob", "cluster": dict(server)}],
-        "users": [{"name": _ADMIN, "user": {"token": token}}],
-        "contexts": [{"name": "rljob", "context": {"cluster": "rljob", "user": _ADMIN}}],
-        "current-context": "rljob",
-    }
+    config = pki.kubeconfig(known["clusters"][0]["cluster"], _ADMIN, token)
+    pki.write_private(cluster.kubeconfig, json.dumps(config, indent=1))
 
 
 def _run(command: Sequence[str]) -> None:

@@ -7,9 +7,10 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .settings import ClusterError
 
@@ -100,16 +101,21 @@ def write_users(pki: Path, kubeconfigs: Path, server: str, users: Sequence[User]
     for user in users:
         token = secrets.token_hex(16)
         rows.append(f'{token},{user.name},{user.name},"{",".join(user.groups)}"')
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "rljob", "cluster": {"server": server, "certificate-authority-data": authority}}],
-            "users": [{"name": user.file, "user": {"token": token}}],
-            "contexts": [{"name": "rljob", "context": {"cluster": "rljob", "user": user.file}}],
-            "current-context": "rljob",
-        }
+        config = kubeconfig({"server": server, "certificate-authority-data": authority}, user.file, token)
         write_private(kubeconfigs / f"{user.file}.kubeconfig", json.dumps(config, indent=1))
     write_private(pki / "tokens.csv", "\n".join(rows) + "\n")
+
+
+def kubeconfig(cluster: Mapping[str, Any], user: str, token: str) -> dict[str, Any]:
+    """A kubeconfig for the holder of a token. ``cluster`` names the server and its authority."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "rljob", "cluster": dict(cluster)}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "rljob", "context": {"cluster": "rljob", "user": user}}],
+        "current-context": "rljob",
+    }
 
 
 def write_private(path: Path, text: str) -> None:
