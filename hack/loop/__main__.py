@@ -71,7 +71,7 @@ def check(base: str, rows: list[Row]) -> bool:
     paths = changed(base)
     workers = min(os.cpu_count() or 1, 4)
     budget = (CHECK_SECONDS - START_SECONDS - (time.monotonic() - began)) * workers
-    choice = choose(paths, tree(), known(), budget)
+    choice = choose(paths, tree(), known("unit"), budget)
     print(f"{len(paths)} files differ from {base}: {len(choice.run)} test files", flush=True)
     parts: list[Part] = []
     if choice.run:

@@ -1,4 +1,4 @@
-"""Seconds: how long each test file takes, read from pytest's results.
+"""Seconds: how long each test file takes in a part of the loop, read from pytest's results.
 
 ``hack/loop/seconds.json`` has those of a quiet machine with two cores, for files of two seconds and more. What the last
 `make unit` or `make test` measured here comes before it. `python -m hack.loop.seconds` writes the file anew.
@@ -14,29 +14,46 @@ from xml.etree import ElementTree
 from .imports import ROOT
 
 KEPT = Path(__file__).with_name("seconds.json")
-MEASURED = ROOT / "build" / "loop" / "unit.xml"
+MEASURED = ROOT / "build" / "loop"
 LEAST = 2.0
+PARTS = ("unit", "cluster", "real nodes", "engine")
+"""The parts that run tests; some files have tests in more than one."""
 
 
-def known(kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, float]:
-    """The seconds of each test file, by its module's name."""
-    seconds: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
-    if measured.exists():
-        seconds |= sums(measured)
+def results(part: str, folder: Path = MEASURED) -> Path:
+    """The file with pytest's results of a part."""
+    return folder / f"{part.replace(' ', '-')}.xml"
+
+
+def known(part: str, kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, float]:
+    """The seconds of each test file in a part, by its module's name."""
+    seconds: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")).get(part, {})
+    if results(part, measured).exists():
+        seconds |= sums(results(part, measured))
     return seconds
 
 
-def sums(results: Path) -> dict[str, float]:
+def sums(file: Path) -> dict[str, float]:
     """Add up a run's seconds by test file. Raises ElementTree.ParseError for a file that is no such results."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(results).iter("testcase"):
-        seconds[case.attrib["classname"]] += float(case.attrib["time"])
+    for case in ElementTree.parse(file).iter("testcase"):
+        seconds[_module(case.attrib["classname"])] += float(case.attrib["time"])
     return dict(seconds)
 
 
+def _module(classname: str) -> str:
+    """The module of a test that may be in a class: ``tests.operator.test_operator_plan.TestPlan``."""
+    parent, _, last = classname.rpartition(".")
+    return parent if last[:1].isupper() else classname
+
+
 def main() -> None:
-    """Keep what the last run of the unit tests measured."""
-    kept = {test: round(seconds) for test, seconds in sorted(sums(MEASURED).items()) if seconds >= LEAST}
+    """Keep what the last run of each part measured."""
+    kept = {
+        part: {test: round(found) for test, found in sorted(sums(results(part)).items()) if found >= LEAST}
+        for part in PARTS
+        if results(part).exists()
+    }
     KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .imports import path_of
 from .parts import Part
+from .seconds import results
 
 BUILD = Path("build/loop")
 UNIT = "not (cluster or realnodes or engine)"
@@ -25,9 +26,8 @@ def lint() -> list[Part]:
 
 
 def unit(paths: Sequence[str] = ("tests",), every_row: bool = False, may_be_empty: bool = False) -> Part:
-    """The unit tests, a file to a process; four processes at most, since some of them load torch."""
-    parallel = ("-n", "auto", "--maxprocesses", "4", "--dist", "loadfile")
-    return _pytest("unit", UNIT, paths, every_row, may_be_empty, *parallel)
+    """The unit tests, in as many processes as there are processors; four at most, since some of them load torch."""
+    return _pytest("unit", UNIT, paths, every_row, may_be_empty, *_in_processes("auto"), "--maxprocesses", "4")
 
 
 def everything(environment: Mapping[str, str], every_row: bool = False) -> list[Part]:
@@ -36,13 +36,14 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
         *lint(),
         unit(every_row=every_row),
         *_seeds(every_row),
-        # One after the other: they share a cluster, or fill the machine with engines.
+        # One after the other: they fill the machine with pods or engines.
         *_with_cluster(
             environment,
-            _pytest("cluster", "cluster and not realnodes", ("tests",), every_row),
+            # They wait for servers more than they compute.
+            _pytest("cluster", "cluster and not realnodes", ("tests",), every_row, False, *_in_processes("3")),
             _pytest("real nodes", "realnodes", ("tests",), every_row),
         ),
-        _pytest("engine", "engine and not (cluster or realnodes)", ("tests",), every_row),
+        _pytest("engine", "engine and not (cluster or realnodes)", ("tests",), every_row, False, *_in_processes("2")),
         *([_pytest("all minors", "all_minors", ("tests",), True)] if every_row else []),
         Part("mutants", ("python", "tests/sabotage/run.py", *([] if every_row else ["--canaries"]))),
     ]
@@ -62,9 +63,22 @@ def _pytest(
     name: str, markers: str, paths: Sequence[str], every_row: bool, may_be_empty: bool = False, *options: str
 ) -> Part:
     expression = markers if every_row else f"{markers} and {QUICK}"
-    results = BUILD / f"{name.replace(' ', '-')}.xml"
-    command = ("pytest", "-q", "--durations=10", f"--junitxml={results}", *options, "-m", expression, *paths)
+    command = (
+        "pytest",
+        "-q",
+        "--durations=10",
+        f"--junitxml={results(name, BUILD)}",
+        *options,
+        "-m",
+        expression,
+        *paths,
+    )
     return Part(name, command, may_be_empty=may_be_empty)
+
+
+def _in_processes(number: str) -> tuple[str, ...]:
+    """A test file to a process. `hack.loop.order` chooses which comes first."""
+    return ("-n", number, "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:

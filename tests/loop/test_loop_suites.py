@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from hack.loop import seconds, suites
+from hack.loop import order, seconds, suites
 from hack.loop.parts import Part
 
 
@@ -49,9 +50,33 @@ def test_a_cluster_of_ones_own_needs_no_build(environment: dict[str, str], befor
 
 
 def test_seconds_are_summed_by_file_and_the_last_run_here_counts(tmp_path: Path) -> None:
-    kept, measured = tmp_path / "kept.json", tmp_path / "unit.xml"
-    kept.write_text(json.dumps({"tests.a.test_a": 9, "tests.b.test_b": 4}))
-    assert seconds.known(kept, measured) == {"tests.a.test_a": 9, "tests.b.test_b": 4}
-    cases = "".join(f'<testcase classname="tests.a.test_a" name="{n}" time="{n}.5"/>' for n in (1, 2))
-    measured.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    assert seconds.known(kept, measured) == {"tests.a.test_a": 4.0, "tests.b.test_b": 4}
+    kept = tmp_path / "kept.json"
+    kept.write_text(
+        json.dumps({"unit": {"tests.a.test_a": 9, "tests.b.test_b": 4}, "real nodes": {"tests.c.test_c": 5}})
+    )
+    assert seconds.known("unit", kept, tmp_path) == {"tests.a.test_a": 9, "tests.b.test_b": 4}
+    named = [("tests.a.test_a", 1.5), ("tests.a.test_a.TestMachine", 2.5)]
+    cases = "".join(f'<testcase classname="{name}" name="n" time="{time}"/>' for name, time in named)
+    (tmp_path / "unit.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert seconds.known("unit", kept, tmp_path) == {"tests.a.test_a": 4.0, "tests.b.test_b": 4}
+    assert seconds.known("real nodes", kept, tmp_path) == {"tests.c.test_c": 5}
+    assert seconds.known("engine", kept, tmp_path) == {}
+
+
+class Item:
+    """A test, as far as its order needs it."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+@pytest.mark.parametrize(("several", "wanted"), [(True, "BbAa"), (False, "AaBb")])
+def test_of_several_processes_none_begins_the_longest_file_last(
+    several: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"unit": {"tests.a": 2.0, "tests.b": 1.0}, "cluster": {"tests.b": 3.0}}
+    monkeypatch.setattr(order, "known", lambda part: found.get(part, {}))
+    items = [Item(f"tests/{name.lower()}.py::{name}") for name in "AaBb"]
+    config = SimpleNamespace(workerinput={}) if several else SimpleNamespace()
+    order.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert "".join(item.nodeid[-1] for item in items) == wanted

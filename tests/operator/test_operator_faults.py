@@ -1,11 +1,9 @@
-"""What goes wrong between the operator and the API server: death between any two calls, refusals, overload, cut
-watches."""
+"""What goes wrong between the operator and the API server: refusals, overload, cut watches."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +12,6 @@ from urllib.parse import urlsplit
 import kopf
 import pytest
 from operator_kit import (
-    Died,
     FaultyKube,
     Server,
     condition,
@@ -22,169 +19,16 @@ from operator_kit import (
     running,
     until,
 )
+from operator_lives import FIRST, expect_first_pods, process, settle
 
-from rljob_operator.act import Actor
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.leader import LeadershipLost
-from rljob_operator.kube.recorder import Recorder
 from rljob_operator.metrics import Metrics
-from rljob_operator.nodes import NodeBook
-from rljob_operator.observe import LeaseMonitor, Observer, PodLister
 from rljob_operator.operator import Operator, serve
-from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Silence
-from rljob_operator.reconcile import Reconciler
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-
-CONFIG = Config(runtime_image="example/runtime:1")
-FIRST = {"j-coordinator-0-1", "j-trainer-0-1", "j-rollout-0-1", "j-rollout-1-1"}
-
-
-@contextlib.asynccontextmanager
-async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncIterator[tuple[FaultyKube, Reconciler]]:
-    """What one life of the operator knows, without the watches: a client and a reconciler with empty memories."""
-    metrics = Metrics()
-    kube = FaultyKube(Credentials(connection), metrics, attempts=3)
-    async with kube.opened():
-        pods = PodLister(kube)
-        await pods.prime([namespace])
-        observer = Observer(pods, LeaseMonitor(kube, [namespace], lambda key: None), NodeBook(kube).facts)
-        recorder = Recorder(kube)
-
-        async def leading() -> None:
-            return
-
-        actor = Actor(kube, recorder, metrics, leading, pods.saw, parallel=1)
-        kube.sent.clear()
-        yield kube, Reconciler(kube, observer, actor, recorder, metrics, CONFIG)
-
-
-async def settle(reconcile: Reconciler, key: tuple[str, str], rounds: int = 4) -> None:
-    """Reconcile until nothing is written any more."""
-    for _ in range(rounds):
-        await reconcile(key, 0.0)
-
-
-async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int, answered: bool) -> bool:
-    """Reconcile in a process that is killed at its `call`-th request, before it is sent or after it was carried out.
-    False when it came to its end before that."""
-
-    def kill(number: int, method: str, path: str) -> None:
-        if number == call:
-            raise Died
-
-    async with process(connection, key[0]) as (kube, reconcile):
-        setattr(kube, "after" if answered else "before", kill)
-        try:
-            await settle(reconcile, key, rounds=2)
-        except Died:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-async def test_the_operator_may_die_at_any_call(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool
-) -> None:
-    """For each request that a creation and a replacement need: the process dies there, another goes on, and the end is
-    the same: each machine once, each loss counted once, no name twice."""
-    calls = 0
-    for call in itertools.count():
-        name = f"k{call}"
-        key = (server.namespace, name)
-        await server.apply_job(name)
-        died = await dies(connection, key, call, answered)
-        async with process(connection, server.namespace) as (_, reconcile):
-            await settle(reconcile, key)
-        await _expect_first_pods(server, name)
-        await server.start_all(name)
-        async with process(connection, server.namespace) as (_, reconcile):
-            await settle(reconcile, key)
-        await server.fail_pod(f"{name}-trainer-0-1")
-        died_again = await dies(connection, key, call, answered)
-        async with process(connection, server.namespace) as (_, reconcile):
-            await settle(reconcile, key)
-        await _expect_one_replacement(server, name)
-        calls = call
-        if not died and not died_again:
-            break
-    assert calls > 15, "the faults hit too few calls to mean anything"
-
-
-async def _expect_first_pods(server: Server, name: str) -> None:
-    assert set(await server.pods(name)) == {pod.replace("j-", f"{name}-", 1) for pod in FIRST}
-    status = (await server.job(name))["status"]
-    assert status["incarnations"] == {"coordinator-0": 1, "trainer-0": 1, "rollout-0": 1, "rollout-1": 1}
-    assert status["replacements"]["total"] == 0
-
-
-async def _expect_one_replacement(server: Server, name: str) -> None:
-    pods = await server.pods(name)
-    live = {pod for pod, item in pods.items() if item["status"]["phase"] != "Failed"}
-    wanted = {pod.replace("j-", f"{name}-", 1) for pod in FIRST} - {f"{name}-trainer-0-1"} | {f"{name}-trainer-0-2"}
-    assert live == wanted
-    status = (await server.job(name))["status"]
-    assert status["replacements"]["total"] == 1
-    assert status["replacements"]["byMachine"] == {"trainer-0": 1}
-    assert {m["machine"]: m["incarnation"] for m in status["members"]}["trainer-0"] == 2
-
-
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool
-) -> None:
-    for call in itertools.count():
-        name = f"s{call}"
-        key = (server.namespace, name)
-        await server.apply_job(name)
-        async with process(connection, server.namespace) as (_, reconcile):
-            await settle(reconcile, key, rounds=2)
-        died = False
-        for step in (_scale_down, _suspend, _resume, _finish):
-            await step(server, name)
-            died |= await dies(connection, key, call, answered)
-            async with process(connection, server.namespace) as (_, reconcile):
-                await settle(reconcile, key)
-            await _answer(server, name)
-            async with process(connection, server.namespace) as (_, reconcile):
-                await settle(reconcile, key)
-            await server.start_all(name)
-        job = await server.job(name)
-        assert condition(job, "Complete") == "True/RoundsFinished"
-        assert await server.pods(name) == {}
-        assert job["status"]["replacements"]["total"] == 0
-        assert job["status"]["incarnations"]["rollout-0"] == 2
-        if not died:
-            break
-
-
-async def _scale_down(server: Server, name: str) -> None:
-    await server.start_all(name)
-    await server.apply_job(name, rollout={"machines": 1})
-
-
-async def _suspend(server: Server, name: str) -> None:
-    await server.apply_job(name, rollout={"machines": 1}, suspend=True)
-
-
-async def _resume(server: Server, name: str) -> None:
-    await server.apply_job(name, rollout={"machines": 1}, suspend=False)
-
-
-async def _finish(server: Server, name: str) -> None:
-    await server.report(name, event=99, finished={"outcome": "Complete"})
-
-
-async def _answer(server: Server, name: str) -> None:
-    """The coordinator acknowledges whatever the target says now."""
-    status = (await server.job(name)).get("status") or {}
-    finished = (status.get("runtime") or {}).get("finished")
-    if status.get("target") and not finished:
-        revision = status["target"]["revision"]
-        stage = "Suspended" if status["target"]["phase"] == "Suspend" else "Generating"
-        await server.report(name, event=revision, applied=revision, drained=["rollout-1"], stage=stage)
 
 
 FAULTS = {
@@ -251,7 +95,7 @@ async def test_pods_that_the_server_refuses(
         assert (await server.job("j"))["metadata"]["resourceVersion"] == job["metadata"]["resourceVersion"]
         kube.before = lambda number, method, path: None  # type: ignore[method-assign]
         await settle(reconcile, key, rounds=2)
-    await _expect_first_pods(server, "j")
+    await expect_first_pods(server, "j")
     assert condition(await server.job("j"), "Stalled") is None
 
 
@@ -291,7 +135,7 @@ async def test_the_address_of_a_coordinator_that_was_not_made_is_mended(
             _, reconcile = await lives.enter_async_context(process(connection, server.namespace))
         await settle(reconcile, key, rounds=2)
         assert await selected() == "1"
-    await _expect_first_pods(server, "j")
+    await expect_first_pods(server, "j")
 
 
 async def test_an_api_server_that_never_answers_is_given_up_in_time(

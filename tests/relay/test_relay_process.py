@@ -22,6 +22,7 @@ from rljob_runtime.relay.process import RelayProcess
 from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
+from rows import slow
 
 Make = Callable[..., RelayProcess]
 
@@ -139,7 +140,7 @@ def chain_on(line: Line, processes: Make) -> list[RelayProcess]:
 
 
 @needs_links
-@pytest.mark.parametrize("loss", [0.01, 0.05])
+@pytest.mark.parametrize("loss", [0.01, *slow(0.05)])
 async def test_a_broadcast_over_links_that_lose_packets_is_whole_and_bit_equal(memory, processes, loss):
     with Line(3, rate=None) as line:
         for node in range(line.nodes):

@@ -1,0 +1,55 @@
+"""Lives of an operator's process, one reconciliation at a time and without the watches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import kopf
+from operator_kit import FaultyKube, Server
+
+from rljob_operator.act import Actor
+from rljob_operator.kube.credentials import Credentials
+from rljob_operator.kube.recorder import Recorder
+from rljob_operator.metrics import Metrics
+from rljob_operator.nodes import NodeBook
+from rljob_operator.observe import LeaseMonitor, Observer, PodLister
+from rljob_operator.policies.config import Config
+from rljob_operator.reconcile import Reconciler
+
+CONFIG = Config(runtime_image="example/runtime:1")
+FIRST = {"j-coordinator-0-1", "j-trainer-0-1", "j-rollout-0-1", "j-rollout-1-1"}
+"""The first pods of a job that is called j."""
+
+
+@contextlib.asynccontextmanager
+async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncIterator[tuple[FaultyKube, Reconciler]]:
+    """What one life of the operator knows, without the watches: a client and a reconciler with empty memories."""
+    metrics = Metrics()
+    kube = FaultyKube(Credentials(connection), metrics, attempts=3)
+    async with kube.opened():
+        pods = PodLister(kube)
+        await pods.prime([namespace])
+        observer = Observer(pods, LeaseMonitor(kube, [namespace], lambda key: None), NodeBook(kube).facts)
+        recorder = Recorder(kube)
+
+        async def leading() -> None:
+            return
+
+        actor = Actor(kube, recorder, metrics, leading, pods.saw, parallel=1)
+        kube.sent.clear()
+        yield kube, Reconciler(kube, observer, actor, recorder, metrics, CONFIG)
+
+
+async def settle(reconcile: Reconciler, key: tuple[str, str], rounds: int = 4) -> None:
+    """Reconcile until nothing is written any more."""
+    for _ in range(rounds):
+        await reconcile(key, 0.0)
+
+
+async def expect_first_pods(server: Server, name: str) -> None:
+    """Each machine has its first pod, and none was counted as lost."""
+    assert set(await server.pods(name)) == {pod.replace("j-", f"{name}-", 1) for pod in FIRST}
+    status = (await server.job(name))["status"]
+    assert status["incarnations"] == {"coordinator-0": 1, "trainer-0": 1, "rollout-0": 1, "rollout-1": 1}
+    assert status["replacements"]["total"] == 0
