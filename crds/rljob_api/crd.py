@@ -18,6 +18,7 @@ Schema = dict[str, Any]
 _READY = '.status.conditions[?(@.type=="Ready")]'
 COLUMNS: tuple[tuple[str, str, str, int, str], ...] = (
     ("State", "string", ".status.phase", 0, "The state in one word."),
+    ("Reason", "string", f"{_READY}.reason", 0, "Why the job is or is not Ready."),
     ("Round", "integer", ".status.runtime.round", 0, "Rounds done."),
     ("Rounds", "integer", ".spec.rounds", 1, "Rounds after which the job is complete."),
     ("Ready", "integer", ".status.rollout.ready", 0, "Rollout machines that are ready."),
@@ -27,7 +28,6 @@ COLUMNS: tuple[tuple[str, str, str, int, str], ...] = (
     ("Replaced", "integer", ".status.replacements.total", 0, "Pods replaced because they failed."),
     ("Relay-Epoch", "integer", ".status.relay.epoch", 1, "Membership of the weight chain."),
     ("Weights", "integer", ".status.runtime.weightVersion", 1, "Newest weight version."),
-    ("Reason", "string", f"{_READY}.reason", 1, "Why the job is or is not Ready."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since creation."),
 )
 

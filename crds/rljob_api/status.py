@@ -70,6 +70,7 @@ class Phase(StrEnum):
 
     PENDING = "Pending"
     STARTING = "Starting"
+    STALLED = "Stalled"
     RUNNING = "Running"
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"

@@ -246,10 +246,20 @@ async def test_an_image_that_cannot_be_pulled_and_its_mending(server: Server, op
     container = {"name": "main", "image": "example/wrong:1", "imageID": "", "ready": False, "restartCount": 0}
     await server.set_pod("demo-rollout-1-1", phase="Pending", containerStatuses=[{**container, "state": waiting}])
     job = await server.until(lambda j: condition(j, "Stalled") == "True/ImagePullFailed")
+    assert await _columns(server, "State", "Reason") == ["Stalled", "ImagePullFailed"]
     assert "example/wrong:1" in next(c["message"] for c in job["status"]["conditions"] if c["type"] == "Stalled")
     await server.apply_job(rollout={"template": _image("example/right:1")})
     await server.until_pods(FIXED | {"demo-rollout-0-2", "demo-rollout-1-2"})
     await server.until(lambda j: condition(j, "Stalled") is None)
+
+
+async def _columns(server: Server, *names: str) -> list[str]:
+    """What `kubectl get rljobs` shows of the only job."""
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    table = await server.kube._send("GET", RLJOB.path(server.namespace), None, {}, accept)
+    shown = [column["name"] for column in table["columnDefinitions"] if column["priority"] == 0]
+    (row,) = table["rows"]
+    return [row["cells"][shown.index(name)] for name in names]
 
 
 def _image(name: str) -> dict[str, Any]:

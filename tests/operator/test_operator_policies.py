@@ -17,6 +17,7 @@ from rljob_api.spec import ReplacementBackOff
 from rljob_api.status import (
     BackOff,
     Member,
+    Phase,
     RelayTopology,
     Replacements,
     RLJobStatus,
@@ -511,6 +512,11 @@ def test_conditions_are_kstatus(found: conditions.Facts) -> None:
     assert not {"Stalled", "Reconciling"} <= by_type.keys()
     assert all(by_type[t] == "True" for t in ("Stalled", "Reconciling") if t in by_type)
     assert all(c.reason and c.observed_generation == found.generation for c in derived)
+    # What `kubectl get` shows of a job that waits for a human is what Stalled says.
+    if "Stalled" in by_type and by_type["Ready"] == "False":
+        stalled, ready = ({c.type: c for c in derived}[t] for t in ("Stalled", "Ready"))
+        assert (ready.reason, ready.message) == (stalled.reason, stalled.message)
+        assert conditions.phase(found) is Phase.STALLED
     # What kstatus calls Current: Ready, and nothing under way.
     if by_type["Ready"] == "True" and found.leaving == 0 and not found.replacing and found.started:
         assert found.trouble is not None or found.rollouts_ready < found.rollouts_wanted or "Reconciling" not in by_type
@@ -526,6 +532,45 @@ def test_a_transition_time_changes_only_with_its_status() -> None:
     times = {c.type: c.last_transition_time for c in changed}
     assert times["Ready"] == later
     assert times["Complete"] == NOW
+
+
+TRAINER_WAITS = conditions.Facts(generation=1, coordinator_ready=True, trainers_wanted=1, pods=3)
+RUNS = conditions.Facts(generation=1, coordinator_ready=True, started=True, pods=3)
+NO_IMAGE = Trouble("ImagePullFailed", "trainer-0: container main, image nowhere:1: not found")
+NO_SANDBOX = (Trouble("SandboxUnavailable", "Landlock would be right"),)
+WRONG = Trouble("InvalidSpec", "spec.rounds: 0 must be at least 1")
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "reason"),
+    [
+        (replace(TRAINER_WAITS, pods=0), "Pending", "TrainerNotReady"),
+        (TRAINER_WAITS, "Starting", "TrainerNotReady"),
+        (replace(TRAINER_WAITS, trouble=NO_IMAGE), "Stalled", "ImagePullFailed"),
+        (replace(TRAINER_WAITS, refused=WRONG), "Starting", "InvalidSpec"),
+        (replace(TRAINER_WAITS, refused=WRONG, trouble=NO_IMAGE), "Stalled", "InvalidSpec"),
+        (replace(TRAINER_WAITS, suspending=True, trouble=NO_IMAGE), "Suspending", "Suspended"),
+        (RUNS, "Running", "RoundsProgressing"),
+        # With fewer machines than there should be, and enough of them.
+        (replace(RUNS, trouble=NO_IMAGE), "Running", "RoundsProgressing"),
+        (replace(RUNS, problems=NO_SANDBOX), "Stalled", "SandboxUnavailable"),
+        (replace(RUNS, refused=WRONG), "Running", "InvalidSpec"),
+    ],
+)
+def test_state_and_reason_show_what_stands_in_the_way(found: conditions.Facts, state: str, reason: str) -> None:
+    (ready,) = (c for c in conditions.derive(found, RLJobStatus(), NOW) if c.type == "Ready")
+    assert (conditions.phase(found).value, ready.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(("found", "state"), [(TRAINER_WAITS, "Stalled"), (RUNS, "Running")])
+def test_a_refusal_found_on_the_way_is_shown_where_the_job_waits_for_it(found: conditions.Facts, state: str) -> None:
+    before = RLJobStatus(conditions=conditions.derive(found, RLJobStatus(), NOW), phase=conditions.phase(found))
+    quota = Trouble("QuotaExceeded", "exceeded quota: pods")
+    after = conditions.stalled_now(before, before, quota, 1, NOW)
+    reason = "QuotaExceeded" if state == "Stalled" else "RoundsProgressing"
+    assert (after.phase.value, after.condition("Ready").reason) == (state, reason)
+    assert after.condition("Stalled").reason == "QuotaExceeded"
+    assert conditions.stalled_now(after, after, quota, 1, NOW + timedelta(hours=1)) == after
 
 
 @pytest.mark.parametrize("reason", ["SandboxUnavailable", "RewardsUnavailable"])

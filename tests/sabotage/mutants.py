@@ -2291,10 +2291,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "the reason shows the machine that waits, not what it waits for",
+        f"{OPERATOR}/policies/conditions.py",
+        "return self.obstacle or missing",
+        "return missing",
+        POLICIES,
+    ),
+    Mutant(
         "a missing sandbox is no reason to stall",
         f"{OPERATOR}/policies/conditions.py",
-        "facts.trouble or facts.halted",
-        "facts.trouble",
+        "self.trouble or self.halted",
+        "self.trouble",
         ("tests/operator/test_operator_policies.py::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
     ),
     Mutant(

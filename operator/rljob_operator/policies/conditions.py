@@ -63,20 +63,37 @@ class Facts:
         return next((problem for problem in self.problems if problem.reason in HALTING), None)
 
     @property
+    def obstacle(self) -> Trouble | None:
+        """What a human has to remove before a job that is to run goes on."""
+        return None if self.verdict is not None or self.suspending else self.trouble or self.halted
+
+    @property
     def ready(self) -> Trouble:
-        """The first thing that Ready waits for; its reason is RoundsProgressing when there is none."""
+        """What Ready waits for: the obstacle before the machines that it keeps away. The reason is RoundsProgressing
+        where it waits for nothing."""
         if self.verdict is not None:
             return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
         if self.suspending:
             return Trouble("Suspended", "the job is suspended, or stops for it")
-        rollouts = f"{self.rollouts_ready} of {self.rollouts_wanted} rollout machines are ready"
+        missing = self._missing
+        if missing is not None:
+            return self.obstacle or missing
+        return self.halted or Trouble("RoundsProgressing", self._rollouts)
+
+    @property
+    def _missing(self) -> Trouble | None:
+        """The first machines that are not ready though the job cannot do without them."""
         if not self.coordinator_ready:
             return Trouble("CoordinatorNotReady", "the coordinator's pod is not ready")
         if self.trainers_ready < self.trainers_wanted:
             return Trouble("TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready")
         if self.rollouts_ready < self.rollouts_smallest:
-            return Trouble("BelowMinMachines", f"{rollouts}, at least {self.rollouts_smallest} are needed")
-        return self.halted or Trouble("RoundsProgressing", rollouts)
+            return Trouble("BelowMinMachines", f"{self._rollouts}, at least {self.rollouts_smallest} are needed")
+        return None
+
+    @property
+    def _rollouts(self) -> str:
+        return f"{self.rollouts_ready} of {self.rollouts_wanted} rollout machines are ready"
 
     @property
     def is_ready(self) -> bool:
@@ -127,17 +144,22 @@ def phase(facts: Facts) -> Phase:
         return Phase.SUSPENDING if facts.pods else Phase.SUSPENDED
     if facts.is_ready:
         return Phase.RUNNING
+    if facts.obstacle is not None:
+        return Phase.STALLED
     return Phase.STARTING if facts.pods else Phase.PENDING
 
 
 def stalled_now(
     status: RLJobStatus, before: RLJobStatus, trouble: Trouble, generation: int, now: datetime
 ) -> RLJobStatus:
-    """The status with Stalled for a reason that turned up after the rest was decided. `before` is what was written: the
-    same refusal at the next try is no transition."""
-    kept = [c for c in status.conditions if c.type not in (STALLED, RECONCILING)]
-    (stalled,) = stamp([_condition(STALLED, True, trouble)], before.conditions, generation, now)
-    return status.model_copy(update={"conditions": (*kept, stalled)})
+    """The status with Stalled for a reason that turned up after the rest was decided. A job that is not Ready waits for
+    that. `before` is what was written: the same refusal at the next try is no transition."""
+    waits = status.phase is not Phase.RUNNING
+    told = [_condition(STALLED, True, trouble), *([_condition(READY, False, trouble)] if waits else [])]
+    found = {c.type: c for c in status.conditions if c.type != RECONCILING}
+    found |= {c.type: c for c in stamp(told, before.conditions, generation, now)}
+    phase = Phase.STALLED if waits else status.phase
+    return status.model_copy(update={"conditions": tuple(found.values()), "phase": phase})
 
 
 def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
@@ -148,7 +170,7 @@ def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
 def _stalled(facts: Facts) -> Trouble | None:
     if facts.verdict is not None:
         return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
-    return facts.refused or (None if facts.suspending else facts.trouble or facts.halted)
+    return facts.refused or facts.obstacle
 
 
 def _reconciling(facts: Facts) -> Trouble | None:

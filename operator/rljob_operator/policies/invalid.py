@@ -37,7 +37,7 @@ def plan_invalid(
     after = {
         **raw,
         "observedGeneration": generation,
-        "phase": raw.get("phase") or Phase.PENDING.value,
+        "phase": raw.get("phase") or Phase.STALLED.value,
         "conditions": [condition.to_dict() for condition in (*found, *kept)],
     }
     known_already = any(c.type == STALLED and c.reason == INVALID_SPEC and c.message == message for c in known)
