@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
+import timeit
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_api.learning import PromptFile
 from rljob_api.rewards import CodeReward, CodeScore, RewardTimeout
@@ -48,11 +53,33 @@ def fenced(source: str, language: str = "python") -> str:
         ("```python\ncut off", None),
         (fenced("whole") + "```python\ncut off", "whole\n"),
         ("```python\n```", ""),
+        ("```python\r\na = 1\r\n```\r\nDone.", "a = 1\r\n"),
         ("<think>\n```python\ndraft\n```\n</think>\n" + fenced("x = '''\n``\n'''"), "x = '''\n``\n'''\n"),
     ],
 )
 def test_the_program_is_the_last_whole_block(response: str, program: str | None) -> None:
     assert extract_program(response) == program
+
+
+BLOCK = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+"""What a block is, as a pattern. It is right, and slow: an opened block is searched to the end of the text."""
+
+
+@given(st.lists(st.sampled_from(["```", "```python", "``` py x", "```c", "x", " ```", "`", "\n", "\n", "\n", " "])))
+def test_one_pass_finds_what_the_pattern_finds(pieces: list[str]) -> None:
+    response = "".join(pieces)
+    blocks = [body for language, body in BLOCK.findall(response) if language in ("", "python", "py")]
+    assert extract_program(response) == (blocks[-1] if blocks else None)
+
+
+@pytest.mark.parametrize("piece", ["```python\n", "```\n", "```py\nx = 1\n", "`", "```", " \n", "```\n```python\n"])
+def test_no_text_costs_more_than_its_length(piece: str) -> None:
+    """A pattern needed 15 s for 3,000 of the first kind, and grew with their square: 1,000 times as much, not 32."""
+
+    def seconds(number: int) -> float:
+        return min(timeit.repeat(lambda: extract_program(piece * number), time.process_time, number=3, repeat=5))
+
+    assert seconds(64_000) < 32 * 8 * seconds(2_000)
 
 
 async def test_a_program_can_be_a_text_with_the_response_in_it() -> None:
@@ -173,6 +200,8 @@ WORTH: list[tuple[str, Any, str, float]] = [
     ("prints a close number", [{"stdin": "", "stdout": "0.333333333"}], "print(1 / 3)", 1),
     ("prints a number that is not close", [{"stdin": "", "stdout": "0.333333333"}], "print(0.3334)", 0),
     ("prints a whole number that is close", [{"stdin": "", "stdout": "10000000"}], "print(10000001)", 0),
+    ("prints a whole number with a point", [{"stdin": "", "stdout": "10000000"}], "print(10000000.0)", 1),
+    ("prints a fraction near a whole number", [{"stdin": "", "stdout": "10000000"}], "print(10000000.5)", 0),
     (
         "returns what a column has in a list",
         {"fn_name": "f", "inputs": [[6]], "outputs": [[56]]},
@@ -190,6 +219,18 @@ WORTH: list[tuple[str, Any, str, float]] = [
     ("has no such function", [CALLS], "def g(xs, n): return sorted(xs)[:n]", 0),
     ("is recursive without end", [CALLS], "def f(xs, n): return f(xs, n)", 0),
     ("returns what is no JSON", [CALLS], "def f(xs, n): return object()", 0),
+    (
+        "returns a large integer",
+        [{"function": "f", "arguments": [], "returns": 999999937}],
+        "def f(): return 999999937.0",
+        1,
+    ),
+    (
+        "returns a close integer",
+        [{"function": "f", "arguments": [], "returns": 999999937}],
+        "def f(): return 999999000.0",
+        0,
+    ),
     ("returns true for 1", [{"function": "f", "arguments": [], "returns": 1}], "def f(): return True", 0),
     ("runs its main part", [CALLS], "def f(xs, n): return sorted(xs)[:n]\nif __name__ == '__main__': 1 / 0", 1),
     ("satisfies", ["assert f(2) == 4", {"assert": "assert f(3) == 9"}], "def f(x): return x * x", 1),

@@ -2232,6 +2232,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rollout/test_rollout_profile.py::test_the_size_to_start_at_is_told_and_written",),
     ),
     Mutant(
+        "a close integer will do",
+        f"{RUNTIME}/rewards/testcases.py",
+        "    if isinstance(wanted, float):",
+        "    if isinstance(wanted, float) or isinstance(got, float):",
+        ("tests/rewards/test_rewards_code.py",),
+    ),
+    Mutant(
+        "a block that never ends is a program",
+        f"{RUNTIME}/rewards/code.py",
+        "    return program\n",
+        "    return program if begin < 0 else response[begin:]\n",
+        ("tests/rewards/test_rewards_code.py::test_one_pass_finds_what_the_pattern_finds",),
+    ),
+    Mutant(
         "a value in a list is wanted as it stands",
         f"{RUNTIME}/rewards/testcases.py",
         "        wanted = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import logging
 import re
 from collections import Counter
@@ -32,14 +33,29 @@ log = logging.getLogger(__name__)
 MOST_SHADOWS = 32
 """Shadow runs that wait or run at a time; more samples than that go without."""
 
-_BLOCK = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_OPENED = re.compile(r"```[ \t]*(\w*)")
+_CLOSED = re.compile(r"```[ \t\r]*\n?")
 _LANGUAGES = ("", "python", "python3", "py")
 
 
 def extract_program(response: str) -> str | None:
-    """The last fenced block of Python (or of no language named). None: there is none, or it never ends."""
-    blocks = [body for language, body in _BLOCK.findall(response) if language.lower() in _LANGUAGES]
-    return blocks[-1] if blocks else None
+    """The last fenced block of Python (or of no language named). None: there is none, or it never ends.
+
+    One pass over the lines: the text was written by a model, and no text may cost more than its length.
+    """
+    program: str | None = None
+    language, begin, end = "", -1, 0
+    for line in io.StringIO(response, newline="\n"):
+        start, end = end, end + len(line)
+        if begin < 0:
+            opened = _OPENED.match(line)
+            if opened is not None and line.endswith("\n"):
+                language, begin = opened[1].lower(), end
+        elif _CLOSED.fullmatch(line) is not None:
+            if language in _LANGUAGES:
+                program = response[begin:start]
+            begin = -1
+    return program
 
 
 class CodeScorer:

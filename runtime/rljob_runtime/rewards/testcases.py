@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
 from rljob_runtime.sandbox.program import Run
 
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
-"""Of numbers with a fraction, in answers and expectations alike."""
+"""Of numbers that are expected with a fraction. An integer is expected exactly."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 SPARE_OUTPUT_BYTES = 1 << 16
 """A program may print so much more than twice what is expected before it is ended."""
 
@@ -223,20 +226,28 @@ def _same_line(printed: str, expected: str) -> bool:
 def _same_token(got: str, wanted: str) -> bool:
     if got == wanted:
         return True
-    if "." not in wanted and "." not in got:
-        return False
+    if "." not in wanted:
+        return "." in got and _is_integer(got, wanted)
     try:
         return _close(float(got), float(wanted))
     except ValueError:
         return False
 
 
+def _is_integer(got: str, wanted: str) -> bool:
+    """Whether a number with a point is exactly the integer: 3.0 is 3, and 123456788.9 is not 123456789."""
+    try:
+        return _INTEGER.fullmatch(wanted) is not None and Decimal(got) == Decimal(wanted)
+    except InvalidOperation:
+        return False
+
+
 def _same_value(got: Any, wanted: Any) -> bool:
-    """Equal as JSON values: true is not 1, but 1.0 is."""
+    """Equal as JSON values: true is not 1, but 1.0 is. Numbers are close where a fraction is wanted, else equal."""
     if isinstance(got, bool) or isinstance(wanted, bool):
         return got is wanted
-    if isinstance(got, float) or isinstance(wanted, float):
-        return isinstance(got, int | float) and isinstance(wanted, int | float) and _close(got, wanted)
+    if isinstance(wanted, float):
+        return isinstance(got, int | float) and _close(got, wanted)
     if isinstance(got, list) and isinstance(wanted, list):
         return len(got) == len(wanted) and all(map(_same_value, got, wanted))
     if isinstance(got, dict) and isinstance(wanted, dict):
