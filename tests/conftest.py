@@ -6,6 +6,7 @@
   with ``$KUBECONFIG``: nodes of others are not ours to switch.
 - ``fake_nodes``: a private API server with the real scheduler and controllers, and four nodes whose kubelets kwok
   stands in for: pods have phases, but no container runs.
+- ``kueue``: the same in a server of its own, and Kueue's real manager beside it. Quotas are the test's to make.
 - ``apiserver``: a private etcd and kube-apiserver on loopback: nothing runs pods, nothing deletes namespaces.
 
 Each is made at most once a session, for the first test that asks, and ends with the session. Use a namespace of your
@@ -38,12 +39,14 @@ sys.path.append(str(ROOT))
 
 from hack.cluster import apiserver as private  # noqa: E402
 from hack.cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
+from hack.cluster import kueue as queues  # noqa: E402
 from hack.loop.order import pytest_collection_modifyitems  # noqa: E402, F401
 
 _PROGRAMS = {
     "kubeconfig": recipe.CLUSTER,
     "real_nodes": recipe.CLUSTER,
     "fake_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
+    "kueue": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok", "kueue"),
     "apiserver": (*recipe.SERVER, *recipe.TOOLS),
 }
 """What has to be built for a fixture."""
@@ -145,6 +148,17 @@ def fake_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kwok.FakeNo
     folder = tmp_path_factory.mktemp("fake-nodes")
     with private.api_server(folder, controllers=True) as server, kwok.fake_nodes(server, 4) as nodes:
         yield nodes
+
+
+@pytest.fixture(scope="session")
+def kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[kwok.FakeNodes, queues.Manager]]:
+    folder = tmp_path_factory.mktemp("kueue")
+    with (
+        private.api_server(folder, controllers=True) as server,
+        kwok.fake_nodes(server, 4) as nodes,
+        queues.manager(server) as manager,
+    ):
+        yield nodes, manager
 
 
 @pytest.fixture(scope="session")

@@ -91,6 +91,21 @@ def certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:
     return folder / f"{name}.key", folder / f"{name}.crt"
 
 
+def authority(folder: Path, host: str) -> None:
+    """A CA of its own in ``folder`` that is called ``host``, with the kind of key that Go's older readers take."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    _openssl("genrsa", "-traditional", "-out", folder / "ca.key", "2048")
+    _openssl(
+        *("req", "-x509", "-new", "-key", folder / "ca.key", "-days", _DAYS, "-subj", f"/CN={host}"),
+        *("-addext", f"subjectAltName=DNS:{host}", "-out", folder / "ca.crt"),
+    )
+
+
+def server_certificate(folder: Path, name: str, alternatives: Sequence[str]) -> None:
+    """``name.key`` and ``name.crt`` of a server of such names (``DNS:…``, ``IP:…``), signed by the folder's CA."""
+    _signed(folder, name, f"/CN={name}", f"subjectAltName={','.join(alternatives)}\nextendedKeyUsage=serverAuth")
+
+
 def write_users(pki: Path, kubeconfigs: Path, server: str, users: Sequence[User]) -> None:
     """A fresh token each, in ``tokens.csv`` for the API server and in ``<file>.kubeconfig`` for the user.
 

@@ -121,6 +121,13 @@ KUBEADM = {minor: _kubernetes(minor, ("kubeadm",)) for minor in MINORS}
 KIND = Module("kind", "sigs.k8s.io/kind", {"kind": "sigs.k8s.io/kind"})
 CRICTL = Module("crictl", "sigs.k8s.io/cri-tools", {"crictl": "sigs.k8s.io/cri-tools/cmd/crictl"})
 COREDNS = Module("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"})
+# As little does the queue for quotas, which runs beside a cluster or in it.
+KUEUE = Module(
+    "kueue",
+    "sigs.k8s.io/kueue",
+    {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+    stamps=("sigs.k8s.io/kueue/pkg/version.GitVersion={version}",),
+)
 
 TOOLS = ("kubectl", "helm")
 SERVER = ("etcd", "kube-apiserver")
@@ -151,7 +158,7 @@ class Release:
 
     def module_of(self, program: str) -> Module | None:
         """The module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
-        modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS]
+        modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS, KUEUE]
         return next((module for module in modules if program in module.programs), None)
 
     def key(self) -> str:

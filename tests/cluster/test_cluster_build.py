@@ -11,7 +11,8 @@ import pytest
 from hack.cluster import apt, build, go, recipe, tools
 from hack.cluster.settings import ROOT, ClusterError
 
-MODULES = [*recipe.KUBERNETES.values(), recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK]
+SHARED = [recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK, recipe.KUEUE]
+MODULES = [*recipe.KUBERNETES.values(), *SHARED]
 
 
 @pytest.fixture
