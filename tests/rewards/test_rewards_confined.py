@@ -57,16 +57,39 @@ async def test_a_lack_of_memory_is_no_zero() -> None:
     async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
         with pytest.raises(RewardFailed, match=r"reward gym \(Raised\): the worker had no memory left"):
             await pool.score(GYM, evaluated("[bytes(1 << 20) for _ in range(1 << 20)]"))
-        assert await pool.score(GYM, evaluated("True")) > 0, "another worker"
-        assert pool.figures().processes == 2
+        assert await pool.score(GYM, evaluated("True")) > 0
+        assert pool.figures().processes == 1
 
 
-async def test_a_worker_that_keeps_much_makes_room_for_another() -> None:
-    keeps = "setattr(__import__('builtins'), 'kept', bytes(MANY << 20)) is None"
+LINES = """
+import os
+for number in range(3, 64):
+    try:
+        os.write(number, b'{"value": 0.5}\\n' * 2)
+    except OSError:
+        pass
+"""
+POISONS = {
+    "every rule gives 1": "[0 for w in [__import__('gc')] for f in w.get_objects() if isinstance(f, dict) and "
+    "callable(f.get('gym')) for _ in [f.__setitem__('gym', lambda p, r: 1.0)]] is not None",
+    "a library calls everything right": "setattr(__import__('reasoning_gym'), 'get_score_answer_fn', None) is None",
+    "much memory is kept": "setattr(__import__('builtins'), 'kept', bytes(1100 << 20)) is None",
+    "a line for the next call": f"exec({LINES!r}) is None",
+}
+"""What a text may try to do to the values of others. Each is evaluated: it is worth something itself."""
+
+
+@pytest.mark.parametrize("poison", POISONS)
+async def test_a_text_changes_the_value_of_no_other(poison: str) -> None:
+    """Wrong, wrong, right, wrong: as if it had never been there."""
     async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
-        for many, processes in ((1, 1), (1100, 1), (1, 2)):
-            assert await pool.score(GYM, evaluated(keeps.replace("MANY", str(many)))) > 0, "it counts"
-            assert pool.figures().processes == processes
+        wrong = await pool.score(GYM, "no idea")
+        assert wrong < 1.0
+        assert await pool.score(GYM, evaluated(POISONS[poison])) > wrong
+        found = [await pool.score(GYM, text) for text in ("wrong a", "wrong b", "['y', 'es']", "wrong c")]
+        assert found[:2] + found[3:] == [wrong] * 3
+        assert found[2] > wrong
+        assert pool.figures().processes == 1
 
 
 def test_rules_of_ours_that_evaluate_a_text_are_confined() -> None:
@@ -101,7 +124,7 @@ LACKING = {
     ),
     "a single thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-        "a worker has 2 threads before it is confined; one would be right",
+        "a worker has 2 threads before it forks; one would be right",
     ),
 }
 

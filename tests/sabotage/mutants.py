@@ -2382,6 +2382,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rewards/test_rewards_confined.py::test_a_text_that_is_evaluated_can_do_nothing",),
     ),
     Mutant(
+        "a text is evaluated where later ones will be",
+        f"{RUNTIME}/rewards/worker.py",
+        "        return evaluate(work, self._readable, self._requests, self._began)",
+        '        return {"value": work()}',
+        ("tests/rewards/test_rewards_confined.py::test_a_text_changes_the_value_of_no_other",),
+    ),
+    Mutant(
+        "an evaluation holds the pipes of its worker",
+        f"{RUNTIME}/rewards/evaluation.py",
+        "        os.closerange(3, writing)",
+        "        pass",
+        ("tests/rewards/test_rewards_confined.py::test_a_text_changes_the_value_of_no_other",),
+    ),
+    Mutant(
         "a worker of ours has the coordinator's environment",
         f"{RUNTIME}/rewards/functions.py",
         'return {**kept, "LANG"',
@@ -2391,7 +2405,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a busy machine makes a rule late",
         f"{RUNTIME}/rewards/functions.py",
-        "(left := seconds - (clock() - began) + self._waited() - waited) > 0",
+        "(left := seconds - (clock() - began) + self._waited_for_call(waited)) > 0",
         "(left := seconds - (clock() - began)) > 0",
         ("tests/rewards/test_rewards_functions.py::test_a_busy_machine_makes_no_rule_late",),
     ),
@@ -2426,8 +2440,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a worker without memory is worth zero",
         f"{RUNTIME}/rewards/functions.py",
-        "if self._taken()[1] > FULL:",
-        "if self._taken()[1] > 2.0:",
+        'if answer.get("memory", 0.0) > FULL:',
+        "if False:",
         ("tests/rewards/test_rewards_confined.py::test_a_lack_of_memory_is_no_zero",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import os
-import resource
+import secrets
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,19 +21,21 @@ from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, conf
 from rljob_runtime.rewards.worker import code_folders, frame
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.seats import ChildProcess, Seats
-from rljob_runtime.sandbox.usage import STARVED_FACTOR, STARVED_SECONDS, address_space, starved, waited_seconds
+from rljob_runtime.sandbox.usage import STARVED_FACTOR, STARVED_SECONDS, starved, waited_seconds
 
 START_SECONDS = 120.0
 """Bound of a worker's start: importing a large library on a busy machine."""
 SHORTEST_WAIT_SECONDS = 0.05
 """Between looks at what a worker that should be done has waited."""
-FULL, LARGE = 0.95, 0.5
-"""Shares of the address space that a worker may take: past the first it had no memory left for what it was asked, past
-the second it makes room for another."""
+FULL = 0.95
+"""Share of its address space past which an evaluation had no memory left for what it was asked."""
 
 
 class _Worker(ChildProcess):
     """One process that has loaded the rules."""
+
+    _process_of_call: int | None = None
+    """Where the text of this call is evaluated, if not in the worker itself."""
 
     async def load(self, rules: Sequence[Rule], seconds: float) -> None:
         """Raises `InvalidReward`, `SandboxUnavailable`, or `ScoreFailed` when it does not come up."""
@@ -52,12 +54,17 @@ class _Worker(ChildProcess):
     async def score(self, rule: Rule, prompt: object, response: str) -> float:
         """The rule's value, unweighted. After `TimeoutError`, a cancellation or a crash the worker is of no more
         use."""
-        answer = await self._ask((rule.name, prompt, response), rule.timeout_seconds)
+        call = secrets.token_hex(8)
+        answer = await self._ask((call, rule.name, prompt, response), rule.timeout_seconds)
         if answer is None:
             code = await self.exit_code()
             raise ScoreFailed(Failure.CRASHED, rule.name, f"the worker ended with code {code}")
-        if self._taken()[1] > FULL:
+        if answer.get("call") != call:
             await self.kill()
+            raise ScoreFailed(Failure.CRASHED, rule.name, "the worker answered what was not asked")
+        if "died" in answer:
+            raise ScoreFailed(Failure.CRASHED, rule.name, f"the process of this text ended {answer['died']}")
+        if answer.get("memory", 0.0) > FULL:
             raise ScoreFailed(Failure.RAISED, rule.name, "the worker had no memory left; its answer counts for nothing")
         if "raised" in answer:
             raise ScoreFailed(Failure.RAISED, rule.name, answer["raised"])
@@ -70,10 +77,11 @@ class _Worker(ChildProcess):
         """The reply, or None when the process has ended or writes nonsense, and is ended for it. Raises `TimeoutError`
         after so many seconds, less what the process waited for a processor."""
         clock = asyncio.get_running_loop().time
+        self._process_of_call = None
         began, waited = clock(), self._waited()
         exchange = asyncio.create_task(self._exchange(message))
         try:
-            while (left := seconds - (clock() - began) + self._waited() - waited) > 0:
+            while (left := seconds - (clock() - began) + self._waited_for_call(waited)) > 0:
                 if starved(clock() - began, seconds):
                     break
                 await asyncio.wait({exchange}, timeout=max(left, SHORTEST_WAIT_SECONDS))
@@ -89,29 +97,21 @@ class _Worker(ChildProcess):
             self.stdin.write(frame(message))
             await self.stdin.drain()
             answer: dict[str, Any] = json.loads(await self.stdout.readline())
+            if "process" in answer:
+                self._process_of_call = answer["process"]
+                answer = json.loads(await self.stdout.readline())
         except (ConnectionError, ValueError):  # its end is closed, or it wrote no JSON, or a line without end
             await self.kill()
             return None
         return answer
 
-    @property
-    def large(self) -> bool:
-        """Whether what it keeps from earlier calls could leave too little memory for the next one."""
-        return self._taken()[0] > LARGE
-
-    def _taken(self) -> tuple[float, float]:
-        """The share of its address space that it has, and the most that it ever had; 0 without a limit. Looked at from
-        here: libraries catch a `MemoryError` and go on with a value."""
-        try:
-            limit = resource.prlimit(self.pid, resource.RLIMIT_AS)[0]
-            now, most = (0, 0) if limit == resource.RLIM_INFINITY else address_space(self.pid)
-        except OSError:  # it has just ended, which its seat notices
-            return 0.0, 0.0
-        return now / limit, most / limit
+    def _waited_for_call(self, before: float) -> float:
+        """What this call waited for a processor: a process of its own waited for nothing else."""
+        return self._waited() - (before if self._process_of_call is None else 0.0)
 
     def _waited(self) -> float:
         try:
-            return waited_seconds(self.pid)
+            return waited_seconds(self._process_of_call or self.pid)
         except OSError:  # it has just ended, which the exchange tells
             return 0.0
 
@@ -165,8 +165,6 @@ class FunctionScorer:
                 await worker.kill()
                 detail = f"no value within {rule.timeout_seconds:g} s"
                 raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
-        if worker.large:
-            await worker.kill()
         return total
 
     async def _start(self) -> _Worker:

@@ -62,11 +62,45 @@ def _extract(response: str, how: str) -> str | None:
         numbers = _NUMBER.findall(text)
         return numbers[-1] if numbers else None
     if how in ("Tag", "Auto"):
-        tags = re.findall(r"<answer>(.*?)</answer>", text, flags=re.DOTALL)
-        if tags:
-            return str(tags[-1]).strip()
+        tag = _last_tag(text)
+        if tag is not None:
+            return tag.strip()
         return text if how == "Auto" else None
     raise ValueError(f"extract is {how!r}; one of Whole, LastNumber, Tag and Auto would be right")
+
+
+def _last_tag(text: str) -> str | None:
+    """What stands in the last <answer>…</answer>. A tag begins at the first <answer> after the one before."""
+    found: str | None = None
+    end = 0
+    while (begin := text.find("<answer>", end)) >= 0:
+        begin += len("<answer>")
+        end = text.find("</answer>", begin)
+        if end < 0:
+            break
+        found = text[begin:end]
+    return found
+
+
+def _ready_math(prompt: Prompt) -> None:
+    """Have the checker build its tables."""
+    _checker_ready()
+
+
+@cache
+def _checker_ready() -> None:
+    math(Prompt(0, "", (), "1/2"), "So it is $\\frac{2}{4}$.")
+
+
+def _ready_reasoning_gym(prompt: Prompt, *, task: str | None = None, extract: str = "Auto") -> None:
+    """Make the task's scorer."""
+    name = task or prompt.metadata.get("source_dataset")
+    if name:
+        _scorer(name)
+
+
+READIED = {"math": _ready_math, "reasoning_gym": _ready_reasoning_gym}
+"""What is done in the worker before a text is evaluated apart, by function: it is then there for all later ones."""
 
 
 @cache

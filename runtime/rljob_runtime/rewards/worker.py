@@ -2,14 +2,16 @@
 
 `python -m rljob_runtime.rewards.worker` is started by the pool and speaks over its pipes: requests come as pickled
 frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What rules
-print goes to stderr. When the pool goes away, so does the worker. One whose rules are ours and evaluate a text confines
-itself when it has loaded them: the text was written by a model.
+print goes to stderr. When the pool goes away, so does the worker. One whose rules are ours and evaluate a text never
+looks at one: each is evaluated in a confined process of its own (`evaluation.py`), since a model wrote it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import gc
 import importlib
 import inspect
 import json
@@ -26,13 +28,19 @@ from typing import Any, BinaryIO
 
 import rljob_api
 import rljob_runtime
+from rljob_runtime.rewards.evaluation import CallerGone, evaluate
 from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
-from rljob_runtime.sandbox.confined import confine_this_process
 from rljob_runtime.sandbox.confinement import Interpreter, installed_packages
 from rljob_runtime.sandbox.program import SandboxUnavailable
+from rljob_runtime.sandbox.usage import threads
 
 LENGTH_BYTES = 8
 _PR_SET_PDEATHSIG = 1
+
+Json = dict[str, Any]
+Work = Callable[[str, Any, str], Json]
+"""From a rule's name, a prompt and a response to an answer."""
+Receive = Callable[[], Any]
 
 
 def code_folders() -> list[str]:
@@ -61,6 +69,13 @@ def load(rule: Rule) -> Callable[..., Any]:
     except ValueError:  # a callable without a signature to look at: the first call will tell
         pass
     return partial(function, **rule.config)
+
+
+def readied(rule: Rule) -> Callable[[object], object]:
+    """What a worker does for a prompt before a text is evaluated apart: later ones find it there."""
+    module_name, _, name = rule.function.partition(":")
+    ready = getattr(importlib.import_module(module_name), "READIED", {}).get(name)
+    return (lambda prompt: None) if ready is None else partial(ready, **rule.config)
 
 
 def score(function: Callable[..., Any], prompt: object, response: str) -> float:
@@ -93,28 +108,46 @@ def frame(message: object) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-def prepare(rules: Sequence[Rule]) -> dict[str, Callable[..., Any]]:
-    """The functions of the rules by name, in a process that has given up its rights if all are to be confined. Raises
-    `InvalidReward` and `SandboxUnavailable`."""
-    functions = {rule.name: load(rule) for rule in rules}
-    if confined(rules):
+def here(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object, response: str) -> Json:
+    """The rule's answer, computed in this process. A rule that raises is an answer, not an end."""
+    try:
+        return {"value": score(functions[name], prompt, response)}
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}"}
+
+
+class Apart:
+    """Computes each answer in a confined process of its own. `requests` is readable when the pool has left."""
+
+    def __init__(self, rules: Sequence[Rule], requests: int, began: Callable[[int], None]) -> None:
+        """Raises `InvalidReward`, and `SandboxUnavailable` where a process cannot be confined."""
+        self._functions = {rule.name: load(rule) for rule in rules}
+        self._readied = {rule.name: readied(rule) for rule in rules}
+        if (count := threads(os.getpid())) != 1:
+            raise SandboxUnavailable(f"a worker has {count} threads before it forks; one would be right")
         interpreter = Interpreter.of_this_process(installed_packages())
-        confine_this_process((*interpreter.readable, *code_folders()))
-    return functions
+        self._readable = (*interpreter.readable, *code_folders())
+        self._requests, self._began = requests, began
+        gc.freeze()  # a process that collects garbage would copy all that is loaded
+        tried = evaluate(lambda: 0.0, self._readable, requests)
+        if tried.get("value") != 0.0:
+            raise SandboxUnavailable(str(tried.get("unavailable") or f"a confined process computes nothing: {tried}"))
 
-
-def serve(
-    functions: Mapping[str, Callable[..., Any]],
-    inbox: queue.SimpleQueue[Any],
-    reply: Callable[[dict[str, Any]], None],
-) -> None:
-    """Answer requests for ever. A rule that raises is an answer, not an end."""
-    while True:
-        name, prompt, response = inbox.get()
+    def __call__(self, name: str, prompt: object, response: str) -> Json:
+        """The rule's answer. Raises `CallerGone`."""
         try:
-            reply({"value": score(functions[name], prompt, response)})
+            self._readied[name](prompt)
         except Exception as error:
-            reply({"raised": f"{type(error).__name__}: {error}"})
+            return {"raised": f"{type(error).__name__}: {error}"}
+        work = partial(score, self._functions[name], prompt, response)
+        return evaluate(work, self._readable, self._requests, self._began)
+
+
+def serve(receive: Receive, work: Work, reply: Callable[[Json], None]) -> None:
+    """Answer requests for ever. Each has a number of its own that its answer carries."""
+    while True:
+        call, name, prompt, response = receive()
+        reply({"call": call, **work(name, prompt, response)})
 
 
 def main() -> None:
@@ -127,21 +160,30 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def reply(message: dict[str, Any]) -> None:
+    def reply(message: Json) -> None:
         print(json.dumps(message), file=out, flush=True)
 
     try:
-        functions = prepare(read(requests))
+        work, receive = _prepared(read(requests), requests, reply)
     except InvalidReward as error:
         reply({"invalid": str(error)})
         return
     except SandboxUnavailable as error:
         reply({"unavailable": str(error)})
         return
+    reply({"ready": True})
+    with contextlib.suppress(CallerGone):
+        serve(receive, work, reply)
+
+
+def _prepared(rules: Sequence[Rule], requests: BinaryIO, reply: Callable[[Json], None]) -> tuple[Work, Receive]:
+    """How a worker with these rules computes, and how it gets its requests."""
+    if confined(rules):
+        return Apart(rules, requests.fileno(), lambda pid: reply({"process": pid})), partial(read, requests)
+    functions = {rule.name: load(rule) for rule in rules}
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
-    reply({"ready": True})
-    serve(functions, inbox, reply)
+    return partial(here, functions), inbox.get
 
 
 if __name__ == "__main__":
