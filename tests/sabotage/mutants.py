@@ -628,7 +628,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "advantages are not centred",
         f"{RUNTIME}/training/advantages.py",
-        "mean = math.fsum(rewards) / len(rewards)",
+        "mean = math.fsum(scaled) / len(scaled)",
         "mean = 0.0",
         GRADIENT,
     ),
