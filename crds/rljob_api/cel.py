@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api import constants as c
+from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
@@ -34,6 +35,11 @@ _SLOTS = (
     " : has(self.slotsPerMachine) ? self.slotsPerMachine : 1)"
 )
 _LARGEST = "(has(self.maxMachines) ? self.maxMachines : self.machines)"
+_ONE_WAY = Rule(
+    "(has(self.resource) ? 1 : 0) + (has(self.deviceClass) ? 1 : 0) + (has(self.claimTemplate) ? 1 : 0)"
+    " + (has(self.kind) ? 1 : 0) == 1",
+    "must have exactly one of resource, deviceClass, claimTemplate, or kind: None",
+)
 
 RULES: dict[str, list[Rule]] = {
     "": [
@@ -65,7 +71,28 @@ RULES: dict[str, list[Rule]] = {
             "data.maxResponseTokens",
         ),
         Rule("self.algorithm.warmupRounds <= self.rounds", "algorithm.warmupRounds must be at most rounds"),
+        Rule(
+            "!has(self.accelerator) || self.trainer.acceleratorsPerReplica > 0"
+            " || self.rollout.acceleratorsPerMachine > 0",
+            "accelerator is for pods with accelerators: set trainer.acceleratorsPerReplica or "
+            "rollout.acceleratorsPerMachine, or leave it out",
+        ),
+        Rule(
+            f"!has(self.accelerator) || self.scheduling.acceleratorResource == '{DEFAULT_RESOURCE}'"
+            " || (has(self.accelerator.resource)"
+            " && self.scheduling.acceleratorResource == self.accelerator.resource)",
+            "scheduling.acceleratorResource must be left out: accelerator takes its place",
+        ),
     ],
+    "spec.accelerator": [_ONE_WAY],
+    "spec.trainer": [
+        Rule(
+            "!has(self.accelerator) || self.acceleratorsPerReplica > 0",
+            "accelerator is for pods with accelerators: set acceleratorsPerReplica, or leave it out",
+        ),
+    ],
+    "spec.trainer.accelerator": [_ONE_WAY],
+    "spec.rollout.accelerator": [_ONE_WAY],
     "spec.data": [
         Rule("!has(self.systemPrompt) || self.chatTemplate", "systemPrompt needs chatTemplate: true"),
         Rule(
@@ -112,6 +139,10 @@ RULES: dict[str, list[Rule]] = {
         Rule("self.minCompleted <= self.maxCompleted", "minCompleted must be at most maxCompleted"),
     ],
     "spec.rollout": [
+        Rule(
+            "!has(self.accelerator) || self.acceleratorsPerMachine > 0",
+            "accelerator is for machines with accelerators: set acceleratorsPerMachine, or leave it out",
+        ),
         Rule("!has(self.minMachines) || self.minMachines <= self.machines", "minMachines must be at most machines"),
         Rule("!has(self.maxMachines) || self.maxMachines >= self.machines", "maxMachines must be at least machines"),
         Rule(

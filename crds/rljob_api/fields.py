@@ -143,6 +143,11 @@ DnsLabel = text_type(
 DnsName = text_type(
     rf"{_LABEL}(\.{_LABEL})*", "must be a DNS name: lower-case letters, digits, '-' and '.', e.g. high-priority", 253
 )
+ClaimTemplateName = text_type(
+    rf"{_LABEL}(\.{_LABEL})*",
+    "must be the name of a ResourceClaimTemplate in the job's own namespace: pods cannot use one of another",
+    253,
+)
 QualifiedName = text_type(
     r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
     "must be a qualified name such as nvidia.com/gpu",

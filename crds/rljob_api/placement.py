@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from rljob_api.accelerators import DEFAULT_RESOURCE, Accelerator
 from rljob_api.constants import MAIN_CONTAINER
 from rljob_api.fields import Bytes, DnsName, LabelKey, Model, QualifiedName
 
@@ -95,6 +96,8 @@ class Trainer(Model):
     """Trainer pods. They live and fail as one group."""
     accelerators_per_replica: int = Field(default=0, ge=0, le=64)
     """Accelerators of each pod. 0: train on CPUs."""
+    accelerator: Accelerator | None = None
+    """How trainer pods get them, where it differs from spec.accelerator."""
     template: PodTemplate = PodTemplate()
     """Changes to the trainer's pods."""
 
@@ -137,6 +140,8 @@ class Rollout(Model):
     `machines`, and no bound for who sets that."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
+    accelerator: Accelerator | None = None
+    """How rollout pods get them, where it differs from spec.accelerator."""
     slots_per_machine: Annotated[int | None, Field(ge=1, le=64)] = None
     """For machines without accelerators: how many engines, or ranks of an engine, each runs side by side, a thread for
     each. Absent: 1."""
@@ -310,10 +315,10 @@ class Scheduling(Model):
     """How pods find nodes; more in the templates."""
 
     scheduler_name: DnsName | None = None
-    """The scheduler. Absent: the cluster's default."""
+    """The scheduler of all pods. A template's schedulerName goes before it. Absent: the cluster's default."""
     gang: Gang = Field(default=Gang.NONE)
     """None. PodGroup is not available in this version."""
     priority_class_name: DnsName | None = None
-    """Priority class of all pods."""
-    accelerator_resource: QualifiedName = "nvidia.com/gpu"
-    """The extended resource that counts accelerators."""
+    """Priority class of all pods. A template's priorityClassName goes before it."""
+    accelerator_resource: QualifiedName = DEFAULT_RESOURCE
+    """Deprecated: use spec.accelerator, which takes the place of this. Counts only where that is absent."""

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from rljob_api import constants as c
+from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.learning import AUTO, Mode
 from rljob_api.placement import Gang
@@ -41,16 +42,17 @@ def check(job: RLJob) -> Errors:
         _techniques,
         _rollout,
         _layouts,
+        _accelerators,
         _volumes,
         _times,
     ):
         yield from rule(spec)
-    for role, template, accelerators in (
-        ("trainer", spec.trainer.template, spec.trainer.accelerators_per_replica),
-        ("rollout", spec.rollout.template, spec.rollout.accelerators_per_machine),
-        ("coordinator", spec.coordinator.template, 0),
+    for role, template in (
+        (c.ROLE_TRAINER, spec.trainer.template),
+        (c.ROLE_ROLLOUT, spec.rollout.template),
+        (c.ROLE_COORDINATOR, spec.coordinator.template),
     ):
-        resource = spec.scheduling.accelerator_resource
+        accelerators, resource = spec.accelerators_of(role), spec.accelerator_of(role).resource
         ours = [c.MAIN_CONTAINER]
         if role == c.ROLE_COORDINATOR and spec.rewards_apart:
             ours.append(c.REWARDS_CONTAINER)
@@ -320,6 +322,35 @@ def _layouts(spec: RLJobSpec) -> Errors:
                 f"must be a multiple of the smallest of them ({min(sizes)}): a replica takes the place of whole ones"
             )
             yield FieldError(f"{path}[{index}]", size, advice)
+
+
+def _accelerators(spec: RLJobSpec) -> Errors:
+    trainer, rollout, old = spec.trainer, spec.rollout, spec.scheduling.accelerator_resource
+    for path, accelerator, counts in (
+        (
+            "spec.accelerator",
+            spec.accelerator,
+            {
+                "spec.trainer.acceleratorsPerReplica": trainer.accelerators_per_replica,
+                "spec.rollout.acceleratorsPerMachine": rollout.accelerators_per_machine,
+            },
+        ),
+        ("spec.trainer.accelerator", trainer.accelerator, {"acceleratorsPerReplica": trainer.accelerators_per_replica}),
+        ("spec.rollout.accelerator", rollout.accelerator, {"acceleratorsPerMachine": rollout.accelerators_per_machine}),
+    ):
+        if accelerator is None:
+            continue
+        if len(accelerator.given) != 1:
+            found = ", ".join(accelerator.given) or ABSENT
+            yield FieldError(path, found, "must be exactly one of resource, deviceClass, claimTemplate, or kind: None")
+        if not any(counts.values()):
+            advice = f"is for pods with accelerators: set {' or '.join(counts)}, or leave it out"
+            yield FieldError(path, accelerator.to_dict(), advice)
+    # Earlier versions filled the default in, so beside spec.accelerator it says nothing.
+    if spec.accelerator is not None and old not in (DEFAULT_RESOURCE, spec.accelerator.resource):
+        yield FieldError(
+            "spec.scheduling.acceleratorResource", old, "must be left out: spec.accelerator takes its place"
+        )
 
 
 def _volumes(spec: RLJobSpec) -> Errors:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, claim_path
+from rljob_api.accelerators import Accelerator, AcceleratorKind
+from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.learning import (
     AdaptiveTensorParallel,
@@ -53,6 +54,8 @@ from rljob_api.rewards import Reward, RewardKind, RewardTimeout
 from rljob_api.status import RLJobStatus
 
 __all__ = [
+    "Accelerator",
+    "AcceleratorKind",
     "AdaptiveTensorParallel",
     "Algorithm",
     "AlgorithmKind",
@@ -126,6 +129,9 @@ class RLJobSpec(Model):
     """Laminar's repack. Asynchronous only."""
     adaptive_tensor_parallel: AdaptiveTensorParallel = AdaptiveTensorParallel()
     """PAT's change of tensor parallel size inside a generation stage."""
+    accelerator: Accelerator | None = None
+    """How pods get their accelerators; trainer.accelerator and rollout.accelerator go before it. Absent: they ask for
+    nvidia.com/gpu."""
     trainer: Trainer = Trainer()
     rollout: Rollout
     coordinator: Coordinator = Coordinator()
@@ -139,6 +145,19 @@ class RLJobSpec(Model):
         prompts = self.data.prompts
         paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
+
+    def accelerator_of(self, role: str) -> Accelerator:
+        """How a role's pods get their accelerators."""
+        own = {ROLE_TRAINER: self.trainer.accelerator, ROLE_ROLLOUT: self.rollout.accelerator}.get(role)
+        return own or self.accelerator or Accelerator(resource=self.scheduling.accelerator_resource)
+
+    def accelerators_of(self, role: str) -> int:
+        """How many accelerators each of a role's pods has."""
+        counts = {
+            ROLE_TRAINER: self.trainer.accelerators_per_replica,
+            ROLE_ROLLOUT: self.rollout.accelerators_per_machine,
+        }
+        return counts.get(role, 0)
 
     @property
     def rewards_apart(self) -> bool:

@@ -18,7 +18,7 @@ Errors = Iterator[FieldError]
 
 RESERVED_MOUNTS = ("/etc/rljob", c.STATE_DIR, c.CLAIMS_DIR, c.REWARDS_DIR)
 RESERVED_ENV = {c.ENV_POD_NAME, c.ENV_POD_UID, c.ENV_POD_IP, c.ENV_NODE_NAME}
-RESERVED_VOLUME_PREFIX = "rljob-"
+RESERVED_PREFIX = "rljob-"
 
 _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -35,15 +35,15 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
     "subdomain": ((), "must be left out: the operator makes the Service"),
     "nodeName": ((), "must be left out, or no replacement could go elsewhere; use nodeSelector or affinity"),
     "activeDeadlineSeconds": ((), "must be left out; use spec.runPolicy.activeDeadlineSeconds"),
-    "schedulerName": ((), "must be left out; use spec.scheduling.schedulerName"),
-    "priorityClassName": ((), "must be left out; use spec.scheduling.priorityClassName"),
+    "priority": ((), "must be left out: the API server takes it from priorityClassName"),
     "ephemeralContainers": ((), "must be left out; use `kubectl debug`"),
 }
 # To tell a slip of the pen from a field of a newer Kubernetes: only what resembles one of these is refused.
-_POD_FIELDS = {
+POD_FIELDS = {
     *_OURS, "containers", "initContainers", "volumes", "nodeSelector", "tolerations", "affinity", "imagePullSecrets",
     "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "securityContext", "dnsPolicy", "dnsConfig",
-    "terminationGracePeriodSeconds", "hostAliases", "topologySpreadConstraints", "runtimeClassName", "priority", "os",
+    "terminationGracePeriodSeconds", "hostAliases", "topologySpreadConstraints", "runtimeClassName", "schedulerName",
+    "priorityClassName", "os",
     "preemptionPolicy", "overhead", "enableServiceLinks", "shareProcessNamespace", "readinessGates", "schedulingGates",
     "resourceClaims", "hostUsers", "resources", "setHostnameAsFQDN",
 }  # fmt: skip
@@ -62,24 +62,28 @@ def check_template(
     role: str,
     template: PodTemplate,
     accelerators: int,
-    resource: str,
+    resource: str | None,
     ours: Collection[str] = (c.MAIN_CONTAINER,),
 ) -> Errors:
-    """Mistakes in one role's template; `accelerators` of `resource` are what the operator will ask for, `ours` the
-    names of the containers that it makes."""
+    """Mistakes in one role's template; `accelerators` of `resource` (None: not as a resource) are what the operator
+    will ask for, `ours` the names of the containers that it makes."""
     yield from _metadata(f"{path}.metadata", template)
     spec = template.spec
-    yield from _misspelled(f"{path}.spec", spec, _POD_FIELDS)
+    yield from _misspelled(f"{path}.spec", spec, POD_FIELDS)
     for field, (allowed, advice) in _OURS.items():
         if field in spec and spec[field] not in allowed:
             yield FieldError(f"{path}.spec.{field}", spec[field], advice)
-    if role == c.ROLE_COORDINATOR and "serviceAccountName" in spec:
-        advice = "must be left out: the coordinator has an account that may report this job's status and nothing else"
-        yield FieldError(f"{path}.spec.serviceAccountName", spec["serviceAccountName"], advice)
+    for field in ("serviceAccountName", "serviceAccount"):
+        if role == c.ROLE_COORDINATOR and field in spec:
+            advice = (
+                "must be left out: the coordinator has an account that may report this job's status and nothing else"
+            )
+            yield FieldError(f"{path}.spec.{field}", spec[field], advice)
     if role != c.ROLE_COORDINATOR and spec.get("automountServiceAccountToken") is True:
         advice = "must be left out: only the coordinator speaks to the API; mount a projected token if you need one"
         yield FieldError(f"{path}.spec.automountServiceAccountToken", True, advice)
-    yield from _volumes(f"{path}.spec.volumes", spec.get("volumes", []))
+    for field in ("volumes", "resourceClaims"):
+        yield from _ours_apart(f"{path}.spec.{field}", field, spec.get(field, []))
     yield from _containers(f"{path}.spec", role, spec, accelerators, resource, ours)
 
 
@@ -120,17 +124,17 @@ def _objects(path: str, value: object) -> Iterator[FieldError | tuple[str, dict[
             yield where, item
 
 
-def _volumes(path: str, volumes: object) -> Errors:
-    for found in _objects(path, volumes):
+def _ours_apart(path: str, field: str, objects: object) -> Errors:
+    for found in _objects(path, objects):
         if isinstance(found, FieldError):
             yield found
-        elif found[1]["name"].startswith(RESERVED_VOLUME_PREFIX):
-            advice = f"must not begin with {RESERVED_VOLUME_PREFIX}: those volumes are the operator's"
+        elif found[1]["name"].startswith(RESERVED_PREFIX):
+            advice = f"must not begin with {RESERVED_PREFIX}: those {field} are the operator's"
             yield FieldError(f"{found[0]}.name", found[1]["name"], advice)
 
 
 def _containers(
-    path: str, role: str, spec: Mapping[str, Any], accelerators: int, resource: str, ours: Collection[str]
+    path: str, role: str, spec: Mapping[str, Any], accelerators: int, resource: str | None, ours: Collection[str]
 ) -> Errors:
     seen: set[str] = set()
     for kind in ("initContainers", "containers"):
@@ -152,11 +156,11 @@ def _containers(
                 advice = "must be left out: that container is the operator's, for rewards of kind Code and Python"
                 yield FieldError(f"{where}.name", name, advice)
             else:
-                yield from _sidecar(where, container, resource)
+                yield from _sidecar(where, container)
             yield from _resources(f"{where}.resources", container.get("resources", {}))
 
 
-def _sidecar(path: str, container: Mapping[str, Any], resource: str) -> Errors:
+def _sidecar(path: str, container: Mapping[str, Any]) -> Errors:
     name = container["name"]
     if name == c.MAIN_CONTAINER:
         yield FieldError(
@@ -169,7 +173,7 @@ def _sidecar(path: str, container: Mapping[str, Any], resource: str) -> Errors:
         yield FieldError(f"{path}.image", container.get("image", ABSENT), advice)
 
 
-def _main(path: str, container: Mapping[str, Any], accelerators: int, resource: str) -> Errors:
+def _main(path: str, container: Mapping[str, Any], accelerators: int, resource: str | None) -> Errors:
     for found in _objects(f"{path}.env", container.get("env", [])):
         if isinstance(found, FieldError):
             yield found

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding"})
+_NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate"})
 
 
 class Postponed(Exception):

@@ -20,7 +20,7 @@ from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.resources import LEASE, POD, Json
 from rljob_operator.policies.failure import doubted_nodes
 from rljob_operator.policies.names import job_selector
-from rljob_operator.policies.observed import Node, Observed, Silence, sort_pods
+from rljob_operator.policies.observed import Devices, Node, Observed, Silence, sort_pods
 
 _logger = logging.getLogger(__name__)
 
@@ -157,12 +157,15 @@ class Observer:
         nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
         silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
         *,
+        devices: Callable[[RLJob], Awaitable[Devices]],
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
-        what is known of nodes by name, `silent` those of them whose kubelets say nothing any more."""
+        what is known of nodes by name, `silent` those of them whose kubelets say nothing any more. `devices` gives
+        what a job's claims need."""
         self._nodes = nodes
+        self._devices = devices
         self._silent = silent
         self._pods = pods
         self._leases = leases
@@ -187,7 +190,8 @@ class Observer:
         key = job.namespace, job.name
         silent = self._silent(key, doubted_nodes(owned, job.status))
         silence = self._leases.silence(key)
-        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent)
+        devices = await self._devices(job)
+        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent, devices)
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""

@@ -18,6 +18,7 @@ from aiohttp import web
 from rljob_api.constants import CRD_NAME
 from rljob_operator import handlers
 from rljob_operator.act import Actor
+from rljob_operator.devices import DeviceBook
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.credentials import Credentials
@@ -107,7 +108,10 @@ class Operator:
         )
         self._nodes = NodeBook(self._kube)
         self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
-        self._observer = Observer(self._pods, self._leases, self._nodes.facts, self._kubelets.silent)
+        devices = DeviceBook(self._kube)
+        self._observer = Observer(
+            self._pods, self._leases, self._nodes.facts, self._kubelets.silent, devices=devices.facts
+        )
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
         reconciler = Reconciler(

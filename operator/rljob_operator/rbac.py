@@ -34,6 +34,7 @@ JOB_RULES: list[Rule] = [
     _rule("coordination.k8s.io", ["leases"], ["get", "list", "create", "update", "patch"]),
     _rule("networking.k8s.io", ["networkpolicies"], ["get", "create", "patch"]),
     _rule("policy", ["poddisruptionbudgets"], ["get", "create", "patch"]),
+    _rule("resource.k8s.io", ["resourceclaimtemplates"], ["get", "create"]),
 ]
 """Wherever there are jobs."""
 

@@ -357,6 +357,72 @@ CROSS_FIELD = [
     one("spec.relay.heartbeatSeconds", 6, "must be at most half of rebuildTimeoutSeconds (10)"),
 ]
 
+_GPUS = {"spec.rollout.acceleratorsPerMachine": 2}
+_CLAIM_TEMPLATE = "spec.accelerator.claimTemplate"
+
+ACCELERATORS = [
+    Case({**_GPUS, "spec.accelerator": {}}, "spec.accelerator", "must be exactly one of resource,", value=ABSENT),
+    Case(
+        {**_GPUS, "spec.rollout.accelerator": {"resource": "amd.com/gpu", "deviceClass": "gpu.amd.com"}},
+        "spec.rollout.accelerator",
+        "must be exactly one of resource, deviceClass, claimTemplate, or kind: None",
+        value="resource, deviceClass",
+    ),
+    Case(
+        {"spec.trainer": {"acceleratorsPerReplica": 1, "accelerator": {"kind": "None", "claimTemplate": "gpus"}}},
+        "spec.trainer.accelerator",
+        "must be exactly one of",
+        value="claimTemplate, kind",
+    ),
+    Case(
+        {**_GPUS, "spec.accelerator": {"kind": "DeviceClass"}},
+        "spec.accelerator.kind",
+        "must be one of 'None'",
+        value="DeviceClass",
+    ),
+    Case(
+        {**_GPUS, "spec.accelerator": {"resource": "gpu"}},
+        "spec.accelerator.resource",
+        "must be a qualified name",
+        value="gpu",
+    ),
+    Case(
+        {**_GPUS, "spec.accelerator": {"deviceClass": "GPU"}},
+        "spec.accelerator.deviceClass",
+        "must be a DNS name",
+        value="GPU",
+    ),
+    Case(
+        {**_GPUS, "spec.accelerator": {"claimTemplate": "other-team/gpus"}},
+        _CLAIM_TEMPLATE,
+        "must be the name of a ResourceClaimTemplate in the job's own namespace",
+        value="other-team/gpus",
+    ),
+    one(
+        "spec.accelerator",
+        {"deviceClass": "gpu.nvidia.com"},
+        "set spec.trainer.acceleratorsPerReplica or spec.rollout.acceleratorsPerMachine, or leave it out",
+    ),
+    Case(
+        {**_GPUS, "spec.trainer.accelerator": {"resource": "amd.com/gpu"}},
+        "spec.trainer.accelerator",
+        "is for pods with accelerators: set acceleratorsPerReplica",
+        value={"resource": "amd.com/gpu"},
+    ),
+    Case(
+        {"spec.trainer.acceleratorsPerReplica": 1, "spec.rollout.accelerator": {"deviceClass": "gpu.amd.com"}},
+        "spec.rollout.accelerator",
+        "is for pods with accelerators: set acceleratorsPerMachine",
+        value={"deviceClass": "gpu.amd.com"},
+    ),
+    Case(
+        {**_GPUS, "spec.accelerator": {"kind": "None"}, "spec.scheduling.acceleratorResource": "amd.com/gpu"},
+        "spec.scheduling.acceleratorResource",
+        "must be left out: spec.accelerator takes its place",
+        value="amd.com/gpu",
+    ),
+]
+
 NOT_THERE_YET = [
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
     one("spec.scheduling.gang", "PodGroup", "is not available in this version"),
@@ -413,10 +479,11 @@ TEMPLATES = [
     one(f"{_POD}.hostname", "worker", "must be left out", server=False),
     one(f"{_POD}.nodeName", "node-1", "use nodeSelector or affinity", server=False),
     one(f"{_POD}.activeDeadlineSeconds", 5, "use spec.runPolicy.activeDeadlineSeconds", server=False),
-    one(f"{_POD}.schedulerName", "volcano", "use spec.scheduling.schedulerName", server=False),
+    one(f"{_POD}.priority", 7, "the API server takes it from priorityClassName", server=False),
     one(f"{_POD}.nodeSelecter", {"a": "b"}, "did you mean nodeSelector?", server=False),
     one(f"{_POD}.automountServiceAccountToken", True, "only the coordinator speaks to the API", server=False),
     one("spec.coordinator.template.spec.serviceAccountName", "me", "must be left out", server=False),
+    one("spec.coordinator.template.spec.serviceAccount", "me", "must be left out", server=False),
     one("spec.trainer.template.metadata.labels[rljob.dev/job]", "x", "this key is the operator's", server=False),
     one("spec.trainer.template.metadata.labels[team]", "a b", "must be at most 63 letters", server=False),
     one("spec.trainer.template.metadata.annotations[a/b/c]", "x", "must have a key such as team", server=False),
@@ -474,6 +541,26 @@ TEMPLATES = [
         value=4,
         server=False,
     ),
+    one(f"{_POD}.resourceClaims", {"name": "gpus"}, "must be a list", server=False),
+    inside(
+        f"{_POD}.resourceClaims",
+        [{"name": "rljob-accelerators", "resourceClaimName": "mine"}],
+        f"{_POD}.resourceClaims[0].name",
+        "rljob-accelerators",
+        "must not begin with rljob-: those resourceClaims are the operator's",
+        server=False,
+    ),
+    Case(
+        {
+            **main(resources={"limits": {"amd.com/gpu": 3}}),
+            "spec.rollout.acceleratorsPerMachine": 2,
+            "spec.rollout.accelerator": {"resource": "amd.com/gpu"},
+        },
+        f"{_MAIN}.resources.limits[amd.com/gpu]",
+        "the number of accelerators the spec names (2)",
+        value=3,
+        server=False,
+    ),
     inside(
         f"{_POD}.volumes",
         [{"name": "rljob-auth"}],
@@ -485,5 +572,5 @@ TEMPLATES = [
 ]
 
 CASES = [
-    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *NOT_THERE_YET, *TEMPLATES,
+    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *ACCELERATORS, *NOT_THERE_YET, *TEMPLATES,
 ]  # fmt: skip

@@ -116,6 +116,29 @@ GOOD: list[dict[str, Any]] = [
         ],
     },
     {"spec.trainer.template.spec.containers": [{"name": "rewards", "image": "a sidecar like any other:1"}]},
+    *(
+        {"spec.rollout.acceleratorsPerMachine": 2, "spec.accelerator": accelerator}
+        for accelerator in (
+            {"resource": "amd.com/gpu"},
+            {"deviceClass": "gpu.nvidia.com"},
+            {"claimTemplate": "two-of-a-kind"},
+            {"kind": "None"},
+        )
+    ),
+    {
+        "spec.trainer": {"acceleratorsPerReplica": 8, "accelerator": {"claimTemplate": "linked"}},
+        "spec.rollout": {"machines": 2, "acceleratorsPerMachine": 1, "accelerator": {"resource": "google.com/tpu"}},
+    },
+    {
+        "spec.rollout.acceleratorsPerMachine": 2,
+        "spec.accelerator": {"resource": "amd.com/gpu"},
+        "spec.scheduling.acceleratorResource": "amd.com/gpu",
+    },
+    {  # as it is stored by a server that filled the old field in
+        "spec.rollout.acceleratorsPerMachine": 2,
+        "spec.accelerator": {"deviceClass": "gpu.nvidia.com"},
+        "spec.scheduling.acceleratorResource": "nvidia.com/gpu",
+    },
 ]
 
 
@@ -165,6 +188,10 @@ EDITS = st.fixed_dictionaries(
         "spec.repack.enabled": maybe(False, True),
         "spec.streamTraining.enabled": maybe(False, "Auto"),
         "spec.failurePolicy.nodeFailure.graceSeconds": maybe(0, 16, 3601),
+        "spec.accelerator": maybe({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}, {"kind": "None"}),
+        "spec.trainer.acceleratorsPerReplica": maybe(0, 1),
+        "spec.trainer.accelerator": maybe({"claimTemplate": "two"}, {"kind": "None", "claimTemplate": "two"}, {}),
+        "spec.scheduling.acceleratorResource": maybe("nvidia.com/gpu", "amd.com/gpu"),
     }
 )
 
@@ -198,11 +225,13 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "streamTraining": ({}, {"enabled": True}),
     "experience": ({}, {"sampler": "Uniform"}),
     "repack": ({}, {"enabled": False}),
+    "accelerator": ({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}),
     "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
     "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
     "scheduling": ({}, {"schedulerName": "volcano"}),
     "rollout.acceleratorsPerMachine": (1, 2),
+    "rollout.accelerator": (REMOVE, {"claimTemplate": "two"}),
     "rollout.slotsPerMachine": (1, 2),
     "rollout.tensorParallelSize": (1, 2),
     "rollout.allowedTensorParallelSizes": (REMOVE, [1, 2]),

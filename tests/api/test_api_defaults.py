@@ -45,7 +45,8 @@ def objects(schema: dict[str, Any], path: str = "spec") -> Iterator[tuple[str, b
 
 
 OBJECTS = dict(objects(SPEC))
-del OBJECTS["spec.data.prompts"]  # one source must be named
+for path in ("data.prompts", "accelerator", "trainer.accelerator", "rollout.accelerator"):
+    del OBJECTS[f"spec.{path}"]  # one of the fields inside must be named
 DEFAULTED = [path for path, defaulted in OBJECTS.items() if defaulted]
 
 

@@ -9,6 +9,7 @@ import kopf
 from operator_kit import FaultyKube, Server
 
 from rljob_operator.act import Actor
+from rljob_operator.devices import DeviceBook
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.metrics import Metrics
@@ -30,7 +31,8 @@ async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncItera
     async with kube.opened():
         pods = PodLister(kube)
         await pods.prime([namespace])
-        observer = Observer(pods, LeaseMonitor(kube, [namespace], lambda key: None), NodeBook(kube).facts)
+        leases = LeaseMonitor(kube, [namespace], lambda key: None)
+        observer = Observer(pods, leases, NodeBook(kube).facts, devices=DeviceBook(kube).facts)
         recorder = Recorder(kube)
 
         async def leading() -> None:

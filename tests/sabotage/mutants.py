@@ -52,6 +52,7 @@ TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCH = "tests/operator/test_operator_bench.py"
+DEVICES = "tests/operator/test_operator_devices.py"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
 LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
@@ -454,6 +455,27 @@ MUTANTS: tuple[Mutant, ...] = (
         '"publishNotReadyAddresses": True,',
         '"clusterIP": "None", "publishNotReadyAddresses": True,',
         ("tests/operator/test_operator_parts.py::test_the_coordinators_address_outlives_its_pods",),
+    ),
+    Mutant(
+        "pods are made though nobody has the template of their claims",
+        f"{OPERATOR}/policies/plan.py",
+        "created = [new for new in wanted if new.role not in barred]",
+        "created = list(wanted)",
+        (f"{DEVICES}::test_a_template_that_is_absent_is_told_by_its_path",),
+    ),
+    Mutant(
+        "a claim is in the pod and not in its container",
+        f"{OPERATOR}/policies/devices.py",
+        'claims.append({"name": CLAIM})',
+        "pass",
+        (f"{DEVICES}::test_what_pods_ask_for",),
+    ),
+    Mutant(
+        "a new version of the operator gives every job's pods another shape",
+        f"{OPERATOR}/policies/pods.py",
+        'if content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource:',
+        'if content["accelerators"]:',
+        (f"{DEVICES}::test_shapes_of_jobs_that_are_stored_already_stay",),
     ),
     Mutant(
         "a job that has ended keeps its chain",

@@ -39,6 +39,9 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get, create]
 {{- end }}
 
 {{/* NODE_RULES: nodes have no namespace, so these are in the ClusterRole alone. */}}

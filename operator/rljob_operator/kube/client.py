@@ -156,6 +156,17 @@ class Kube:
             if not error.not_found:
                 raise
 
+    async def serves(self, group: str, version: str) -> bool:
+        """Whether the API server has this version of an API group, by discovery."""
+        resources = Resource("APIResourceList", group, version, "apis")
+        try:
+            await self._request("get", resources, "GET", f"/apis/{group}/{version}")
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return False
+        return True
+
     # --- transport ----------------------------------------------------------------------------------------------------
 
     async def _request(

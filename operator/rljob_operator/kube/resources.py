@@ -46,6 +46,7 @@ ROLE_BINDING = Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "roleb
 LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
+CLAIM_TEMPLATE = Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates")
 
 RESOURCES: Mapping[str, Resource] = {
     resource.kind: resource
@@ -61,6 +62,7 @@ RESOURCES: Mapping[str, Resource] = {
         LEASE,
         NETWORK_POLICY,
         DISRUPTION_BUDGET,
+        CLAIM_TEMPLATE,
     )
 }
 """By kind, as manifests name them."""

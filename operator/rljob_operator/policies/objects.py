@@ -12,9 +12,10 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_operator.policies import devices
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.names import account, auth_secret, owner_reference, selector_labels
-from rljob_operator.policies.observed import Observed
+from rljob_operator.policies.observed import Devices, Observed
 from rljob_operator.policies.placement import NewPod
 
 Json = dict[str, Any]
@@ -41,9 +42,10 @@ def due(
         if coordinator is not None and coordinator.incarnation != seen.addressed:
             moved = (service(job, coordinator.incarnation),)
         told = job.status.target.machines if job.status.target is not None else ()
-        return moved if len(told) == len(machines) else (*moved, disruption_budget(job, len(machines)))
+        budget = () if len(told) == len(machines) else (disruption_budget(job, len(machines)),)
+        return (*moved, *budget, *claim_templates(job, seen.devices))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
-    return tuple(children(job, incarnation, len(machines), config))
+    return (*children(job, incarnation, len(machines), config), *claim_templates(job, seen.devices))
 
 
 def addressed_by(manifests: Iterable[Json]) -> int | None:
@@ -123,6 +125,20 @@ def disruption_budget(job: RLJob, machines: int) -> Json:
             "selector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
         },
     )
+
+
+def claim_templates(job: RLJob, present: Devices) -> list[Json]:
+    """The operator's own ResourceClaimTemplates that do not exist yet: one for each role whose devices are named by
+    their class. The claims carry labels, so that they are found by job."""
+    found = []
+    for role in Role:
+        name, content = devices.template_name(job, role), devices.template_spec(job.spec, role)
+        if name is None or content is None or name in present.templates or not present.served:
+            continue
+        labels = {**selector_labels(job.name, role), c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE}
+        spec = {"metadata": {"labels": labels}, "spec": content}
+        found.append(_object(job, "/".join(devices.API), "ResourceClaimTemplate", name, spec=spec))
+    return found
 
 
 def _network_policy(job: RLJob) -> Json:

@@ -120,6 +120,16 @@ class Silence:
 
 
 @dataclass(frozen=True)
+class Devices:
+    """What the API server has for pods that claim devices."""
+
+    served: bool = True
+    """Whether it has the API of claims at all."""
+    templates: frozenset[str] = frozenset()
+    """Of the ResourceClaimTemplates that the job's pods name those that exist."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """Everything a decision rests on besides the job itself."""
 
@@ -137,6 +147,8 @@ class Observed:
     """By name, those of the pods and those that are avoided. Empty where the operator may not see nodes."""
     silent_nodes: frozenset[str] = frozenset()
     """Of the nodes of suspects those whose kubelets have stopped to renew their Leases."""
+    devices: Devices = Devices()
+    """Looked at only where the job's pods claim devices."""
 
     @property
     def highest_epoch(self) -> int:

@@ -26,6 +26,7 @@ from rljob_api.status import (
 from rljob_operator.policies import (
     conditions,
     departing,
+    devices,
     drain,
     elasticity,
     failure,
@@ -176,6 +177,7 @@ def _go_on(
         *roster.judged.moments,
         *departing.ends(roster.departing),
         drain.drain_ends(status, job.spec),
+        devices.look_again(moves.obstacle, now),
     ]
     plan = _leading_to(status, job, moves.removals, roster.judged.losses, moments, now)
     avoided = roster.judged.avoided
@@ -199,6 +201,8 @@ class _Moves:
     leaving: int
     members: tuple[Member, ...]
     relay: RelayTopology
+    obstacle: Trouble | None
+    """Why pods that are wanted are not made, or wait."""
 
 
 def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Config) -> _Moves:
@@ -206,9 +210,11 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     placed = placement.placed_machines(spec, machines)
     shapes = {role: pods.shape(spec, role, config) for role in Role}
     outdated = placement.outdated_pods(placed, seen, shapes, judged.avoided)
-    created = placement.to_create(
+    wanted = placement.to_create(
         placed, seen, judged.losses, outdated, before.incarnations, judged.replacements, judged.blocked, now
     )
+    barred = devices.obstacles(job, seen.devices)
+    created = [new for new in wanted if new.role not in barred]
     gone = drain.dismissed(seen, before, spec, now)
     removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
     members = placement.members(seen, created, removals, roster.departing)
@@ -216,7 +222,7 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     where = locations(seen, spec.relay.topology_keys)
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch, where)
     leaving = len(placement.leaving(placed, seen, removals)) + len(roster.departing)
-    return _Moves(shapes, created, removals, leaving, members, relay)
+    return _Moves(shapes, created, removals, leaving, members, relay, devices.obstacle(barred, wanted, seen))
 
 
 def _running(
@@ -243,8 +249,8 @@ def _running(
     )
     given_up = len(judged.blocked)
     too_few = len(roster.machines) - given_up < job.spec.rollout.smallest
-    trouble = find_trouble(seen, judged.blocked, too_few, config, now)
-    facts = replace(report.facts(trouble, given_up), refused=refused_edit)
+    trouble = devices.explained(job, seen, find_trouble(seen, judged.blocked, too_few, config, now))
+    facts = replace(report.facts(moves.obstacle or trouble, given_up), refused=refused_edit)
     target, history = aim(job, roster.machines, TargetPhase.RUN, roster.size.why)
     updates = {
         "accepted": accept(job),

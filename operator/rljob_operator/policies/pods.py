@@ -15,6 +15,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
+from rljob_operator.policies import devices
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.departing import grace_seconds, hands_over
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
@@ -73,12 +74,15 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
     """A short hash of what the spec asks of a role's pods. Pods of another shape are out of date."""
     content = {
         "template": template_of(spec, role).to_dict(),
-        "accelerators": _accelerators(spec, role),
+        "accelerators": devices.count(spec, role),
         "image": config.runtime_image,
         "claims": spec.claims(),
         "checkpoint": spec.checkpoint.volume_claim_name,
         "scheduling": spec.scheduling.to_dict(),
     }
+    accelerator = spec.accelerator_of(role.value.lower())
+    if content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource:
+        content["accelerator"] = accelerator.to_dict()  # else as the shapes of earlier versions
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -91,16 +95,6 @@ def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
             return spec.trainer.template
         case Role.ROLLOUT:
             return spec.rollout.template
-
-
-def _accelerators(spec: RLJobSpec, role: Role) -> int:
-    match role:
-        case Role.COORDINATOR:
-            return 0
-        case Role.TRAINER:
-            return spec.trainer.accelerators_per_replica
-        case Role.ROLLOUT:
-            return spec.rollout.accelerators_per_machine
 
 
 def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
@@ -129,12 +123,25 @@ def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) ->
     }
     if coordinator:
         spec["serviceAccountName"] = account(job.name)
+    if new.role is Role.ROLLOUT:
+        spec.setdefault("topologySpreadConstraints", [_spread(job)])
+    devices.give(job, new.role, spec, spec["containers"][0])
     scheduling = job.spec.scheduling
     if scheduling.scheduler_name is not None:
         spec.setdefault("schedulerName", scheduling.scheduler_name)
     if scheduling.priority_class_name is not None:
         spec.setdefault("priorityClassName", scheduling.priority_class_name)
     return spec
+
+
+def _spread(job: RLJob) -> Json:
+    """Rollout machines stand on many nodes where that is possible: the loss of one node then costs few of them."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
+    }
 
 
 def _containers(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> list[Json]:
@@ -202,10 +209,6 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
             container.pop("lifecycle", None)
     if config.image_pull_policy is not None:
         container.setdefault("imagePullPolicy", config.image_pull_policy)
-    count = _accelerators(job.spec, new.role)
-    if count > 0:
-        resources = container.setdefault("resources", {})
-        resources.setdefault("limits", {}).setdefault(job.spec.scheduling.accelerator_resource, str(count))
     return container
 
 
