@@ -1341,6 +1341,41 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # --- weights: one order of coordinators and chains, whole versions only ---
     Mutant(
+        "a stranger's nesting ends the link",
+        f"{RUNTIME}/relay/wire.py",
+        "        except (ValueError, RecursionError) as error:",
+        "        except ValueError as error:",
+        ("tests/relay/test_relay_strangers.py",),
+    ),
+    Mutant(
+        "half a character is compared",
+        f"{RUNTIME}/relay/wire.py",
+        "isinstance(given, str) and given.isascii() and hmac",
+        "isinstance(given, str) and hmac",
+        ("tests/relay/test_relay_strangers.py",),
+    ),
+    Mutant(
+        "a caller may speak for ever",
+        f"{RUNTIME}/relay/inlet.py",
+        "        with wire.deadline(channel, self._settings.handshake_seconds):",
+        "        with wire.deadline(channel, 1e6):",
+        ("tests/relay/test_relay_strangers.py",),
+    ),
+    Mutant(
+        "a successor may speak for ever",
+        f"{RUNTIME}/relay/link.py",
+        "            with wire.deadline(channel, self._settings.handshake_seconds):",
+        "            with wire.deadline(channel, 1e6):",
+        ("tests/relay/test_relay_strangers.py",),
+    ),
+    Mutant(
+        "one host takes every seat",
+        f"{RUNTIME}/relay/inlet.py",
+        "MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4",
+        "MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 16",
+        ("tests/relay/test_relay_strangers.py",),
+    ),
+    Mutant(
         "a relay accepts an older chain",
         f"{RUNTIME}/relay/fence.py",
         "if other.chain < self.chain:",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from rljob_runtime.relay import wire
@@ -24,8 +25,8 @@ from rljob_runtime.relay.wire import Caller, Channel, Header, Identity, RefusedB
 
 log = logging.getLogger(__name__)
 
-MAX_CALLERS = 16
-"""Connections that may be in the handshake at a time; more are closed at once."""
+MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4
+"""Connections that may be in the handshake at a time; more are closed at once. One host cannot keep out another."""
 MAX_ROUNDS = 8
 """How often the missing chunks of one version are asked for again on one connection before it is given up."""
 
@@ -54,7 +55,7 @@ class Inlet:
         self._admit = admit
         self._listener = transport.listen(host, port, settings.silence_seconds)
         self.address = self._listener.address
-        self._callers = threading.BoundedSemaphore(MAX_CALLERS)
+        self._callers = _Callers()
         self._turn = threading.Lock()
         self._active: _Reception | None = None
         self._closing = False
@@ -100,29 +101,47 @@ class Inlet:
                 if self._shelf.wait(lambda: self._closing, 0.2):
                     return
                 continue
-            if self._closing or not self._callers.acquire(blocking=False):
+            if self._closing:
                 connection.close()
-                if self._closing:
-                    return
-                continue
+                return
+            self._answer_call(connection, host)
+
+    def _answer_call(self, connection: Connection, host: str) -> None:
+        """Have a thread see to the caller. Never raises: whoever listens does so for the relay's life."""
+        if not self._callers.enter(host):
+            self._turn_away(connection, host, "too many callers are in the handshake")
+            return
+        try:
             threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
+        except RuntimeError as error:  # no thread can be started now
+            self._callers.leave(host)
+            self._turn_away(connection, host, str(error))
+
+    def _turn_away(self, connection: Connection, host: str, why: str) -> None:
+        connection.close()
+        self._shelf.counters.add(connections_refused=1)
+        log.warning("%s: refused a connection from %s: %s", self._identity.machine, host, why)
 
     def _serve(self, connection: Connection, host: str) -> None:
         channel = Channel(connection)
         try:
             reception = self._let_in(channel)
         except (WireError, RefusedByPeer) as error:
-            self._shelf.counters.add(connections_refused=1)
-            log.warning("%s: refused a connection from %s: %s", self._identity.machine, host, error)
-            channel.close()
+            self._turn_away(connection, host, str(error))
+            return
+        except Exception as error:
+            log.exception("%s: a handshake failed as none should", self._identity.machine)
+            self._shelf.counters.add(unforeseen=1)
+            self._turn_away(connection, host, repr(error))
             return
         finally:
-            self._callers.release()
+            self._callers.leave(host)
         reception.run()
 
     def _let_in(self, channel: Channel) -> _Reception:
         """Handshake; on success the caller is the active connection and the one before it has ended."""
-        caller = Caller(channel, self._key)
+        with wire.deadline(channel, self._settings.handshake_seconds):
+            caller = Caller(channel, self._key)
         with self._turn:
             if self._closing:
                 caller.refuse(wire.BUSY, "this relay is ending")
@@ -141,6 +160,28 @@ class Inlet:
                 self._active.ended.set()
                 raise
             return self._active
+
+
+class _Callers:
+    """Who is in the handshake, by host."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_host: Counter[str] = Counter()
+
+    def enter(self, host: str) -> bool:
+        """One more, if there is room."""
+        with self._lock:
+            room = self._of_host.total() < MAX_CALLERS and self._of_host[host] < MAX_CALLERS_OF_A_HOST
+            if room:
+                self._of_host[host] += 1
+            return room
+
+    def leave(self, host: str) -> None:
+        """One less."""
+        with self._lock:
+            self._of_host[host] -= 1
+            self._of_host += Counter()  # forgets hosts that nobody calls from
 
 
 class _Reception:
@@ -166,6 +207,9 @@ class _Reception:
             log.error("refused %s from %s: %s", error.code, self.peer.machine, error)
         except WireError as error:
             log.info("the connection from %s ended: %s", self.peer.machine, error)
+        except Exception:
+            log.exception("the connection from %s ended as none should", self.peer.machine)
+            self._shelf.counters.add(unforeseen=1)
         finally:
             self.channel.close()
             self.ended.set()

@@ -138,7 +138,7 @@ class Link:
         while self._order.successor == order.successor and not self._closing:
             began = time.monotonic()
             try:
-                self._connect_and_feed(order)
+                self._try(order)
             except Interrupted:
                 continue
             except WireError as error:
@@ -150,6 +150,17 @@ class Link:
                     raise WireError(str(error)) from error
             backoff = FIRST_BACKOFF_SECONDS if self._succeeded > began else min(2 * backoff, MAX_BACKOFF_SECONDS)
             self._shelf.wait(lambda: self._stopped(order), backoff)
+
+    def _try(self, order: Order) -> None:
+        """One connection. What nobody foresaw ends it like a break, and not the thread: later successors need that."""
+        try:
+            self._connect_and_feed(order)
+        except (Interrupted, WireError):
+            raise
+        except Exception as error:
+            log.exception("%s: a connection failed as none should", self._identity.machine)
+            self._shelf.counters.add(unforeseen=1)
+            raise WireError(f"unforeseen: {error!r}") from error
 
     def _connect_and_feed(self, order: Order) -> None:
         self.phase, self._tried = LinkPhase.CONNECTING, self._shelf.on_offer()
@@ -173,7 +184,8 @@ class Link:
         channel = self._channel = Channel(connection)
         try:
             self._check(order)
-            peer = wire.introduce(channel, self._key, self._identity, order.standing)
+            with wire.deadline(channel, self._settings.handshake_seconds):
+                peer = wire.introduce(channel, self._key, self._identity, order.standing)
             if peer != Identity(successor.machine, successor.incarnation):
                 raise WireError(f"{successor.host}:{successor.port} is {peer} now, not {successor.machine}")
         except BaseException:
@@ -291,7 +303,7 @@ def _indices(answer: Header, chunks: int) -> Iterator[int]:
     """The chunk indices of a `wanted` frame. Raises WireError for one that does not fit the version."""
     try:
         ranges = [(int(first), int(last)) for first, last in answer["ranges"]]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise WireError(f"a wanted without ranges: {answer}") from None
     for first, last in ranges:
         if not 0 <= first < last <= chunks:

@@ -42,3 +42,9 @@ class RelaySettings:
         link, which must not be held up by a machine without power when the chain closes over it. A packet and its
         answer, so the floor is for networks and machines that are busy."""
         return max(0.5, self.heartbeat_seconds)
+
+    @property
+    def handshake_seconds(self) -> float:
+        """How long two neighbours may take to prove to each other who they are: a few frames, so as long as any of them
+        may take alone, and once more."""
+        return 2 * self.silence_seconds

@@ -27,6 +27,8 @@ class Counters:
     checksum_failures: int = 0
     connections_refused: int = 0
     connections_lost: int = 0
+    unforeseen: int = 0
+    """Connections that ended by an error that nobody foresaw; each is in the log with its traceback."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, **amounts: int) -> None:

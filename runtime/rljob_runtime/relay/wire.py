@@ -18,6 +18,9 @@ import hmac
 import json
 import secrets
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +32,8 @@ from rljob_runtime.relay.transport import Connection
 PROTOCOL = 1
 MAX_HEADER_BYTES = 64 << 10
 MAX_MANIFEST_BYTES = 64 << 20
+MAX_HELLO_BYTES = 4096
+"""Before it is known who speaks."""
 
 _MAGIC = b"RLJ1"
 _PREFIX = struct.Struct("!4sIQ")
@@ -107,8 +112,8 @@ class Channel:
             raise WireError(f"a header of {header_bytes} bytes; {max_header} are allowed")
         try:
             header = json.loads(self._exactly(header_bytes))
-        except ValueError as error:
-            raise WireError(f"a header that is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"a header that is not JSON, or nested too deeply: {error}") from None
         if not isinstance(header, dict) or not isinstance(header.get("type"), str):
             raise WireError("a header without a type")
         return header, payload_bytes
@@ -166,6 +171,18 @@ class Channel:
             raise WireError(f"receiving: {error}") from error
 
 
+@contextmanager
+def deadline(channel: Channel, seconds: float) -> Iterator[None]:
+    """End the connection when what is done meanwhile takes longer, however little of it comes at a time."""
+    timer = threading.Timer(seconds, channel.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +211,7 @@ class Caller:
         self._channel, self._key = channel, key
         nonce = secrets.token_hex(16)
         channel.send({"type": "challenge", "protocol": PROTOCOL, "nonce": nonce})
-        hello = channel.expect("hello", max_header=4096)
+        hello = channel.expect("hello", max_header=MAX_HELLO_BYTES)
         proof = hello.pop("proof", None)
         hello.pop("type")
         self._nonces = [nonce, hello.get("nonce")]
@@ -205,7 +222,7 @@ class Caller:
         try:
             self.identity = Identity(str(hello["machine"]), int(hello["incarnation"]))
             self.standing = Standing(int(hello["term"]), int(hello["epoch"]), int(hello["revision"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"a hello that lacks something: {error!r}") from None
 
     def welcome(self, identity: Identity) -> None:
@@ -231,4 +248,5 @@ def _proof(key: bytes, side: str, nonces: list[Any], said: Header) -> str:
 
 
 def _same(expected: str, given: object) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(expected.encode(), given.encode())
+    # A text that is not ASCII is no proof; some have no bytes either.
+    return isinstance(given, str) and given.isascii() and hmac.compare_digest(expected.encode(), given.encode())
