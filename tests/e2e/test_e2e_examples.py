@@ -38,6 +38,7 @@ with safetensors.safe_open(folder / "model.safetensors", "numpy") as file:
 """
 
 
+@pytest.mark.slow  # a whole life, with its end and what describe tells, is in test_e2e_real_nodes.py
 def test_minimal_completes_and_describe_tells_it(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(EXAMPLES / "minimal.yaml"))
     kubectl.wait("minimal completes", lambda: is_true(kubectl.job("minimal"), "Complete"))
