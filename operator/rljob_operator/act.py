@@ -20,7 +20,8 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
-from rljob_operator.policies.plan import Creation, Plan, refused, stalled
+from rljob_operator.policies.plan import Creation, Plan
+from rljob_operator.policies.refusal import in_order, refused, stalled
 
 _logger = logging.getLogger(__name__)
 
@@ -138,9 +139,14 @@ class Actor:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     async def _create_pods(self, job: RLJob, creations: Sequence[Creation]) -> dict[str, Trouble]:
-        """Create all; returns what the API server refuses for a reason that trying again at once does not change."""
-        found = await self._together([self._create_pod(job, creation) for creation in creations])
-        return {c.new.machine: why for c, why in zip(creations, found, strict=True) if why is not None}
+        """Create the pods, role by role, up to the first role with a pod that the API server refuses for a reason that
+        trying again at once does not change; returns these."""
+        for group in in_order(creations):
+            found = await self._together([self._create_pod(job, creation) for creation in group])
+            refusals = {c.new.machine: why for c, why in zip(group, found, strict=True) if why is not None}
+            if refusals:
+                return refusals
+        return {}
 
     async def _create_pod(self, job: RLJob, creation: Creation) -> Trouble | None:
         try:

@@ -23,7 +23,8 @@ from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, Runtime
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.objects import addressed_by
 from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod
-from rljob_operator.policies.plan import REMOVED_SECONDS, Plan, plan, refused
+from rljob_operator.policies.plan import REMOVED_SECONDS, Creation, Plan, plan
+from rljob_operator.policies.refusal import in_order, refused
 
 CONFIG = Config()
 LEAVES = {
@@ -75,12 +76,12 @@ class Cluster:
 
     def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
         """Do at most `steps` of the plan's writes in its order: then the operator dies."""
-        refusals = {c.new.machine: Trouble("QuotaExceeded", "") for c in decided.creations if refuses == c.new.machine}
+        made, refusals = _made(decided, refuses)
         writes: list[Callable[[], None]] = []
         selected = addressed_by(decided.children)
         if decided.children:
             writes.append(lambda: self._address(selected))
-        writes += [lambda c=c: self._create(c.manifest) for c in decided.creations if c.new.machine not in refusals]
+        writes += [lambda c=c: self._create(c.manifest) for c in made]
         decided = refused(decided, self.job, refusals, self.now)
         if decided.status is not None:
             writes.append(lambda: self._write(decided.status))
@@ -147,6 +148,16 @@ class Cluster:
             del self.pods[pod.name]
         else:
             self.pods[pod.name] = replace(current, deleting=True)
+
+
+def _made(decided: Plan, refuses: str) -> tuple[list[Creation], dict[str, Trouble]]:
+    """The pods that are made where one is refused, role by role, and the refusal."""
+    made: list[Creation] = []
+    for group in in_order(decided.creations):
+        made += [creation for creation in group if creation.new.machine != refuses]
+        if any(creation.new.machine == refuses for creation in group):
+            break
+    return made, {c.new.machine: Trouble("QuotaExceeded", "") for c in decided.creations if c.new.machine == refuses}
 
 
 class Machine(RuleBasedStateMachine):

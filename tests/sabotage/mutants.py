@@ -119,6 +119,7 @@ PLAN = (
     "tests/operator/test_operator_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
     "tests/operator/test_operator_plan.py::test_what_is_complete_stays_complete",
 )
+REFUSALS = ("tests/operator/test_operator_refusal.py",)
 EDITS = (
     "tests/operator/test_operator_admission.py",
     "tests/operator/test_operator_plan.py::test_a_refused_edit_is_told_and_nothing_else_changes",
@@ -1736,7 +1737,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a loss is counted again when its successor is refused",
-        f"{OPERATOR}/policies/plan.py",
+        f"{OPERATOR}/policies/refusal.py",
         "c.new.incarnation - 1 for c in before.creations",
         "job.status.incarnations.get(c.new.machine, 0) for c in before.creations",
         ("tests/operator/test_operator_plan.py::test_a_loss_is_counted_once_though_its_successor_is_refused",),
@@ -2360,6 +2361,20 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/coordinator/test_coordinator_rewards.py::test_a_rewound_round_taught_nothing",
             "tests/simulation/test_simulation_runs.py::test_anchors_outlive_the_coordinator_and_a_rewind",
         ),
+    ),
+    Mutant(
+        "pods are made though the coordinator's is refused",
+        f"{OPERATOR}/policies/refusal.py",
+        "found = tuple(creation for creation in creations if creation.new.role is role)",
+        "found = tuple(creations) if role is Role.COORDINATOR else ()",
+        REFUSALS,
+    ),
+    Mutant(
+        "what waits for a refused coordinator keeps its place",
+        f"{OPERATOR}/policies/placement.py",
+        'Removal(pod, "NoCoordinator") for pod in seen.pods if pod.live)',
+        'Removal(pod, "NoCoordinator") for pod in seen.pods if not pod.live)',
+        REFUSALS,
     ),
     Mutant(
         "the reason shows the machine that waits, not what it waits for",

@@ -130,6 +130,15 @@ def leaving(placed: Mapping[str, Role], seen: Observed, removals: Sequence[Remov
     return [pod for pod in unwanted if pod.uid not in removed]
 
 
+def idle(seen: Observed, created: Sequence[NewPod]) -> tuple[Removal, ...]:
+    """The pods that do nothing until the coordinator that is to be created is there, and that may have to give its
+    place back: none while a former coordinator's pod still holds one."""
+    waited_for = any(new.role is Role.COORDINATOR for new in created)
+    if not waited_for or any(pod.role is Role.COORDINATOR and not pod.terminal for pod in seen.pods):
+        return ()
+    return tuple(Removal(pod, "NoCoordinator") for pod in seen.pods if pod.live)
+
+
 def members(
     seen: Observed, created: Sequence[NewPod], removals: Sequence[Removal], departing: Sequence[Pod] = ()
 ) -> tuple[Member, ...]:

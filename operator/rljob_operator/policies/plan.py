@@ -77,6 +77,8 @@ class Plan:
     again_seconds: float | None = None
     losses: tuple[failure.Loss, ...] = ()
     """The losses that the status counts for the first time."""
+    idle: tuple[Removal, ...] = ()
+    """Pods that wait for the coordinator, and go where it may not be made."""
 
     @property
     def empty(self) -> bool:
@@ -95,7 +97,8 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     stuck, moments = nodes.stuck(seen, job.spec.failure_policy.node_failure, now)
     if not decided.delete_job:
         removals = (*(departing.briefly(removal, job.spec) for removal in decided.removals), *stuck)
-        decided = replace(decided, removals=removals, events=(*decided.events, *map(forced_out, stuck)))
+        idle = tuple(departing.briefly(removal, job.spec) for removal in decided.idle)
+        decided = replace(decided, removals=removals, idle=idle, events=(*decided.events, *map(forced_out, stuck)))
     waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
     return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
 
@@ -111,29 +114,6 @@ def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_e
     if job.spec.suspend or _stopping(job, seen):
         return _suspend(job, seen, now, refused_edit)
     return _run(job, seen, now, config, refused_edit)
-
-
-def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: datetime) -> Plan:
-    """The plan after the API server would not take the pods of these machines: they are no members, their numbers stay
-    free, and the job is Stalled."""
-    status = before.status
-    if status is None or not refusals:
-        return before
-    # The number before it was given to a pod, perhaps one whose loss this very status counts.
-    free = {c.new.machine: c.new.incarnation - 1 for c in before.creations if c.new.machine in refusals}
-    incarnations = {machine: number for machine, number in {**status.incarnations, **free}.items() if number}
-    members = tuple(m for m in status.members if m.machine not in refusals)
-    status = status.model_copy(update={"members": members, "incarnations": incarnations})
-    worst = next(iter(refusals.values()))
-    trouble = replace(worst, message=f"{', '.join(sorted(refusals)[:3])}: {worst.message}")
-    return stalled(before, job, status, trouble, now)
-
-
-def stalled(before: Plan, job: RLJob, status: RLJobStatus, trouble: Trouble, now: datetime) -> Plan:
-    """The plan with this status, Stalled for a reason found while carrying it out."""
-    status = conditions.stalled_now(status, job.status, trouble, job.metadata.generation, now)
-    events = tuple(transitions(job.status, status, before.losses))
-    return replace(before, status=_changed(job, status), events=events)
 
 
 # --- a job that runs --------------------------------------------------------------------------------------------------
@@ -188,6 +168,7 @@ def _go_on(
             Creation(new, pods.render_pod(job, new, moves.relay.epoch, config, avoided)) for new in moves.created
         ),
         events=(*plan.events, *roster.judged.events),
+        idle=placement.idle(seen, moves.created),
     )
 
 
@@ -378,7 +359,7 @@ def _leading_to(
 ) -> Plan:
     """The plan whose job has this status; it is looked at again at the first of the `moments`."""
     return Plan(
-        status=_changed(job, status),
+        status=changed(job, status),
         removals=tuple(removals),
         events=tuple(transitions(job.status, status, losses)),
         again_seconds=earliest_wait(moments, now),
@@ -394,7 +375,7 @@ def _whole_seconds(status: RLJobStatus) -> RLJobStatus:
     return RLJobStatus.model_validate(status.to_dict())
 
 
-def _changed(job: RLJob, status: RLJobStatus) -> RLJobStatus | None:
+def changed(job: RLJob, status: RLJobStatus) -> RLJobStatus | None:
     """The operator's part if it differs from what is written."""
     mine = status.model_copy(update={"runtime": None})
     return None if mine == job.status.model_copy(update={"runtime": None}) else mine
