@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 from rljob_api import load
 from rljob_api.accepted import accept
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.coordinator.api_client import ApiClient, Conflict, NotFound, Server
+from rljob_runtime.coordinator.api_client import LONGEST_EVENT_BYTES, ApiClient, Conflict, NotFound, Server
 from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
 from rljob_runtime.coordinator.lease import TermLease
 from rljob_runtime.coordinator.protocols import PeerTimeout, Refused, StaleTerm
@@ -159,6 +159,31 @@ async def test_a_watch_that_is_cut_begins_with_a_fresh_read():
         server.watches[0].put_nowait(None)
         await control.wait_changed(10)
         assert (await control.observe()).job.status.target.revision == 3
+        watching.cancel()
+
+
+def padded(document: dict, size: int) -> dict:
+    """With an annotation as long as what `kubectl apply` keeps there."""
+    metadata = {**document["metadata"], "annotations": {"last-applied": "x" * size}}
+    return {**document, "metadata": metadata}
+
+
+@pytest.mark.parametrize("size", [100_000, 600_000, 3 << 20, LONGEST_EVENT_BYTES])
+async def test_an_event_of_any_size_that_etcd_takes_is_read_and_a_larger_one_ends_its_watch_alone(size):
+    server = FakeServer()
+    async with client_of(server) as client:
+        control = KubernetesControlPlane(client, "ns", "demo")
+        watching = asyncio.create_task(control.run())
+        await until(lambda: bool(server.watches), 0.01)
+        server.touch(target={"revision": 2})
+        server.watches[0].put_nowait({"type": "MODIFIED", "object": padded(server.job, size)})
+        if size == LONGEST_EVENT_BYTES:
+            await until(lambda: len(server.watches) > 1, 0.05)
+        else:
+            while (await control.observe()).job.status.target.revision == 1:
+                await control.wait_changed(5)
+            assert len(server.watches) == 1, "by the event, and not by another list"
+        assert not watching.done()
         watching.cancel()
 
 

@@ -1377,6 +1377,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/relay/test_relay_strangers.py",),
     ),
     Mutant(
+        "a long event is no event",
+        f"{RUNTIME}/coordinator/api_client.py",
+        "read_bufsize=LONGEST_EVENT_BYTES // 2",
+        "read_bufsize=1 << 16",
+        ("tests/coordinator/test_coordinator_kubernetes.py",),
+    ),
+    Mutant(
+        "an event that is too long ends the coordinator",
+        f"{RUNTIME}/coordinator/api_client.py",
+        "HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:",
+        "TimeoutError, OSError, ValueError, LookupError) as error:",
+        ("tests/coordinator/test_coordinator_kubernetes.py",),
+    ),
+    Mutant(
         "a relay accepts an older chain",
         f"{RUNTIME}/relay/fence.py",
         "if other.chain < self.chain:",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from rljob_runtime.coordinator.protocols import PeerTimeout, Refused
 
@@ -22,6 +23,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+LONGEST_EVENT_BYTES = 8 << 20
+"""Of a watch. etcd takes objects of 1.5 MiB, and their managed fields and escapes add to that."""
 
 
 class Conflict(Refused):
@@ -64,7 +67,10 @@ class ApiClient:
     async def __aenter__(self) -> ApiClient:
         tls = ssl.create_default_context(cafile=self._server.ca_file) if self._server.ca_file else None
         connector = aiohttp.TCPConnector(ssl=tls) if tls is not None else aiohttp.TCPConnector()
-        self._session = aiohttp.ClientSession(base_url=self._server.url, connector=connector)
+        # aiohttp reads lines of up to twice its buffer.
+        self._session = aiohttp.ClientSession(
+            base_url=self._server.url, connector=connector, read_bufsize=LONGEST_EVENT_BYTES // 2
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -97,7 +103,7 @@ class ApiClient:
                         raise Expired(str(event["object"].get("message", "the watch ended")))
                     if event["type"] != "BOOKMARK":
                         yield event
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:
             raise PeerTimeout(f"watch of {path}: {error!r}") from error
 
     async def _call(
