@@ -15,9 +15,10 @@ from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, Json
+from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, WORKLOAD, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.events import Event
+from rljob_operator.policies.kueue_settle import Settlement
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
 from rljob_operator.policies.plan import Creation, Plan
@@ -76,12 +77,16 @@ class Actor:
             plan = refused(plan, job, withheld, now) if withheld else stalled(plan, job, plan.status, conflict, now)
         elif conflict is None:
             plan = refused(plan, job, await self._create_pods(job, plan.creations), now)
+        unasked = await self._ask(job, plan.asked)
+        if unasked is not None:
+            plan = stalled(plan, job, plan.status or job.status, unasked, now)
         if plan.status is not None:
             await self.write_status(job, plan.status.to_dict())
         await self._remove_pods(job, plan.removals)
         for loss in plan.losses:
             self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
         await self.tell(job, plan.events)
+        await self._settle(job, plan.settled)
         return plan
 
     async def write_status(self, job: RLJob, status: Json) -> None:
@@ -181,6 +186,52 @@ class Actor:
             return
         if removal.force:
             self._metrics.forced.inc()
+
+    # --- quota --------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, job: RLJob, workloads: Sequence[Json]) -> Trouble | None:
+        """Make all Workloads; why one could not be made. What is admitted already goes on."""
+        found = await self._together([self._ask_one(job, manifest) for manifest in workloads])
+        return next((trouble for trouble in found if trouble is not None), None)
+
+    async def _ask_one(self, job: RLJob, manifest: Json) -> Trouble | None:
+        name = manifest["metadata"]["name"]
+        try:
+            await self._kube.create(WORKLOAD, manifest)
+        except ApiError as error:
+            if error.already_exists:
+                return _taken(job, await self._kube.get(WORKLOAD, job.namespace, name))
+            if "failed calling webhook" in error.message:
+                advice = "is Kueue's manager at work?"
+                return Trouble("KueueNotAnswering", f"Workload {name} could not be made: {error.message}; {advice}")
+            if error.invalid or "denied the request" in error.message:
+                return Trouble("WorkloadInvalid", f"Workload {name} is refused: {error.message}")
+            if error.status == 403:
+                advice = "set kueue.enabled in the values of the operator's chart"
+                return Trouble("KueueNotEnabled", f"Workload {name} could not be made: {error.message}; {advice}")
+            if not error.not_found:  # the API has gone since the last look, and the next one says so
+                raise
+        return None
+
+    async def _settle(self, job: RLJob, settlements: Sequence[Settlement]) -> None:
+        """Last of all: what fails here is tried again, and nothing else waits for it."""
+        if settlements:
+            await self._confirm_leader()
+        await self._together([self._settle_one(job, settlement) for settlement in settlements])
+
+    async def _settle_one(self, job: RLJob, settlement: Settlement) -> None:
+        one = settlement.workload
+        try:
+            if settlement.status is None:
+                await self._kube.delete(WORKLOAD, job.namespace, one.name, uid=one.uid)
+                return
+            body = {"metadata": {"uid": one.uid, "resourceVersion": one.version}, "status": settlement.status}
+            await self._kube.merge(WORKLOAD, job.namespace, one.name, body, subresource="status")
+        except ApiError as error:
+            if error.conflict:
+                raise Postponed(f"Workload {one.name} changed meanwhile: {error.message}", 0.2) from error
+            if not error.not_found:
+                raise
 
     async def _delete_job(self, job: RLJob) -> None:
         meta = job.metadata

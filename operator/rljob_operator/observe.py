@@ -19,6 +19,7 @@ from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.resources import LEASE, POD, Json
 from rljob_operator.policies.failure import doubted_nodes
+from rljob_operator.policies.kueue import Kueue
 from rljob_operator.policies.names import job_selector
 from rljob_operator.policies.observed import Devices, Node, Observed, Silence, sort_pods
 
@@ -158,6 +159,7 @@ class Observer:
         silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
         *,
         devices: Callable[[RLJob], Awaitable[Devices]],
+        kueue: Callable[[RLJob], Awaitable[Kueue | None]],
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -166,6 +168,7 @@ class Observer:
         what a job's claims need."""
         self._nodes = nodes
         self._devices = devices
+        self._kueue = kueue
         self._silent = silent
         self._pods = pods
         self._leases = leases
@@ -191,7 +194,8 @@ class Observer:
         silent = self._silent(key, doubted_nodes(owned, job.status))
         silence = self._leases.silence(key)
         devices = await self._devices(job)
-        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent, devices)
+        kueue = await self._kueue(job)
+        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent, devices, kueue)
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""

@@ -27,6 +27,7 @@ from rljob_operator.kube.leader import Leader, LeadershipLost
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, Resource
 from rljob_operator.kubelets import Kubelets
+from rljob_operator.kueue import KueueBook
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import Key, LeaseMonitor, Observer, PodLister
@@ -109,8 +110,14 @@ class Operator:
         self._nodes = NodeBook(self._kube)
         self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
         devices = DeviceBook(self._kube)
+        self._kueue = KueueBook(self._kube, options.scopes, lambda key: self.queue.add(key))
         self._observer = Observer(
-            self._pods, self._leases, self._nodes.facts, self._kubelets.silent, devices=devices.facts
+            self._pods,
+            self._leases,
+            self._nodes.facts,
+            self._kubelets.silent,
+            devices=devices.facts,
+            kueue=self._kueue.facts,
         )
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
@@ -156,6 +163,7 @@ class Operator:
             "queue": self.queue.run(ending),
             "resync": self._resync(ending),
             "leases": self._leases.run(ending),
+            "kueue": self._kueue.run(ending),
         }
         if not self.options.namespaces:
             parts["kubelets"] = self._kubelets.run(ending)
@@ -189,6 +197,7 @@ class Operator:
     def _forget(self, key: Key, uid: str) -> None:
         self.queue.forget(key)
         self._kubelets.silent(key, ())
+        self._kueue.forget(key)
         self._observer.forget(uid)
 
     # --- start --------------------------------------------------------------------------------------------------------

@@ -38,6 +38,18 @@ JOB_RULES: list[Rule] = [
 ]
 """Wherever there are jobs."""
 
+KUEUE_RULES: list[Rule] = [
+    _rule("kueue.x-k8s.io", ["workloads"], ["get", "list", "create", "delete"]),
+    _rule("kueue.x-k8s.io", ["workloads/status"], ["get", "patch"]),
+]
+"""Wherever there are jobs that ask Kueue for quota; only with the chart's `kueue.enabled`."""
+
+QUOTA_RULES: list[Rule] = [
+    _rule("kueue.x-k8s.io", ["resourceflavors", "workloadpriorityclasses"], ["get"]),
+    _rule("scheduling.k8s.io", ["priorityclasses"], ["get"]),
+]
+"""Cluster-wide, with these: which nodes a quota stands for, and how urgent a job is."""
+
 NODE_RULES: list[Rule] = [_rule("", ["nodes"], ["get", "list", "watch"])]
 """Cluster-wide only: which nodes are ready. Without them machines are judged by suspects and pods alone."""
 

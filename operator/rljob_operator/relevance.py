@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from rljob_operator.policies.kueue import QUEUE
 from rljob_operator.policies.observed import parse_pod
 
 Body = Mapping[str, Any]
@@ -21,6 +22,7 @@ def job_signature(body: Body) -> Hashable:
         meta.get("uid"),
         meta.get("generation"),
         meta.get("deletionTimestamp"),
+        (meta.get("labels") or {}).get(QUEUE),
         runtime.get("event"),
         runtime.get("applied"),
         tuple(runtime.get("drained") or ()),

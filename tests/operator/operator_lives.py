@@ -12,6 +12,7 @@ from rljob_operator.act import Actor
 from rljob_operator.devices import DeviceBook
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.recorder import Recorder
+from rljob_operator.kueue import KueueBook
 from rljob_operator.metrics import Metrics
 from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, Observer, PodLister
@@ -32,7 +33,8 @@ async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncItera
         pods = PodLister(kube)
         await pods.prime([namespace])
         leases = LeaseMonitor(kube, [namespace], lambda key: None)
-        observer = Observer(pods, leases, NodeBook(kube).facts, devices=DeviceBook(kube).facts)
+        kueue = KueueBook(kube, [namespace], lambda key: None)
+        observer = Observer(pods, leases, NodeBook(kube).facts, devices=DeviceBook(kube).facts, kueue=kueue.facts)
         recorder = Recorder(kube)
 
         async def leading() -> None:

@@ -44,6 +44,26 @@
   verbs: [get, create]
 {{- end }}
 
+{{/* KUEUE_RULES: only with kueue.enabled. */}}
+{{- define "rljob.kueueRules" -}}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [get, patch]
+{{- end }}
+
+{{/* QUOTA_RULES: flavors and classes have no namespace, so with watchNamespaces too these are in a ClusterRole. */}}
+{{- define "rljob.quotaRules" -}}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get]
+{{- end }}
+
 {{/* NODE_RULES: nodes have no namespace, so these are in the ClusterRole alone. */}}
 {{- define "rljob.nodeRules" -}}
 - apiGroups: [""]

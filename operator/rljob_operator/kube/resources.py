@@ -47,6 +47,10 @@ LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
 CLAIM_TEMPLATE = Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates")
+WORKLOAD = Resource("Workload", "kueue.x-k8s.io", "v1beta2", "workloads")
+RESOURCE_FLAVOR = Resource("ResourceFlavor", "kueue.x-k8s.io", "v1beta2", "resourceflavors")
+WORKLOAD_PRIORITY_CLASS = Resource("WorkloadPriorityClass", "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses")
+PRIORITY_CLASS = Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses")
 
 RESOURCES: Mapping[str, Resource] = {
     resource.kind: resource

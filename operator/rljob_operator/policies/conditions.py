@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rljob_api.constants import HALTING
 from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
+from rljob_operator.policies.kueue import ADMITTED, Hold
 from rljob_operator.policies.lifecycle import Verdict
 from rljob_operator.policies.observed import Trouble
 
@@ -56,6 +57,10 @@ class Facts:
     paused: Trouble | None = None
     """Why machines that are believed dead are not replaced for a moment."""
     verdict: Verdict | None = None
+    held: Hold | None = None
+    """Why a job that asks for quota is suspended."""
+    admission: Trouble | None = None
+    """What Kueue gave to a job that runs on quota."""
 
     @property
     def halted(self) -> Trouble | None:
@@ -65,7 +70,11 @@ class Facts:
     @property
     def obstacle(self) -> Trouble | None:
         """What a human has to remove before a job that is to run goes on."""
-        return None if self.verdict is not None or self.suspending else self.trouble or self.halted
+        if self.verdict is not None:
+            return None
+        if self.suspending:
+            return self.held.trouble if self.held is not None and self.held.stalled else None
+        return self.trouble or self.halted
 
     @property
     def ready(self) -> Trouble:
@@ -73,6 +82,8 @@ class Facts:
         where it waits for nothing."""
         if self.verdict is not None:
             return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
+        if self.held is not None:
+            return self.held.trouble
         if self.suspending:
             return Trouble("Suspended", "the job is suspended, or stops for it")
         missing = self._missing
@@ -116,6 +127,7 @@ def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition,
         _condition(DEGRADED, *_degraded(facts)),
         _condition(CHECKPOINT_DURABLE, facts.durable, DURABLE if facts.durable else NOT_DURABLE),
         _condition(SUSPENDED, *_suspended(facts)),
+        *_admitted(facts),
         *_terminal(facts),
     ]
     return stamp(found, before.conditions, facts.generation, now)
@@ -141,7 +153,8 @@ def phase(facts: Facts) -> Phase:
     if facts.verdict is not None:
         return Phase.FAILED if facts.verdict.failed else Phase.SUCCEEDED
     if facts.suspending:
-        return Phase.SUSPENDING if facts.pods else Phase.SUSPENDED
+        waiting = Phase.PENDING if facts.held is not None else Phase.SUSPENDED
+        return Phase.SUSPENDING if facts.pods else Phase.STALLED if facts.obstacle is not None else waiting
     if facts.is_ready:
         return Phase.RUNNING
     if facts.obstacle is not None:
@@ -177,7 +190,9 @@ def _reconciling(facts: Facts) -> Trouble | None:
     if facts.verdict is not None:
         return None
     if facts.suspending:
-        return Trouble("Suspending", f"{facts.pods} pods are still there") if facts.pods else None
+        if facts.pods:
+            return Trouble("Suspending", f"{facts.pods} pods are still there")
+        return facts.held.trouble if facts.held is not None else None
     if not facts.started:
         return Trouble("Creating", facts.ready.message)
     if facts.leaving:
@@ -218,10 +233,19 @@ def _degraded(facts: Facts) -> tuple[bool, Trouble]:
 
 def _suspended(facts: Facts) -> tuple[bool, Trouble]:
     if facts.suspending and facts.verdict is None:
+        if facts.pods == 0 and facts.held is not None:
+            return True, facts.held.trouble
         if facts.pods == 0:
             return True, Trouble("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
         return False, Trouble("Suspending", "")
     return False, Trouble("NotSuspended", "")
+
+
+def _admitted(facts: Facts) -> list[Condition]:
+    """Only of jobs that ask for quota, and that nobody has suspended."""
+    if facts.held is not None:
+        return [_condition(ADMITTED, False, facts.held.trouble)]
+    return [_condition(ADMITTED, True, facts.admission)] if facts.admission is not None else []
 
 
 def _terminal(facts: Facts) -> list[Condition]:

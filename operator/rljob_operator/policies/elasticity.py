@@ -57,9 +57,11 @@ def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
     status = job.status
     said, told = status.runtime or RuntimeStatus(), status.target or Target()
     missing = set(told.machines) - set(working)
+    # What fewer machines do says nothing of the number that is asked for: its quota may be another's for a while.
+    fewer = status.elasticity is not None and len(told.machines) < status.elasticity.machines
     if status.replacements is not None:
         missing -= given_up(status.replacements, job.spec, told.machines)
-    whole = not missing and (said.applied or 0) >= told.revision > 0
+    whole = not missing and not fewer and (said.applied or 0) >= told.revision > 0
     return size(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
 
 

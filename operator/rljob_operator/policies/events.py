@@ -9,6 +9,7 @@ from rljob_api.status import Condition, Phase, Replacements, RLJobStatus
 from rljob_operator.policies.admission import INVALID_SPEC
 from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, PAUSED, STALLED, SUSPENDED
 from rljob_operator.policies.failure import Loss
+from rljob_operator.policies.kueue import ADMITTED
 from rljob_operator.policies.placement import Removal
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -30,6 +31,7 @@ def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Loss])
     events += _nodes(before.replacements or Replacements(), after.replacements or Replacements())
     events += _scaling(before, after)
     events += _relay(before, after)
+    events += _admission(before, after)
     events += _state(before, after)
     return events
 
@@ -115,6 +117,18 @@ def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     return [Event(NORMAL, "RelayFormed" if formed else "RelayRebuilt", text)]
 
 
+def _admission(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    """What Kueue decided. What stalls the job is told as that."""
+    was, now, stalled = before.condition(ADMITTED), after.condition(ADMITTED), after.condition(STALLED)
+    if now is None or (stalled is not None and stalled.reason == now.reason):
+        return []
+    if after.is_true(ADMITTED):
+        return [] if before.is_true(ADMITTED) else [Event(NORMAL, "Admitted", now.message)]
+    if was is not None and was.reason == now.reason:
+        return []
+    return [Event(WARNING if before.is_true(ADMITTED) else NORMAL, now.reason, now.message)]
+
+
 def _repeats(was: Condition | None, now: Condition) -> bool:
     """The same trouble as before. Another refused edit is another mistake; of the rest only counts change."""
     return was is not None and was.reason == now.reason and (now.reason != INVALID_SPEC or was.message == now.message)
@@ -135,9 +149,10 @@ def _state(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
             events.append(Event(NORMAL, "Recovered", "the job is ready again"))
     if after.phase is Phase.SUSPENDING and before.phase is not Phase.SUSPENDING:
         events.append(Event(NORMAL, "Suspending", "the coordinator is asked to save its state"))
-    if after.is_true(SUSPENDED) and not before.is_true(SUSPENDED):
+    ran = before.start_time is not None
+    if ran and after.is_true(SUSPENDED) and not before.is_true(SUSPENDED):
         events.append(Event(NORMAL, "Suspended", "all pods are gone, the state is kept"))
-    if before.is_true(SUSPENDED) and not after.is_true(SUSPENDED):
+    if ran and before.is_true(SUSPENDED) and not after.is_true(SUSPENDED):
         events.append(Event(NORMAL, "Resumed", "pods are created again"))
     for type_, kind in ((COMPLETE, NORMAL), (FAILED, WARNING)):
         condition = after.condition(type_)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rljob_api.constants import (
     GROUP,
@@ -19,6 +19,9 @@ from rljob_api.constants import (
     REWARDS_CONTAINER,
 )
 from rljob_api.status import RLJobStatus, Role
+
+if TYPE_CHECKING:
+    from rljob_operator.policies.kueue import Kueue
 
 # Container states that the kubelet retries but that hardly heal without a human.
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -149,6 +152,8 @@ class Observed:
     """Of the nodes of suspects those whose kubelets have stopped to renew their Leases."""
     devices: Devices = Devices()
     """Looked at only where the job's pods claim devices."""
+    kueue: Kueue | None = None
+    """What Kueue says of the job; None for one that asks for no quota."""
 
     @property
     def highest_epoch(self) -> int:

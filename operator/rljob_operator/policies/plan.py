@@ -30,6 +30,8 @@ from rljob_operator.policies import (
     drain,
     elasticity,
     failure,
+    kueue_admission,
+    kueue_settle,
     lifecycle,
     nodes,
     objects,
@@ -41,6 +43,7 @@ from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.events import Event, forced_out, transitions
 from rljob_operator.policies.judge import Judgement, judge
+from rljob_operator.policies.kueue import Hold
 from rljob_operator.policies.observed import Observed, Pod, Trouble
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.relay import disbanded, locations, next_topology, shortened
@@ -77,15 +80,18 @@ class Plan:
     again_seconds: float | None = None
     losses: tuple[failure.Loss, ...] = ()
     """The losses that the status counts for the first time."""
+    asked: tuple[Json, ...] = ()
+    """Workloads to make: quota that is asked for."""
+    settled: tuple[kueue_settle.Settlement, ...] = ()
+    """What is told to Kueue, last of all."""
     idle: tuple[Removal, ...] = ()
     """Pods that wait for the coordinator, and go where it may not be made."""
 
     @property
     def empty(self) -> bool:
         """Nothing to do."""
-        return not (self.children or self.creations or self.removals or self.events or self.delete_job) and (
-            self.status is None
-        )
+        steps = (self.children, self.creations, self.removals, self.events, self.asked, self.settled)
+        return not any(steps) and not self.delete_job and self.status is None
 
 
 def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None = None) -> Plan:
@@ -111,8 +117,9 @@ def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_e
     said = lifecycle.coordinators_word(job.status)
     if said is not None:
         return _end(job, seen, said, None, (), now)
-    if job.spec.suspend or _stopping(job, seen):
-        return _suspend(job, seen, now, refused_edit)
+    held = None if job.spec.suspend else kueue_admission.hold(job, seen, config)
+    if job.spec.suspend or held is not None or _stopping(job, seen):
+        return _suspend(job, seen, held, now, config, refused_edit)
     return _run(job, seen, now, config, refused_edit)
 
 
@@ -125,7 +132,10 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     working = {pod.machine for pod in seen.pods if pod.available}
     size = elasticity.of_job(job, working, now)
     going = departing.departing(seen, before, spec, now)
-    machines = scale.choose_machines(told, size.count, set(told) - working, {pod.machine for pod in going})
+    barred = {pod.machine for pod in going}
+    machines = kueue_admission.choose_machines(job, seen, told, size.count, set(told) - working, barred)
+    why = size.why or kueue_admission.why_fewer(job, seen, told, machines)
+    size = replace(size, why=why)
     placed = placement.placed_machines(spec, machines)
     judged = judge(job, seen, placed, now, config)
     verdict = lifecycle.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
@@ -165,8 +175,14 @@ def _go_on(
         plan,
         children=objects.due(job, seen, roster.machines, moves.created, config),
         creations=tuple(
-            Creation(new, pods.render_pod(job, new, moves.relay.epoch, config, avoided)) for new in moves.created
+            Creation(
+                new,
+                kueue_admission.placed(job, new, pods.render_pod(job, new, moves.relay.epoch, config, avoided), seen),
+            )
+            for new in moves.created
         ),
+        asked=kueue_settle.asked(job, seen, roster.size.count, config),
+        settled=kueue_settle.settled(job, seen, roster.size.count, now, config),
         events=(*plan.events, *roster.judged.events),
         idle=placement.idle(seen, moves.created),
     )
@@ -231,7 +247,8 @@ def _running(
     given_up = len(judged.blocked)
     too_few = len(roster.machines) - given_up < job.spec.rollout.smallest
     trouble = devices.explained(job, seen, find_trouble(seen, judged.blocked, too_few, config, now))
-    facts = replace(report.facts(moves.obstacle or trouble, given_up), refused=refused_edit)
+    admission = kueue_admission.told(job, seen, roster.size.count)
+    facts = replace(report.facts(moves.obstacle or trouble, given_up), refused=refused_edit, admission=admission)
     target, history = aim(job, roster.machines, TargetPhase.RUN, roster.size.why)
     updates = {
         "accepted": accept(job),
@@ -276,7 +293,9 @@ def _stopping(job: RLJob, seen: Observed) -> bool:
     return any(not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in seen.pods)
 
 
-def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | None) -> Plan:
+def _suspend(
+    job: RLJob, seen: Observed, held: Hold | None, now: datetime, config: Config, refused_edit: Trouble | None
+) -> Plan:
     spec, before = job.spec, job.status
     present = [pod for pod in seen.pods if not pod.deleting]
     told = before.target.machines if before.target is not None else ()
@@ -287,7 +306,7 @@ def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | 
     members = placement.members(seen, (), removals)
     target, history = aim(job, rollout, TargetPhase.SUSPEND)
     report = Report(job=job, seen=seen, machines=rollout, members=members, chain_length=0, pods=len(seen.pods))
-    facts = replace(report.facts(None), suspending=True, refused=refused_edit)
+    facts = replace(report.facts(None), suspending=True, refused=refused_edit, held=held)
     updates = {
         "accepted": accept(job),
         "incarnations": _numbers(before, seen, ()),
@@ -303,7 +322,11 @@ def _suspend(job: RLJob, seen: Observed, now: datetime, refused_edit: Trouble | 
         else disbanded(before.relay),
     }
     status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
-    return _leading_to(status, job, removals, (), [drain.drain_ends(status, spec)], now)
+    return replace(
+        _leading_to(status, job, removals, (), [drain.drain_ends(status, spec)], now),
+        asked=kueue_settle.asked(job, seen, 0, config),
+        settled=kueue_settle.settled(job, seen, 0, now, config),
+    )
 
 
 # --- a job that has ended ---------------------------------------------------------------------------------------------
@@ -335,7 +358,8 @@ def _end(
     if replacements is not None:
         updates["replacements"] = replacements
     status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
-    return _leading_to(status, job, removals, losses, [lifecycle.expiry(job.spec, status)], now)
+    plan = _leading_to(status, job, removals, losses, [lifecycle.expiry(job.spec, status)], now)
+    return replace(plan, settled=kueue_settle.finished(job, seen, verdict, now))
 
 
 def _verdict_written(status: RLJobStatus) -> lifecycle.Verdict:
