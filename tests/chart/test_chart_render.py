@@ -22,7 +22,7 @@ VALUE_SETS: dict[str, tuple[str, ...]] = {
         "--set=imagePullSecrets[0].name=pull,priorityClassName=high,nodeSelector.disk=ssd,podLabels.team=a,podAnnotations.a=b",
         "--set=extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=proxy,tolerations[0].operator=Exists,logLevel=debug",
         '--set-json=affinity={"nodeAffinity":{}}',
-        "--set=jobs.networkPolicy=false,serviceAccount.annotations.a=b,serviceAccount.name=own",
+        "--set=jobs.networkPolicy=false,serviceAccount.annotations.a=b,serviceAccount.name=own,kueue.enabled=true",
     ),
     "bare": (
         "--set=crds.install=false,rbac.create=false,userRoles.create=false,serviceAccount.create=false,serviceAccount.name=own",
@@ -168,6 +168,20 @@ def test_chart_grants_what_the_code_uses_and_no_more(tools: Tools) -> None:
     assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules(rbac.JOB_RULES)
     for documents in (clusterwide, namespaced):
         assert rules_of(documents, "Role", "rljob-leader") == rbac.manifest_rules(rbac.LEADER_RULES)
+        roles = [one for one in documents if one["kind"] in ("Role", "ClusterRole")]
+        assert "kueue.x-k8s.io" not in str(roles)
+
+
+def test_chart_grants_rights_on_quota_only_where_kueue_is_enabled(tools: Tools) -> None:
+    """Flavors and classes have no namespace: to read them takes a ClusterRole in either mode."""
+    enabled = "--set=kueue.enabled=true"
+    clusterwide, namespaced = tools.template(enabled), tools.template(enabled, "--set=watchNamespaces={team-a}")
+    assert rules_of(clusterwide, "ClusterRole", "rljob-operator") == rbac.manifest_rules(
+        [*rbac.JOB_RULES, *rbac.NODE_RULES, *rbac.KUEUE_RULES]
+    )
+    assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules([*rbac.JOB_RULES, *rbac.KUEUE_RULES])
+    for documents in (clusterwide, namespaced):
+        assert rules_of(documents, "ClusterRole", "rljob-quota") == rbac.manifest_rules(rbac.QUOTA_RULES)
 
 
 @every_value_set

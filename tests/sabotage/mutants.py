@@ -52,6 +52,7 @@ TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCH = "tests/operator/test_operator_bench.py"
+QUOTA = "tests/operator/test_operator_kueue.py"
 DEVICES = "tests/operator/test_operator_devices.py"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
 LAMINAR = "tests/simulation/test_simulation_laminar.py"
@@ -3098,6 +3099,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
         "return due[0]",
         ("tests/chaos/test_chaos_plan.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
+    ),
+    Mutant(
+        "a machine that Kueue evicts stays in the target",
+        f"{OPERATOR}/policies/kueue_admission.py",
+        "        and found.admitted\n",
+        "        and found.reserved\n",
+        (f"{QUOTA}::test_kueue_takes_one_machine_which_hands_over_and_comes_back",),
+    ),
+    Mutant(
+        "quota goes back before the pods that it stands for",
+        f"{OPERATOR}/policies/kueue_settle.py",
+        "return Settlement(one, _given_back(one, now)) if empty else None",
+        "return Settlement(one, _given_back(one, now))",
+        (f"{QUOTA}::test_an_evicted_base_suspends_the_job_and_gives_its_quota_back_when_the_pods_are_gone",),
+    ),
+    Mutant(
+        "fewer machines than are asked for are a measure of them",
+        f"{OPERATOR}/policies/elasticity.py",
+        "whole = not missing and not fewer and",
+        "whole = not missing and",
+        (f"{QUOTA}::test_figures_of_fewer_machines_than_asked_for_are_no_measure",),
     ),
     Mutant(
         "a job is looked at again for a moment that is over",
