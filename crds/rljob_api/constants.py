@@ -17,7 +17,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy lets no installed CRD go back to a lower one: the
 # server would drop the fields that it does not know from each object that is written.
-SCHEMA_REVISION: Final = 2
+SCHEMA_REVISION: Final = 3
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Who reconciles the job when `spec.managedBy` says nothing else.

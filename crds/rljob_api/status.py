@@ -142,6 +142,8 @@ class Member(StatusModel):
     """The pod's address, once it has one."""
     role: Role
     """Coordinator, Trainer or Rollout."""
+    leaving: bool | None = None
+    """Whether somebody has asked the pod to go; it takes part until it has handed over what it holds."""
 
 
 class TargetTensorParallel(StatusModel):

@@ -216,6 +216,18 @@ async def test_taking_office_raises_the_term_once_and_survives_conflicts():
     assert server.lease["spec"]["renewTime"] == "2026-01-02T03:04:05.000000Z"
 
 
+async def test_who_leaves_gives_the_lease_back_and_the_term_rises_all_the_same():
+    server = FakeServer()
+    async with client_of(server) as client:
+        first = lease_of(client, "one")
+        assert await first.take() == 5
+        await first.release()
+        assert "holderIdentity" not in server.lease["spec"]
+        assert await lease_of(client, "two").take() == 6
+        await first.release()
+        assert server.lease["spec"]["holderIdentity"] == "two", "it is not the former one's to give back"
+
+
 async def test_who_lost_the_lease_steps_down_and_who_cannot_reach_it_stays():
     server = FakeServer()
     async with client_of(server) as client:

@@ -107,6 +107,27 @@ def test_a_job_whose_trainers_next_pod_has_no_address_yet_waits_and_goes_on(stag
     check_trained_once(stage)
 
 
+def test_nothing_is_started_on_pods_that_may_go():
+    async def program():
+        seat = seat_on(binding := Binding())
+        seat.follow(pods(1))
+        await seat.start()
+        assert not seat.leaving
+        seat.follow([member.model_copy(update={"leaving": True}) for member in pods(1)])
+        assert seat.leaving
+        await seat.let_go()
+        assert (seat.there, seat.leaving) == (False, False)
+        starting = asyncio.create_task(seat.start())
+        await asyncio.sleep(60.0)
+        seat.follow(pods(2))
+        assert await starting == "state"
+        return binding
+
+    binding = clock.run(program())
+    assert binding.made == [(0.0, 1), (60.0, 2)]
+    assert binding.released == [1]
+
+
 def test_other_pods_are_tried_at_once():
     async def program():
         seat = seat_on(binding := Binding(seconds=10.0))

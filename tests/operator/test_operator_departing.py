@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,9 +15,11 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_operator.policies import departing
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Node
+from rljob_operator.policies.observed import Node, Silence
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.pods import DRAIN, render_pod
+
+CLAIM = {"volumeClaimName": "state"}
 
 
 def working(job: RLJob) -> Cluster:
@@ -119,11 +122,98 @@ def test_an_asynchronous_rollout_pod_waits_until_it_is_empty(user: dict[str, Any
     spec = render_pod(job, NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())["spec"]
     assert spec["containers"][0]["lifecycle"] == {"preStop": {"exec": {"command": list(DRAIN)}}}
     assert spec["terminationGracePeriodSeconds"] == seconds
-    trainer = render_pod(job, NewPod("trainer-0", Role.TRAINER, 1), 1, Config())["spec"]
     plain = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())["spec"]
-    for other in (trainer, plain):
-        assert "lifecycle" not in other["containers"][0]
-        assert other["terminationGracePeriodSeconds"] == 30
+    assert "lifecycle" not in plain["containers"][0]
+    assert plain["terminationGracePeriodSeconds"] == 30
+
+
+@pytest.mark.parametrize(
+    ("role", "checkpoint", "seconds", "hooked"),
+    [
+        (Role.TRAINER, {"volumeClaimName": "state"}, 45, True),
+        (Role.TRAINER, {"emptyDir": {}}, 30, False),  # what it saves there dies with the pod
+        (Role.COORDINATOR, {"volumeClaimName": "state"}, 45, False),  # it saves on SIGTERM, by itself
+        (Role.COORDINATOR, {"emptyDir": {}}, 45, False),  # the trainer has the state, and stays
+    ],
+)
+@pytest.mark.parametrize("make", [make_job, asynchronous])
+def test_who_holds_the_state_has_the_time_to_save_it(
+    make: Callable[..., RLJob], role: Role, checkpoint: dict[str, Any], seconds: int, hooked: bool
+) -> None:
+    job = make(checkpoint=checkpoint, runPolicy={"drainSeconds": 30})
+    spec = render_pod(job, NewPod(f"{role.lower()}-0", role, 1), 1, Config())["spec"]
+    assert spec["terminationGracePeriodSeconds"] == seconds
+    assert ("lifecycle" in spec["containers"][0]) == hooked
+
+
+@pytest.mark.parametrize("make", [make_job, asynchronous])
+@pytest.mark.parametrize("machine", ["trainer-0", "coordinator-0"])
+def test_who_saves_the_state_keeps_its_place_until_it_has_gone(machine: str, make: Callable[..., RLJob]) -> None:
+    cluster = working(make(checkpoint=CLAIM))
+    name = delete(cluster, machine)
+    decided = cluster.decide()
+    assert [event.reason for event in decided.events] == ["MachineLeaving"]
+    assert (decided.creations, decided.losses, decided.removals) == ((), (), ())
+    assert decided.again_seconds == 75.0
+    cluster.settle()
+    member = next(member for member in cluster.status.members if member.machine == machine)
+    assert (member.incarnation, member.leaving) == (1, True)
+    told = cluster.status.condition("Reconciling")
+    assert told is not None
+    assert (told.reason, machine in told.message) == ("MachineLeaving", True)
+    assert cluster.decide().empty
+    # As it ends, whatever its exit code is, it has gone.
+    cluster.pods[name] = replace(cluster.pods[name], phase="Failed", ready=False)
+    cluster.settle()
+    assert f"demo-{machine}-2" in cluster.pods
+    member = next(member for member in cluster.status.members if member.machine == machine)
+    assert (member.incarnation, member.leaving) == (2, None)
+    assert cluster.status.replacements is not None
+    assert (cluster.status.replacements.total, cluster.status.replacements.by_machine) == (1, {})
+    assert cluster.status.replacements.backoff == {}
+
+
+@pytest.mark.parametrize(
+    ("machine", "checkpoint", "changes", "ready"),
+    [
+        ("trainer-0", {"emptyDir": {}}, {}, True),  # a checkpoint that dies with the pod
+        ("trainer-0", {"volumeClaimName": "state"}, {"seconds": 0.0}, True),
+        ("trainer-0", {"volumeClaimName": "state"}, {"phase": "Pending"}, True),
+        ("trainer-0", {"volumeClaimName": "state"}, {"node": "n"}, False),
+        ("coordinator-0", {"volumeClaimName": "state"}, {"seconds": 0.0}, True),
+        ("coordinator-0", {"volumeClaimName": "state"}, {"node": "n"}, False),
+    ],
+)
+def test_who_can_save_nothing_is_replaced_at_once(
+    machine: str, checkpoint: dict[str, Any], changes: dict[str, Any], ready: bool
+) -> None:
+    cluster = working(make_job(checkpoint=checkpoint))
+    cluster.nodes["n"] = Node("n", ready=ready)
+    delete(cluster, machine, **changes)
+    cluster.settle()
+    assert f"demo-{machine}-2" in cluster.pods
+
+
+def test_a_coordinator_that_falls_silent_as_it_leaves_is_waited_for_no_longer() -> None:
+    cluster = working(make_job(checkpoint=CLAIM))
+    cluster.silence = Silence(f"{delete(cluster, 'coordinator-0')}_1", 3.0)
+    assert [loss.reason for loss in cluster.decide().losses] == ["CoordinatorSilent"]
+    cluster.settle()
+    assert "demo-coordinator-0-2" in cluster.pods
+
+
+def test_a_suspension_waits_for_a_coordinator_that_leaves() -> None:
+    """It saves the state, and no other pod goes before that."""
+    cluster = working(make_job(checkpoint=CLAIM))
+    name = delete(cluster, "coordinator-0")
+    cluster.settle()
+    spec = cluster.job.spec.model_copy(update={"suspend": True})
+    cluster.job = cluster.job.model_copy(update={"spec": spec})
+    cluster.settle()
+    assert not any(pod.deleting for pod in cluster.pods.values() if pod.name != name)
+    del cluster.pods[name]
+    cluster.settle()
+    assert all(pod.deleting for pod in cluster.pods.values())
 
 
 @pytest.mark.parametrize(
@@ -142,10 +232,15 @@ def test_what_the_operator_deletes_hands_over_nothing_and_ends_soon() -> None:
     cluster = working(job)
     cluster.report(finished={"outcome": "Complete"})
     graces = {removal.pod.role: removal.grace_seconds for removal in cluster.decide().removals}
-    assert graces == {Role.COORDINATOR: None, Role.TRAINER: None, Role.ROLLOUT: departing.END_SECONDS}
+    soon = departing.END_SECONDS
+    assert graces == {Role.COORDINATOR: soon, Role.TRAINER: None, Role.ROLLOUT: soon}
+    trainer = cluster.pods["demo-trainer-0-1"]
+    assert departing.briefly(Removal(trainer, "JobEnded"), make_job(checkpoint=CLAIM).spec).grace_seconds == soon
     pod = cluster.pods["demo-rollout-0-1"]
     assert departing.briefly(Removal(pod, "NodeFenced", 0), job.spec).force
     assert departing.briefly(Removal(pod, "JobEnded"), make_job().spec).grace_seconds is None
-    own = asynchronous(rollout={"template": {"spec": {"terminationGracePeriodSeconds": 1}}}).spec
-    assert departing.briefly(Removal(pod, "JobEnded"), own).grace_seconds is None
+    own: dict[str, Any] = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
+    assert departing.briefly(Removal(pod, "JobEnded"), asynchronous(rollout=own).spec).grace_seconds is None
+    spec = make_job(checkpoint=CLAIM, trainer=own).spec
+    assert departing.briefly(Removal(trainer, "JobEnded"), spec).grace_seconds is None
     assert cluster.now == NOW

@@ -19,7 +19,7 @@ from rljob_api.accepted import accept
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.learning import Mode
 from rljob_api.spec import RLJob
-from rljob_api.status import Phase, RLJobStatus, RoundKind, RoundReport, RuntimeStatus, TargetPhase
+from rljob_api.status import Phase, RLJobStatus, Role, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.objects import addressed_by
 from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod
@@ -172,6 +172,7 @@ class Machine(RuleBasedStateMachine):
                 rollout={"machines": 2, "minMachines": 1, "maxMachines": 4, **CHOICE},
                 runPolicy={"backoffLimit": 2, "drainSeconds": 30, "activeDeadlineSeconds": 100_000},
                 failurePolicy={"maxReplacementsPerMachine": 2},
+                checkpoint={"volumeClaimName": "state"},
             )
         )
         self.epochs: list[int] = [0]
@@ -208,6 +209,29 @@ class Machine(RuleBasedStateMachine):
             assert removal.reason in LEAVES or pod.uid in lost, removal
             if removal.reason == "ScaledDown" and pod.role.value == "Rollout" and wanted is not None:
                 assert pod.machine not in wanted
+
+        created = {creation.new.machine for creation in decided.creations}
+        for pod in self._saving():
+            assert pod.machine not in created - {loss.machine for loss in decided.losses}, f"{pod.name} is not gone yet"
+            assert pod.uid not in {loss.pod.uid for loss in decided.losses if loss.pod and loss.reason == "PodDeleted"}
+
+    def _saving(self) -> list[Pod]:
+        """Pods of the coordinator and the trainer that were asked to go and save the job's state."""
+        cluster = self.cluster
+        members = {(member.machine, member.incarnation) for member in cluster.status.members}
+        asked = [
+            pod
+            for pod in cluster.pods.values()
+            if pod.role is not Role.ROLLOUT and pod.deleting and pod.phase == "Running" and pod.deletion is not None
+        ]
+        return [
+            pod
+            for pod in asked
+            if (pod.machine, pod.incarnation) in members
+            and pod.deletion is not None
+            and cluster.now < pod.deletion
+            and cluster.nodes.get(pod.node or "", Node("")).ready
+        ]
 
     # --- users --------------------------------------------------------------------------------------------------------
 

@@ -157,7 +157,9 @@ PLACED = {"rollout-0": Role.ROLLOUT}
         ([_pod(phase="Failed", disrupted=True)], "Disrupted", False),
         ([_pod(phase="Succeeded")], "PodExited", True),
         ([_pod(deleting=True)], "PodDeleted", False),
-        ([_pod(phase="Failed", deleting=True)], "PodFailed", True),
+        # However it ends: it was asked to go.
+        ([_pod(phase="Failed", deleting=True)], "PodDeleted", False),
+        ([_pod(phase="Succeeded", deleting=True)], "PodDeleted", False),
         ([], "PodDeleted", False),
     ],
 )

@@ -50,6 +50,7 @@ SEAT = "tests/rollout/test_rollout_layouts.py"
 ESCAPES = "tests/rewards/test_rewards_escapes.py"
 TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
 COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
+LEAVING = "tests/coordinator/test_coordinator_leaving.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCH = "tests/operator/test_operator_bench.py"
 QUOTA = "tests/operator/test_operator_kueue.py"
@@ -1979,6 +1980,68 @@ MUTANTS: tuple[Mutant, ...] = (
         "now < pod.deletion and (node is None or node.ready)",
         "now < pod.deletion",
         DEPARTING,
+    ),
+    Mutant(
+        "the trainer's next pod comes before the state is saved",
+        f"{OPERATOR}/policies/departing.py",
+        "return spec.checkpoint.survives_pods",
+        "return False",
+        DEPARTING,
+    ),
+    Mutant(
+        "the next coordinator comes while the former one saves",
+        f"{OPERATOR}/policies/observed.py",
+        "return (self.staying or not self.deleting) and",
+        "return not self.deleting and",
+        DEPARTING,
+    ),
+    Mutant(
+        "a planned leave uses up the budget of failures",
+        f"{OPERATOR}/policies/failure.py",
+        "if pod.deleting:  # whatever",
+        "if False:  # whatever",
+        POLICIES,
+    ),
+    Mutant(
+        "a trainer that is asked to go saves nothing",
+        f"{RUNTIME}/coordinator/orders.py",
+        """        await self.save()
+        await self._trainer.let_go()""",
+        "        await self._trainer.let_go()",
+        (f"{LEAVING}::test_the_trainers_leave_costs_no_finished_update",),
+    ),
+    Mutant(
+        "a coordinator that is asked to go saves nothing",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "            await self._orders.save()",
+        "            pass",
+        (f"{LEAVING}::test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes_as_well",),
+    ),
+    Mutant(
+        "a trainer that is ahead of the store goes with its update",
+        f"{RUNTIME}/coordinator/coordinator.py",
+        "if boundary.step < state.step:",
+        "if False:",
+        (f"{LEAVING}::test_the_next_coordinator_saves_what_a_leaving_trainer_holds",),
+    ),
+    Mutant(
+        "a trainer is started on a pod that goes",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        " or _identity(self._members) == self._let_go:",
+        ":",
+        (f"{TRAINER_SEAT}::test_nothing_is_started_on_pods_that_may_go",),
+    ),
+    Mutant(
+        "a lease that another one holds is given back",
+        f"{RUNTIME}/coordinator/lease.py",
+        """if lease["spec"].get("holderIdentity") == self._holder:
+                spec""",
+        """if True:
+                spec""",
+        (
+            "tests/coordinator/test_coordinator_kubernetes.py::"
+            "test_who_leaves_gives_the_lease_back_and_the_term_rises_all_the_same",
+        ),
     ),
     Mutant(
         "a pod waits for a coordinator that is gone",

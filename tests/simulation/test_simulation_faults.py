@@ -4,17 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_operator.policies.departing import grace_seconds
 from rljob_runtime.simulation.faults import (
     APPLICABLE,
+    GRACE_SECONDS,
     Fault,
     FaultPlan,
     Kind,
     Role,
+    draw_leaves,
     draw_plan,
     role_of,
     shrink,
     targets_of,
 )
+from rljob_runtime.simulation.scenario import draw_scenario
 
 seeds = st.integers(0, 2**32)
 
@@ -28,6 +32,21 @@ def test_a_plan_that_was_drawn_is_read_back_as_it_was_printed(seed, machines, re
     assert list(plan.faults) == sorted(plan.faults)
     targets = {target for of_role in targets_of(machines, replicas).values() for target in of_role}
     assert {fault.target for fault in plan.faults} <= targets
+
+
+@given(seeds)
+def test_a_plan_of_leaves_has_nothing_that_fails_and_time_enough(seed):
+    plan = draw_leaves(seed, horizon=30.0)
+    assert FaultPlan.parse(str(plan)) == plan == draw_leaves(seed, horizon=30.0)
+    assert 1 <= len(plan.faults) <= 4
+    assert plan.planned
+    assert not FaultPlan.parse(f"{plan}; 1 crash trainer 1").planned
+    assert not FaultPlan.parse(f"{plan}; 1 leave trainer 1").planned, "it is killed before it has saved anything"
+
+
+def test_the_simulated_grace_is_that_of_a_pod():
+    job = draw_scenario(0).job
+    assert grace_seconds(job.spec) == GRACE_SECONDS
 
 
 def test_everything_that_can_happen_is_drawn():

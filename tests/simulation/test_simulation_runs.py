@@ -22,6 +22,7 @@ from rljob_runtime.simulation.cluster import Cluster
 from rljob_runtime.simulation.edits import Edit
 from rljob_runtime.simulation.events import (
     Asked,
+    CoordinatorEnded,
     CoordinatorStarted,
     FaultBegan,
     FaultEnded,
@@ -34,7 +35,7 @@ from rljob_runtime.simulation.events import (
     Restored,
     Trained,
 )
-from rljob_runtime.simulation.faults import APPLICABLE, Fault, FaultPlan, targets_of
+from rljob_runtime.simulation.faults import APPLICABLE, Fault, FaultPlan, draw_leaves, targets_of
 from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.programs import Programs
@@ -61,6 +62,41 @@ def test_seeds_hold_every_invariant(portion, mode):
         outcome = play(scenario, plan_of(scenario))
         command = f"rljob simulate --mode {mode.value} --seeds 1 --seed {seed}"
         assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("portion", [0, *slow(*range(1, PORTIONS))])
+def test_planned_leaves_cost_no_finished_update(portion, mode):
+    """Of trainer and coordinator, alone and together, at any moment: the invariant `no update lost`."""
+    for seed in range(portion, SEEDS, PORTIONS):
+        scenario = draw_scenario(seed, mode)
+        leaves = draw_leaves(seed, scenario.horizon)
+        outcome = play(scenario, leaves)
+        command = f'rljob simulate --mode {mode.value} --seeds 1 --seed {seed} --plan "{leaves}"'
+        assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
+
+
+def test_the_coordinators_leave_costs_no_update_though_its_store_goes_with_it():
+    """The trainer, and what it saved, are still there."""
+    scenario, leave = replace(LONG, checkpoint_every=100), "20 leave coordinator 75"
+    left, trained, restored = [], [], []
+
+    def see(event):
+        if isinstance(event, CoordinatorEnded):
+            left.append(loop_time())
+            trained.append(restored.pop())
+        elif isinstance(event, Restored | Trained):
+            restored.append(event.step)
+
+    assert play(scenario, FaultPlan.parse(leave), [see]).passed
+    gone, saved = left[0], trained[0]
+    assert saved > 0
+    restored.clear()
+    # Its disk goes with it, and the trainer's process as the next one comes.
+    plan = FaultPlan.parse(f"{leave}; {gone + 1:.3f} disk-lost coordinator 1; {gone + 5:.3f} crash trainer 1")
+    assert play(scenario, plan, [see]).passed
+    assert saved in restored, "the checkpoint that was written as the coordinator left"
+    assert restored.count(1) == 1, "no update was made twice"
 
 
 FAULTS = [(role, kind) for role, kinds in APPLICABLE.items() for kind in kinds]

@@ -42,6 +42,8 @@ class Facts:
     rollouts_smallest: int = 0
     chain_length: int = 0
     leaving: int = 0
+    departing: tuple[str, ...] = ()
+    """Machines whose pods somebody has asked to go, and that hand over what they hold."""
     replacing: tuple[str, ...] = ()
     """Machines whose pod was lost and whose new one is not ready yet."""
     pods: int = 0
@@ -195,6 +197,8 @@ def _reconciling(facts: Facts) -> Trouble | None:
         return facts.held.trouble if facts.held is not None else None
     if not facts.started:
         return Trouble("Creating", facts.ready.message)
+    if facts.departing:
+        return Trouble("MachineLeaving", f"asked to go, and saving first what they hold: {', '.join(facts.departing)}")
     if facts.leaving:
         return Trouble("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
     if facts.replacing:

@@ -1,8 +1,14 @@
-"""Machines whose pod somebody else asks to go: `kubectl drain`, `kubectl delete pod`, a preemption.
+"""Pods that somebody else asks to go: `kubectl drain`, `kubectl delete pod`, a preemption.
 
-In mode Asynchronous such a machine can hand over what it generates: until its time is over, or it is empty, its pod
-stays a member, and the target names another machine in its place at once. A round of mode OnPolicy waits for all its
-machines anyway, so there the machine keeps its name and gets its new pod at once.
+Until its time is over, or it has handed over what it holds, such a pod stays a member.
+
+- A rollout machine of mode Asynchronous hands over what it generates, and the target names another machine in its place
+  at once. A round of mode OnPolicy waits for all its machines anyway, so there the machine gets its new pod at once.
+- The trainer's last update is written to a checkpoint on a volume that the next pod finds. Both pods mount it, and one
+  of them writes: so the new pod comes when the old one has gone. A checkpoint that dies with the pod is not worth the
+  wait.
+- The coordinator has the trainer write that checkpoint and closes its store. The next one comes when it has gone, for
+  the same reason.
 """
 
 from __future__ import annotations
@@ -12,18 +18,35 @@ from dataclasses import replace
 from datetime import datetime
 
 from rljob_api.learning import Mode
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import PodTemplate, RLJobSpec
 from rljob_api.status import RLJobStatus, Role
 from rljob_operator.policies.observed import Observed, Pod
 from rljob_operator.policies.placement import Removal
 
 END_SECONDS = 15
-"""Of a pod's grace, what is left for its end after the machine is empty."""
+"""Of a pod's grace, what is left for its end after all is handed over."""
 
 
 def hands_over(spec: RLJobSpec, role: Role) -> bool:
-    """Whether pods of this role wait until they are empty before they end."""
-    return spec.mode is Mode.ASYNCHRONOUS and role is Role.ROLLOUT
+    """Whether pods of this role hand something over before they end."""
+    match role:
+        case Role.ROLLOUT:
+            return spec.mode is Mode.ASYNCHRONOUS
+        case Role.TRAINER:
+            return spec.checkpoint.survives_pods
+        case Role.COORDINATOR:
+            return True
+
+
+def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
+    """The user's template for a role."""
+    match role:
+        case Role.COORDINATOR:
+            return spec.coordinator.template
+        case Role.TRAINER:
+            return spec.trainer.template
+        case Role.ROLLOUT:
+            return spec.rollout.template
 
 
 def grace_seconds(spec: RLJobSpec) -> int:
@@ -36,6 +59,12 @@ def departing(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetim
     member any more."""
     members = {(member.machine, member.incarnation) for member in status.members}
     return tuple(pod for pod in seen.pods if (pod.machine, pod.incarnation) in members and _may(pod, seen, spec, now))
+
+
+def staying(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> Observed:
+    """With the pods marked that are departing and keep their place until they have gone."""
+    kept = {pod.uid for pod in departing(seen, status, spec, now) if pod.role is not Role.ROLLOUT}
+    return replace(seen, pods=tuple(replace(pod, staying=pod.uid in kept) for pod in seen.pods))
 
 
 def _may(pod: Pod, seen: Observed, spec: RLJobSpec, now: datetime) -> bool:
@@ -52,5 +81,6 @@ def ends(pods: Sequence[Pod]) -> list[datetime | None]:
 
 def briefly(removal: Removal, spec: RLJobSpec) -> Removal:
     """The operator's own deletion of a pod: there is nothing to hand over (any more), so nobody waits for that."""
-    short = hands_over(spec, removal.pod.role) and "terminationGracePeriodSeconds" not in spec.rollout.template.spec
+    role = removal.pod.role
+    short = hands_over(spec, role) and "terminationGracePeriodSeconds" not in template_of(spec, role).spec
     return replace(removal, grace_seconds=END_SECONDS) if short and removal.grace_seconds is None else removal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rljob_api.status import Condition, Phase, Replacements, RLJobStatus
+from rljob_api.status import Condition, Phase, Replacements, RLJobStatus, Role
 from rljob_operator.policies.admission import INVALID_SPEC
 from rljob_operator.policies.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, PAUSED, STALLED, SUSPENDED
 from rljob_operator.policies.failure import Loss
@@ -56,6 +56,11 @@ def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
         if known and member.incarnation > known and old.get(member.machine) != member.incarnation:
             message = f"{member.machine} is filled again by incarnation {member.incarnation}"
             events.append(Event(NORMAL, "MachineReplaced", message))
+    left = {(member.machine, member.incarnation) for member in before.members if member.leaving}
+    for member in after.members:
+        # Of a rollout machine MachineMoved tells.
+        if member.leaving and member.role is not Role.ROLLOUT and (member.machine, member.incarnation) not in left:
+            events.append(Event(NORMAL, "MachineLeaving", f"{member.machine} is asked to go: it saves its state first"))
     return events
 
 

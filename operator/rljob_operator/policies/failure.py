@@ -133,13 +133,13 @@ def _ended(pod: Pod) -> Loss:
     def loss(reason: str, message: str, counts: bool, slows: bool) -> Loss:
         return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, slows)
 
+    if pod.deleting:  # whatever its end was like: it was asked to go
+        return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
     if pod.phase == "Failed":
         if pod.disrupted:
             return loss("Disrupted", pod.exit or "the cluster ended its pod", counts=False, slows=True)
         return loss("PodFailed", pod.exit or "its pod failed", counts=True, slows=True)
-    if pod.phase == "Succeeded":
-        return loss("PodExited", "its main container ended though the job has not", counts=True, slows=True)
-    return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
+    return loss("PodExited", "its main container ended though the job has not", counts=True, slows=True)
 
 
 def suspected(pod: Pod, seen: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:

@@ -79,6 +79,8 @@ class Pod:
     """Nodes that it was told to stay away from."""
     deletion: datetime | None = None
     """When it should be gone, once somebody has asked it to go."""
+    staying: bool = False
+    """It was asked to go, and keeps its place until it has handed over what it holds."""
     exit: str = ""
     """How the main container ended, for messages, e.g. `OOMKilled, exit code 137`."""
 
@@ -89,8 +91,8 @@ class Pod:
 
     @property
     def live(self) -> bool:
-        """It runs or may still run, and nobody has asked it to go."""
-        return not self.deleting and not self.terminal and not self.condemned
+        """It runs or may still run, and keeps its place."""
+        return (self.staying or not self.deleting) and not self.terminal and not self.condemned
 
     @property
     def available(self) -> bool:

@@ -148,7 +148,12 @@ def members(
     for pod in sorted(seen.pods, key=lambda p: p.incarnation):
         if (pod.live or pod in departing) and pod.uid not in gone:
             found[pod.machine] = Member(
-                machine=pod.machine, incarnation=pod.incarnation, pod_uid=pod.uid, ip=pod.ip, role=pod.role
+                machine=pod.machine,
+                incarnation=pod.incarnation,
+                pod_uid=pod.uid,
+                ip=pod.ip,
+                role=pod.role,
+                leaving=pod.deleting or None,
             )
     for new in created:
         found[new.machine] = Member(machine=new.machine, incarnation=new.incarnation, role=new.role)

@@ -99,7 +99,8 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     hold."""
     if job.metadata.deletion_timestamp is not None:
         return Plan()
-    decided = _decide(job, seen.judged_by(job.status), now, config, refused_edit)
+    judged = departing.staying(seen.judged_by(job.status), job.status, job.spec, now)
+    decided = _decide(job, judged, now, config, refused_edit)
     stuck, moments = nodes.stuck(seen, job.spec.failure_policy.node_failure, now)
     if not decided.delete_job:
         removals = (*(departing.briefly(removal, job.spec) for removal in decided.removals), *stuck)
@@ -218,7 +219,8 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     where = locations(seen, spec.relay.topology_keys)
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch, where)
-    leaving = len(placement.leaving(placed, seen, removals)) + len(roster.departing)
+    drained = [pod for pod in roster.departing if pod.role is Role.ROLLOUT]
+    leaving = len(placement.leaving(placed, seen, removals)) + len(drained)
     return _Moves(shapes, created, removals, leaving, members, relay, devices.obstacle(barred, wanted, seen))
 
 

@@ -17,7 +17,7 @@ from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
 from rljob_operator.policies import devices
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.departing import grace_seconds, hands_over
+from rljob_operator.policies.departing import grace_seconds, hands_over, template_of
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.nodes import affinity
 from rljob_operator.policies.observed import AVOIDS
@@ -27,7 +27,7 @@ USER = 65532
 """User and group of every container of ours."""
 
 DRAIN = ("python", "-m", "rljob_runtime.pod.drain")
-"""What a rollout pod waits for before it ends, where machines hand over their work."""
+"""What a pod waits for before it ends, where the coordinator takes over what it holds."""
 
 TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where every Kubernetes client looks for its token."""
@@ -84,17 +84,6 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
     if content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource:
         content["accelerator"] = accelerator.to_dict()  # else as the shapes of earlier versions
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
-    """The user's template for a role."""
-    match role:
-        case Role.COORDINATOR:
-            return spec.coordinator.template
-        case Role.TRAINER:
-            return spec.trainer.template
-        case Role.ROLLOUT:
-            return spec.rollout.template
 
 
 def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
@@ -200,7 +189,7 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
         "env": _environment(job, new, user.get("env", [])),
         "volumeMounts": _by_path([*_mounts(job, new.role), *user.get("volumeMounts", [])]),
     }
-    if hands_over(job.spec, new.role):
+    if hands_over(job.spec, new.role) and not coordinator:  # that one does it by itself, on SIGTERM
         container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
     if "command" in user:  # a program of the user's own takes no argument and runs no hook of ours
         if "args" not in user:

@@ -46,6 +46,7 @@ class Report:
             rollouts_smallest=spec.rollout.smallest,
             chain_length=self.chain_length,
             leaving=self.leaving,
+            departing=tuple(member.machine for member in self.members if member.leaving),
             replacing=tuple(m.machine for m in self.members if m.incarnation > 1 and m.machine not in ready),
             pods=self.pods,
             started=before.first_ready_time is not None,

@@ -87,7 +87,7 @@ class Coordinator:
         self._publication = Publication(store, self._fleet, self._trainer, self._reporter, reported)
         self._following = Following(control, self._fleet, self._trainer, self._reporter)
         self._halts = Halts(self._reporter, self._following, settings.rewards_back_off)
-        self._orders = Orders(self._following, self._checkpoints)
+        self._orders = Orders(self._following, self._checkpoints, self._trainer)
         parts = Parts(
             store,
             settings,
@@ -141,7 +141,8 @@ class Coordinator:
             await self._fleet.aclose()
 
     def stop(self) -> None:
-        """Stop soon (SIGTERM): what came is kept, the engines live on, `run` returns None."""
+        """Stop soon (SIGTERM): what came is kept, the last update is checkpointed, the engines live on, `run` returns
+        None."""
         self._orders.stop()
         self.course.wake()
 
@@ -164,8 +165,16 @@ class Coordinator:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except Ended as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
-        self._reporter.event(stage="Draining")
+        await self._leave()
         return None
+
+    async def _leave(self) -> None:
+        """The next coordinator finds the trainer, unless that leaves too, as when both are on one node."""
+        try:
+            await self._orders.save()
+        except TrainerLost as error:
+            log.warning("the last checkpoint stands: the trainer was lost before it wrote another one: %s", error)
+        self._reporter.event(stage="Draining")
 
     def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
         finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
@@ -206,6 +215,7 @@ class Coordinator:
         """Bring trainer and store to one step."""
         await self._following.first()
         await self._orders.obey_suspend()
+        await self._orders.obey_leave()
         self._orders.step = None
         # Until it is known at which step the trainer stands, it must publish nothing under an old number.
         self._fleet.forget_weights()
@@ -230,6 +240,9 @@ class Coordinator:
         except NoHistory as error:
             await self._trainer.lose(error)
             raise TrainerLost(str(error)) from error
+        if boundary.step < state.step:
+            # A former coordinator never heard that this update was made: it is finished before anybody may go.
+            self._orders.step = None
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._publication.be_patient(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})

@@ -68,5 +68,15 @@ class TermLease:
             except PeerError as error:
                 log.warning("the lease was not renewed: %s", error)
 
+    async def release(self) -> None:
+        """Give it back at the end: nobody holds it. The term stays, so that the next one is higher."""
+        try:
+            lease = await self._client.get(self._path)
+            if lease["spec"].get("holderIdentity") == self._holder:
+                spec = {key: value for key, value in lease["spec"].items() if key != "holderIdentity"}
+                await self._client.put(self._path, {**lease, "spec": {**spec, "renewTime": self._timestamp()}})
+        except PeerError as error:
+            log.warning("the lease was not released, it expires: %s", error)
+
     def _timestamp(self) -> str:
         return self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

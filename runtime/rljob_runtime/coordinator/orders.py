@@ -8,15 +8,17 @@ from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.checkpointing import Checkpoints
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Interrupted
+from rljob_runtime.coordinator.trainer_seat import TrainerSeat
 
 
 class Orders:
-    """Of the operator, and of whoever stops the process. `step`: where the trainer stands, None while that is not
+    """Of the operator, and of whoever asks a pod to go. `step`: where the trainer stands, None while that is not
     known."""
 
-    def __init__(self, following: Following, checkpoints: Checkpoints) -> None:
+    def __init__(self, following: Following, checkpoints: Checkpoints, trainer: TrainerSeat) -> None:
         self._following = following
         self._checkpoints = checkpoints
+        self._trainer = trainer
         self.step: int | None = None
         self.stopping = False
         self.hand_over: Callable[[], Awaitable[None]] = _nothing
@@ -25,7 +27,8 @@ class Orders:
     @property
     def interrupted(self) -> bool:
         """Whether to stop before the next boundary."""
-        return self.stopping or self._following.suspended or self._following.trainer_changed
+        following = self._following
+        return self.stopping or following.suspended or following.trainer_changed or self._trainer.leaving
 
     def stop(self) -> None:
         """Stop soon (SIGTERM)."""
@@ -38,6 +41,7 @@ class Orders:
         if self.stopping:
             raise Interrupted
         await self.obey_suspend()
+        await self.obey_leave()
         await self._following.apply_target(kind, keep)
 
     async def obey_suspend(self) -> None:
@@ -45,10 +49,23 @@ class Orders:
         if not self._following.suspended:
             return
         await self.hand_over()
-        if self.step is not None:
-            await self._checkpoints.ensure(self.step)
+        await self.save()
         await self._following.stay_suspended()
         raise Interrupted
+
+    async def obey_leave(self) -> None:
+        """Where the trainer's pod was asked to go: checkpoint what the trainer holds, and let the pod go. Raises
+        `Interrupted` then. A trainer whose step is not known yet is asked for it first."""
+        if self.step is None or not self._trainer.leaving:
+            return
+        await self.save()
+        await self._trainer.let_go()
+        raise Interrupted
+
+    async def save(self) -> None:
+        """Checkpoint the last finished update, unless that is done."""
+        if self.step is not None:
+            await self._checkpoints.ensure(self.step)
 
 
 async def _nothing() -> None:

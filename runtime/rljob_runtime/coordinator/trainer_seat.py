@@ -46,6 +46,8 @@ class TrainerSeat:
         self._changed = asyncio.Event()
         self._trainer: Trainer | None = None
         self._made_on: tuple[Member, ...] = ()
+        self._let_go: tuple[tuple[str, int], ...] = ()
+        """Pods that may leave: nothing is started there any more."""
         self.published: int | None = None
         """The version that this trainer published last; None before it has published any."""
 
@@ -54,11 +56,16 @@ class TrainerSeat:
         """Whether it was not seen to be lost since it was started."""
         return self._trainer is not None
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it runs on a pod that was asked to go, which waits for `let_go`."""
+        return self.there and any(member.leaving for member in self._members)
+
     def follow(self, members: Sequence[Member]) -> None:
         """These are the trainer's pods now."""
         members = tuple(sorted(members, key=lambda member: member.machine))
-        if _identity(members) != _identity(self._members):
-            self._members = members
+        before, self._members = self._members, members
+        if _identity(members) != _identity(before):
             self._changed.set()
 
     async def start(self) -> TrainerState:
@@ -69,7 +76,7 @@ class TrainerSeat:
                 await self.lose("its pods changed")
             if self._trainer is None:
                 self._changed.clear()
-            if len(self._members) < self._settings.trainer_replicas:
+            if len(self._members) < self._settings.trainer_replicas or _identity(self._members) == self._let_go:
                 await self._changed.wait()
                 continue
             try:
@@ -141,6 +148,11 @@ class TrainerSeat:
         await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
         if trainer is self._trainer:
             self.published = version
+
+    async def let_go(self) -> None:
+        """Its pods may leave: all that it holds is saved. The next `start` waits for other pods."""
+        self._let_go = _identity(self._made_on)
+        await self.lose("its pods were asked to go")
 
     async def lose(self, reason: object) -> None:
         """Let go of the trainer that is here, whatever it does: the next `start` makes another one."""

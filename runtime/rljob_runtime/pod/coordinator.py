@@ -60,9 +60,11 @@ async def run(identity: Identity) -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, node)
             term = await lease.take()
-            return await _alongside(
+            code = await _alongside(
                 _coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep()
             )
+            await lease.release()
+            return code
 
         try:
             return await _alongside(in_office(), *needed)

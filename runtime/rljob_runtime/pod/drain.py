@@ -1,8 +1,9 @@
-"""`python -m rljob_runtime.pod.drain`: what a rollout pod does before it ends (its preStop hook).
+"""`python -m rljob_runtime.pod.drain`: what a rollout or trainer pod does before it ends (its preStop hook).
 
-Whoever deletes the pod starts this. The operator sees the deletion and leaves the machine out of its target; the
-coordinator hands over what the machine generates and ends its actors. So this waits until no actor is left here, or no
-coordinator is there to hand over to; the kubelet bounds it by the pod's grace.
+Whoever deletes the pod starts this. The operator sees the deletion: it leaves a rollout machine out of its target, and
+marks a trainer as leaving. The coordinator hands over what the machine generates, or has the trainer write a
+checkpoint, and ends the actors. So this waits until no actor is left here, or no coordinator is there to hand over to;
+the kubelet bounds it by the pod's grace.
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class SimulatedControlPlane:
         self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
         self._trainer = 1
         self._unplaced: set[str] = set()
+        self._leaving: set[str] = set()
+        """Machines whose pod was asked to go and is still there."""
         self._gone: set[str] = set()
         """Machines without a pod that get no other one for now."""
         self._drain_since: datetime | None = None
@@ -100,6 +102,11 @@ class SimulatedControlPlane:
             self._gone.add(machine)
         self.place(machine)
 
+    def ask_to_go(self, machine: str) -> None:
+        """Somebody deletes the machine's pod. It keeps its place until it has gone: see `replace`."""
+        self._leaving.add(machine)
+        self._refresh()
+
     def withdraw(self, machine: str) -> None:
         """A machine's pod is gone. The next one is listed, and has no address until `place`."""
         self._renew(machine)
@@ -112,6 +119,7 @@ class SimulatedControlPlane:
         self._refresh()
 
     def _renew(self, machine: str) -> None:
+        self._leaving.discard(machine)
         if machine.startswith("trainer"):
             self._trainer += 1
         else:
@@ -245,7 +253,8 @@ class SimulatedControlPlane:
 
     def _member(self, machine: str, incarnation: int, ip: str, role: Role) -> Member:
         placed = machine not in self._unplaced
-        return Member(machine=machine, incarnation=incarnation, ip=ip if placed else None, role=role)
+        leaving = machine in self._leaving or None
+        return Member(machine=machine, incarnation=incarnation, ip=ip if placed else None, role=role, leaving=leaving)
 
     def _set(self, job: RLJob) -> None:
         self._before, self._job = self._job, job

@@ -33,6 +33,9 @@ class Kind(StrEnum):
     """What it writes to has no space left."""
     DISK_LOST = "disk-lost"
     """A crash after which nothing is left of what it had written."""
+    LEAVE = "leave"
+    """Its pod is asked to go, as by `kubectl drain`, and killed at the fault's end. The next one comes when it has
+    gone."""
 
 
 class Role(StrEnum):
@@ -54,10 +57,10 @@ _PROCESS = (Kind.CRASH, Kind.HANG, Kind.SLOW)
 APPLICABLE: dict[Role, tuple[Kind, ...]] = {
     Role.REPLICA: (*_PROCESS, *_MESSAGES, Kind.CLOCK),
     Role.RELAY: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL),
-    Role.TRAINER: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL),
+    Role.TRAINER: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL, Kind.LEAVE),
     Role.REWARDS: _PROCESS,
     Role.MACHINE: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL),
-    Role.COORDINATOR: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL, Kind.DISK_LOST),
+    Role.COORDINATOR: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL, Kind.DISK_LOST, Kind.LEAVE),
     Role.API: (Kind.SLOW, Kind.PARTITION, Kind.LOSS, Kind.REORDERING),
 }
 """What can happen to what. The rest has no meaning: a replica writes no file, rewards run in the coordinator's pod and
@@ -119,6 +122,11 @@ class FaultPlan:
         """When the last one is over."""
         return max((fault.end for fault in self.faults), default=0.0)
 
+    @property
+    def planned(self) -> bool:
+        """Whether nothing fails in it: pods are asked to go, with time enough to save what they hold."""
+        return all(fault.kind is Kind.LEAVE and fault.duration >= GRACE_SECONDS for fault in self.faults)
+
     def __str__(self) -> str:
         return "; ".join(map(str, self.faults))
 
@@ -152,8 +160,11 @@ def _kind(word: str) -> Kind:
     return Kind(word)
 
 
+GRACE_SECONDS = 75.0
+"""A pod's grace where the spec says nothing of it."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
+LEAVE_SHARE = 0.25
 
 
 def draw_plan(
@@ -167,20 +178,43 @@ def draw_plan(
 ) -> FaultPlan:
     """From one to `most` faults. Every role is as likely as the next; crashes are likelier than other kinds. Half of
     the faults come within seconds of another one, the rest anywhere before `horizon` seconds. Durations are spread over
-    the scales, from a tenth of a second to `longest`."""
+    the scales, from a tenth of a second to `longest`. Into some of the plans comes a planned leave."""
     drawn = random.Random(f"{seed}/faults")
     targets = targets_of(machines, replicas, workers)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
         role = drawn.choice(list(Role))
-        kinds = APPLICABLE[role]
+        kinds = [kind for kind in APPLICABLE[role] if kind is not Kind.LEAVE]
         (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is Kind.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
         if faults and drawn.random() < BURST_SHARE:
             time = faults[-1].time + drawn.uniform(0, BURST_SECONDS)
         duration = 0.1 * (longest / 0.1) ** drawn.random()
         faults.append(Fault(round(time, 3), kind, drawn.choice(targets[role]), round(duration, 3)))
+    # Drawn by themselves: the other faults of a seed stay what they were.
+    leaves = random.Random(f"{seed}/leaves")
+    if len(faults) < most and leaves.random() < LEAVE_SHARE:
+        seconds = leaves.choice([1.0, GRACE_SECONDS])
+        faults.append(_leave(leaves, leaves.choice(faults).time + leaves.uniform(-1, 1) * BURST_SECONDS, seconds))
     return FaultPlan(tuple(sorted(faults)))
+
+
+def draw_leaves(seed: int, horizon: float) -> FaultPlan:
+    """From one to four planned leaves before `horizon` seconds, and nothing else. Half of them come with another one,
+    as when a node is drained that both pods are on."""
+    drawn = random.Random(f"{seed}/planned")
+    faults: list[Fault] = []
+    for _ in range(drawn.randint(1, 4)):
+        time = drawn.uniform(0, horizon)
+        if faults and drawn.random() < BURST_SHARE:
+            time = faults[-1].time + drawn.choice([0.0, drawn.uniform(0, BURST_SECONDS)])
+        faults.append(_leave(drawn, time, GRACE_SECONDS))
+    return FaultPlan(tuple(sorted(faults)))
+
+
+def _leave(drawn: random.Random, time: float, seconds: float) -> Fault:
+    target = drawn.choice([Role.TRAINER, Role.COORDINATOR])
+    return Fault(round(max(0.0, time), 3), Kind.LEAVE, target.value, seconds)
 
 
 def targets_of(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from rljob_runtime.pod.drain import PATIENCE, POLL_SECONDS
 from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedRewards
 from rljob_runtime.simulation.events import FaultBegan, FaultEnded, Observe
@@ -35,6 +36,8 @@ class Seat:
         self.lost_disk = False
         """Its store is gone, as the next coordinator will find."""
         self.crashes = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Its pod was asked to go (SIGTERM)."""
         self.returned = Signal()
         self.absent = 0
         """Crashes that are not over: it cannot be started until it has returned."""
@@ -97,6 +100,8 @@ class Injector:
             case Kind.CRASH:
                 world.kill_process(name)
                 return self._absent(name)
+            case Kind.LEAVE:
+                return self._trainer_leaves()
             case Kind.DISK_FULL:
                 return self._full_disk(name.partition("/")[0])
             case _:
@@ -124,6 +129,27 @@ class Injector:
             disk.full -= 1
 
         return undo
+
+    def _trainer_leaves(self) -> Undo:
+        """Its pod waits as `pod.drain` does, and goes when it is empty, nobody is there to empty it, or its time is
+        over."""
+        leaving = self._control.incarnation("trainer-0")
+        self._control.ask_to_go("trainer-0")
+
+        def gone() -> None:
+            if self._control.incarnation("trainer-0") == leaving:
+                self._world.power_off(leaving)
+                self._control.replace("trainer-0")
+
+        def look(silent: int) -> None:
+            silent = 0 if self._control.life.alive else silent + 1
+            if self._world.process(TRAINER) is None or silent >= PATIENCE:
+                gone()
+            elif self._control.incarnation("trainer-0") == leaving:
+                asyncio.get_running_loop().call_later(POLL_SECONDS, look, silent)
+
+        look(0)
+        return gone
 
     # --- machines ---
 
@@ -164,6 +190,15 @@ class Injector:
                     seat.returned.fire()
 
                 return back
+            case Kind.LEAVE:
+                life = self._control.life
+                seat.asked.set()
+
+                def kill() -> None:
+                    if self._control.life is life and life.alive:
+                        seat.crashes.set()
+
+                return kill
             case Kind.DISK_FULL:
                 seat.full_disk += 1
                 seat.changed()

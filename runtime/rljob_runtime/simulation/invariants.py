@@ -9,6 +9,7 @@ rows say of prompts and responses is each mode's own: `round_invariants`, `exper
 - one lease: nobody else generates under an attempt that was given away;
 - no progress lost: a restart loses no update behind the newest checkpoint, and whoever goes on with a response begins
   with every token that the store holds;
+- no update lost: where all that happens is planned, a restart loses none at all;
 - one history: a version number has one content, reports never go back to an earlier term or event;
 - anchors: at each boundary the store holds just the anchors that rewards hold, after whatever restart or rewind.
 
@@ -77,6 +78,8 @@ class Invariants(ABC):
     ) -> None:
         self.broken: Violation | None = None
         self.events = 0
+        self.planned = False
+        """Whether nothing fails: pods leave, but with time to save what they hold."""
         self._group_size = group_size
         self._prompts_an_epoch = prompts_an_epoch
         self._now = now
@@ -223,7 +226,9 @@ class Invariants(ABC):
             "one history",
             f"other weights were restored as those after step {step}",
         )
-        self._tellable = max(self._tellable, len(self._history))
+        done = len(self._history)
+        self._expect(step == done or not self.planned, "no update lost", f"restored {step}, {done} were finished")
+        self._tellable = max(self._tellable, done)
         for ids in self._history[step:]:
             self._trained.difference_update(ids)
         del self._history[step:], self._contents[step + 1 :]

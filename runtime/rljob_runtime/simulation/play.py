@@ -35,6 +35,8 @@ from rljob_runtime.workloads import Workload, open_workload
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
 """From a coordinator's end to the next one's start, at least."""
+NEXT_POD_SECONDS = 5.0
+"""The same where its pod was asked to go: the next one is made when it has gone."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class _Run:
         asyncio.get_running_loop().set_exception_handler(self._stumbled)
         self._broken = asyncio.Event()
         self._invariants = invariants_of(self._job, scenario.prompts_an_epoch, self._broken.set)
+        self._invariants.planned = self._plan.planned
         self._world = World(
             scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
         )
@@ -184,7 +187,7 @@ class _Run:
             finished = await self._one_life() or self._control.finished
             if finished is not None:
                 return finished
-            await asyncio.sleep(RESTART_SECONDS)
+            await asyncio.sleep(NEXT_POD_SECONDS if self._seat.asked.is_set() else RESTART_SECONDS)
 
     def _lose_store(self) -> None:
         for file in self._path.parent.glob(f"{self._path.name}*"):
@@ -193,10 +196,11 @@ class _Run:
         self._observe(StoreLost())
 
     async def _one_life(self) -> Finished | None:
-        """None when it was killed, or died of a full disk."""
+        """None when it was killed, died of a full disk, or left."""
         life, since = Life(self._seat.condition), loop_time()
         self._world.life = self._control.life = life
         self._seat.crashes.clear()
+        self._seat.asked.clear()
         self._rewards.forget()
         self._coordinators += 1
         store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
@@ -204,8 +208,10 @@ class _Run:
         self._observe(CoordinatorStarted(term))
         self._seat.changed = lambda: self._reach(life, store)
         self._seat.changed()
-        work = asyncio.create_task(self._coordinator(life, store, term).run())
+        coordinator = self._coordinator(life, store, term)
+        work = asyncio.create_task(coordinator.run())
         killed = asyncio.create_task(self._seat.crashes.wait())
+        asked = asyncio.create_task(self._asked_to_go(coordinator))
         try:
             await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
             finished, why = self._last_words(work) if work.done() else (None, "killed")
@@ -213,11 +219,15 @@ class _Run:
             return finished
         finally:
             life.alive = False
-            for task in (work, killed):
+            for task in (work, killed, asked):
                 task.cancel()
-            await asyncio.gather(work, killed, return_exceptions=True)
+            await asyncio.gather(work, killed, asked, return_exceptions=True)
             self._seat.changed = lambda: None
             store.close()
+
+    async def _asked_to_go(self, coordinator: Coordinator) -> None:
+        await self._seat.asked.wait()
+        coordinator.stop()
 
     def _reach(self, life: Life, store: WatchedStore) -> None:
         """Faults of its pod reach the coordinator that lives there."""
@@ -228,7 +238,8 @@ class _Run:
     def _last_words(self, work: asyncio.Task[Finished | None]) -> tuple[Finished | None, str]:
         error = work.exception()
         if error is None:
-            return work.result(), "finished"
+            finished = work.result()
+            return finished, "left" if finished is None else "finished"
         if not is_full_disk(error):
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")

@@ -1,0 +1,126 @@
+"""Planned leaves: the trainer's pod is asked to go, or the coordinator's own. No finished update is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from coordinator_kit import Stage, job, until
+
+from rljob_api.learning import Mode
+from rljob_api.status import FinishedOutcome
+from rljob_runtime.simulation import clock
+
+MODES = pytest.mark.parametrize("mode", list(Mode))
+MOMENTS = pytest.mark.parametrize("seconds", [0.0, 0.7, 3.0, 4.1, 5.2, 7.5])
+ROUNDS = 5
+
+
+def stage_of(tmp_path: Path, mode: Mode) -> Stage:
+    """A job that writes no checkpoint by itself before its end."""
+    return Stage(tmp_path / "state.db", job=job(rounds=ROUNDS, every_rounds=100, mode=mode))
+
+
+async def trainer_leaves(stage: Stage, seconds: float) -> None:
+    """As its pod does: it goes when it is empty."""
+    await until(lambda: stage.control is not None)
+    await asyncio.sleep(seconds)
+    incarnation = stage.control.incarnation("trainer-0")
+    stage.control.ask_to_go("trainer-0")
+    await until(lambda: stage.world.process("trainer") is None)
+    assert max(stage.world.disk.checkpoints) == len(stage.rounds), "the last finished update is saved"
+    stage.world.power_off(incarnation)
+    await asyncio.sleep(20.0)
+    assert stage.world.process("trainer") is None, "nothing is started on a pod that goes"
+    stage.control.replace("trainer-0")
+
+
+def check_no_update_was_lost(stage: Stage) -> None:
+    assert stage.rounds == list(range(1, ROUNDS + 1)), "none came again"
+    ids = stage.trained_ids()
+    assert len(ids) == len(set(ids)) == ROUNDS * 3 * 2
+    versions = [report.weight_version for report in stage.control.reports if report.weight_version is not None]
+    assert all(before <= after for before, after in pairwise(versions))
+
+
+@MODES
+@MOMENTS
+def test_the_trainers_leave_costs_no_finished_update(tmp_path, mode, seconds):
+    stage = stage_of(tmp_path, mode)
+    assert stage.play(lambda stage: trainer_leaves(stage, seconds)).outcome is FinishedOutcome.COMPLETE
+    check_no_update_was_lost(stage)
+
+
+@MODES
+@MOMENTS
+def test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes_as_well(tmp_path, mode, seconds):
+    stage = stage_of(tmp_path, mode)
+
+    async def program():
+        running = asyncio.create_task(stage.coordinate())
+        await asyncio.sleep(0.3 + seconds)
+        stage.coordinator.stop()
+        stage.coordinator.stop()  # a second SIGTERM
+        assert await running is None
+        assert max(stage.world.disk.checkpoints) == len(stage.rounds)
+        assert stage.control.last.stage == "Draining"
+        stage.world.kill("trainer")
+        stage.control.replace("trainer-0")
+        return await stage.coordinate()
+
+    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    check_no_update_was_lost(stage)
+
+
+@MODES
+def test_the_next_coordinator_saves_what_a_leaving_trainer_holds(tmp_path, mode):
+    """The former one was killed before it knew of the leave."""
+    stage = stage_of(tmp_path, mode)
+
+    async def program():
+        running = asyncio.create_task(stage.coordinate())
+        await until(lambda: stage.rounds == [1, 2])
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert max(stage.world.disk.checkpoints) == 0
+        leaving = asyncio.create_task(trainer_leaves(stage, 0.0))
+        finished = await stage.coordinate()
+        await leaving
+        return finished
+
+    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    check_no_update_was_lost(stage)
+
+
+@MODES
+def test_a_coordinator_whose_trainer_died_leaves_all_the_same(tmp_path, mode):
+    stage = stage_of(tmp_path, mode)
+
+    async def leave(stage):
+        await until(lambda: stage.rounds == [1])
+        stage.world.kill("trainer")
+        stage.coordinator.stop()
+
+    assert stage.play(leave) is None
+    assert max(stage.world.disk.checkpoints) == 0
+
+
+@MODES
+def test_a_trainer_that_cannot_save_says_so_and_goes(tmp_path, mode):
+    """The disk is full: to keep the pod would not empty it."""
+    stage = stage_of(tmp_path, mode)
+
+    async def leave(stage):
+        await until(lambda: stage.rounds == [1])
+        stage.world.disk.full = 1
+        stage.control.ask_to_go("trainer-0")
+        await until(lambda: stage.world.process("trainer") is None)
+        assert "CheckpointFailed" in [problem.reason for problem in stage.control.last.problems]
+        stage.world.disk.full = 0
+        stage.control.replace("trainer-0")
+
+    assert stage.play(leave).outcome is FinishedOutcome.COMPLETE
+    assert stage.rounds[0] == 1
+    assert 1 in stage.rounds[1:], "the update that was not saved is made again"
