@@ -154,6 +154,15 @@ REFUSED = {
     "a device": ("os.mknod('sda', 0o60660, os.makedev(8, 0))", {"EACCES", "EPERM"}),
     "shared memory that stays": ("return called(libc.shmget(7, 4096, 0o1666))", {"EPERM"}),
     "memory without a limit": ("return os.memfd_create('x')", {"EPERM"}),
+    "rules of a further layer": (
+        "return called(libc.syscall(444, (ctypes.c_ulong * 3)(1), 8, 0))",
+        {"EPERM"},
+    ),
+    "a large buffer of a socket": (
+        "a, b = socket.socketpair()\nreturn a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)",
+        {"EPERM"},
+    ),
+    "a large pipe": ("import fcntl\nr, w = os.pipe()\nreturn fcntl.fcntl(w, 1031, 1 << 20)", {"EPERM"}),
     "a file written through memory": (
         "import mmap\nf = open('f', 'w+b')\nf.truncate(4096)\nreturn mmap.mmap(f.fileno(), 4096)",
         {"EPERM"},

@@ -2574,6 +2574,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{ESCAPES}::test_a_fork_bomb_makes_no_process",),
     ),
     Mutant(
+        "programs may fill the kernel's memory",
+        f"{RUNTIME}/sandbox/seccomp.py",
+        "_FCNTL_REFUSED = (8, 10, 15, 1026, 1031)",
+        "_FCNTL_REFUSED = (8, 10, 15, 1026)",
+        (ESCAPES,),
+    ),
+    Mutant(
         "a worker may empty what it may read",
         f"{RUNTIME}/sandbox/seccomp.py",
         "READ_ONLY = Opening(os.O_ACCMODE | os.O_TRUNC | os.O_CREAT, (os.O_RDONLY,))",

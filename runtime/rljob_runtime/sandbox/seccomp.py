@@ -42,6 +42,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "shmctl": (31, 195), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "mq_unlink": (241, 181),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # memory of the kernel: rules of further layers, and buffers of a size of one's choice
+    "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
+    "setsockopt": (54, 208),
     # bytes that reach a file without being counted as written
     "fallocate": (285, 47), "splice": (275, 76), "tee": (276, 77), "vmsplice": (278, 75),
     "copy_file_range": (326, 285), "io_setup": (206, 0), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
@@ -79,7 +82,8 @@ _LIMITS_THAT_KILL = (0, 15)  # RLIMIT_CPU, RLIMIT_RTTIME: past the hard one, the
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _MAP_ANONYMOUS, _MAP_TYPE_MASK, _MAP_PRIVATE = 0x20, 0xF, 2
 _PRCTL_ALLOWED = (15, 16, 23, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_CAPBSET_READ, PR_SET_VMA
-_FCNTL_REFUSED = (8, 10, 15, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY: signals to others
+# F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY: signals to others. F_SETPIPE_SZ: memory of the kernel.
+_FCNTL_REFUSED = (8, 10, 15, 1026, 1031)
 _IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
 
 
