@@ -3,6 +3,7 @@ nobody."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -57,11 +58,16 @@ TELL_SECONDS = 1.0
 
 
 def pod_plight(body: Body) -> Hashable:
-    """What keeps a pod from starting, None when nothing does. There is nothing to do about it but to tell it."""
+    """What keeps a pod from starting, None when nothing does. There is nothing to do about it but to tell it. Of the
+    scheduler's message only the words count: how many nodes lack something changes all day on a busy cluster."""
     pod = parse_pod(body)
     if pod is None or (pod.unschedulable is None and pod.waiting is None):
         return None
-    return (pod.unschedulable is not None, pod.waiting.reason if pod.waiting is not None else None)
+    words = None if pod.unschedulable is None else _NUMBER.sub("#", pod.unschedulable)
+    return (words, pod.waiting.reason if pod.waiting is not None else None)
+
+
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class Relevance:

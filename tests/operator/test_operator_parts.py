@@ -362,6 +362,21 @@ def test_what_keeps_pods_from_starting_is_told_together() -> None:
     assert marks[9:] == [0.0, TELL_SECONDS]
 
 
+def test_another_reason_of_the_scheduler_is_told_and_another_number_is_not() -> None:
+    marks: list[float] = []
+    watch = Watch(
+        lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), NodeBook(mock.Mock()), Metrics()
+    )
+    pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())
+    pod["metadata"] |= {"uid": "uid-0"}
+    told = []
+    for message in ("0/4 nodes: device class a", "0/4 nodes: 4 claims unmet", "0/9 nodes: 9 claims unmet"):
+        unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        watch.pod_event("MODIFIED", {**pod, "status": {"phase": "Pending", "conditions": [unplaced]}})
+        told.append(len(marks))
+    assert told == [1, 2, 2]
+
+
 # --- leases of coordinators -------------------------------------------------------------------------------------------
 
 
