@@ -49,6 +49,7 @@ class Queued(Cluster):
     def __init__(self, job: RLJob) -> None:
         super().__init__(queued(job))
         self.workloads: dict[str, dict[str, Any]] = {}
+        self.queue = "lq"
         self.problem: Trouble | None = None
         self.priority: Priority | Trouble = Priority()
         self.flavors = {"zone-1": ZONE}
@@ -56,7 +57,7 @@ class Queued(Cluster):
     def observed(self) -> Observed:
         found = {name: parse_workload(item) for name, item in self.workloads.items()}
         flavors = {name: self.flavors[name] for name in self.flavors}
-        kueue = Kueue("lq", self.problem, {} if self.problem else found, flavors, self.priority)
+        kueue = Kueue(self.queue, self.problem, {} if self.problem else found, flavors, self.priority)
         return replace(super().observed(), kueue=kueue)
 
     def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
@@ -193,6 +194,21 @@ def test_a_label_that_is_taken_off_does_not_free_pods_from_their_quota() -> None
     assert queue_of(queued(job), ()) == "lq"
     assert queue_of(job, [item]) == "lq"
     assert queue_of(job, ()) is None
+
+
+def test_a_job_that_holds_quota_stays_in_its_queue_until_it_gives_that_back() -> None:
+    cluster = running()
+    cluster.queue = "other"
+    del cluster.workloads["demo-rollout-2"]
+    cluster.settle()
+    assert cluster.workloads["demo-rollout-2"]["spec"]["queueName"] == "lq"
+    cluster.evict("demo-base")
+    cluster.report(applied=99, stage="Suspended")
+    for _ in range(2):
+        cluster.settle()
+        cluster.bury()
+    cluster.settle()
+    assert {name: item["spec"]["queueName"] for name, item in cluster.workloads.items()} == {"demo-base": "other"}
 
 
 # --- what an admission allows -----------------------------------------------------------------------------------------

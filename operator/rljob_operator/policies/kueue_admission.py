@@ -83,6 +83,9 @@ def _never(message: str, *signs: str) -> bool:
 
 def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
     """Why pods could not be put on the nodes that the base was assigned."""
+    spec = job.spec
+    found = ((Role.COORDINATOR, spec.coordinator.template), (Role.TRAINER, spec.trainer.template))
+    templates = {role.value.lower(): template for role, template in (*found, (Role.ROLLOUT, spec.rollout.template))}
     for pod_set, assignment in base.assigned.items():
         lost = [name for name in assignment.flavors if name not in kueue.flavors]
         if lost:
@@ -90,8 +93,7 @@ def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
         if assignment.topology:
             said = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
             return Hold("TopologyNotSupported", said, True)
-        template = next((getattr(job.spec, role.value.lower()) for role in Role if role.value.lower() == pod_set), None)
-        wanted = (template.template.spec.get("nodeSelector") or {}) if template is not None else {}
+        wanted = templates[pod_set].spec.get("nodeSelector") or {} if pod_set in templates else {}
         clash = _clash(wanted, _selector(assignment, kueue.flavors))
         if clash is not None:
             key, ours, theirs = clash

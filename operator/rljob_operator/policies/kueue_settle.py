@@ -7,7 +7,7 @@ reservation, so that Kueue keeps its place and its back-off, and admits it again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -57,8 +57,9 @@ def asked(job: RLJob, seen: Observed, count: int, config: Config) -> tuple[Json,
     base = kueue.workloads.get(base_name(job.name))
     if base is None:
         return (kueue_ask.base(job, kueue, config),) if isinstance(kueue.priority, Priority) else ()
+    bound = replace(kueue, queue=_queue(job, kueue))
     missing = [k for k in surplus(job, kueue, count) if surplus_name(job.name, k) not in kueue.workloads]
-    return tuple(kueue_ask.surplus(job, kueue, index, base.priority, config) for index in missing)
+    return tuple(kueue_ask.surplus(job, bound, index, base.priority, config) for index in missing)
 
 
 def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
@@ -87,6 +88,12 @@ def finished(job: RLJob, seen: Observed, verdict: Verdict, now: datetime) -> tup
         elif not one.holds(FINISHED):
             found.append(Settlement(one, {"conditions": with_conditions(one.conditions, [(FINISHED, True, why)], now)}))
     return tuple(found)
+
+
+def _queue(job: RLJob, kueue: Kueue) -> str:
+    """The queue that is asked: the one that the base holds quota of, though the label names another by now."""
+    base = kueue.workloads.get(base_name(job.name))
+    return base.queue if base is not None and base.reserved else kueue.queue
 
 
 def _sorted(kueue: Kueue) -> list[tuple[str, Workload]]:
@@ -131,7 +138,7 @@ def _outdated(job: RLJob, one: Workload, base: bool, kueue: Kueue, config: Confi
         return True
     numbers = {ROLLOUT: job.spec.rollout.smallest, "trainer": job.spec.trainer.replicas} if base else {ROLLOUT: 1}
     changed = any(one.counts.get(name) != number for name, number in numbers.items())
-    return not one.reserved and (changed or one.queue != kueue.queue)
+    return not one.reserved and (changed or one.queue != _queue(job, kueue))
 
 
 def _given_back(one: Workload, now: datetime) -> Json:
