@@ -19,6 +19,7 @@ from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, WORKLOAD, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.kueue_settle import Settlement
+from rljob_operator.policies.meanwhile import only_reported
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
 from rljob_operator.policies.plan import Creation, Plan
@@ -27,6 +28,9 @@ from rljob_operator.policies.refusal import in_order, refused, stalled
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+STATUS_TRIES = 5
+"""To write a status between two reports of a busy coordinator."""
 
 _NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate"})
 
@@ -90,12 +94,21 @@ class Actor:
         return plan
 
     async def write_status(self, job: RLJob, status: Json) -> None:
-        """Apply the operator's part of the status, if the job still is the one that was planned for."""
+        """Apply the operator's part of the status, if the job still is the one that was planned for. A report of the
+        coordinator that came meanwhile does not count: the job is planned for again at once, as if it came after."""
         meta = job.metadata
-        await self.apply_status(meta.namespace, meta.name, meta.uid, meta.resource_version, status)
+        version = meta.resource_version
+        for tries_left in reversed(range(STATUS_TRIES)):
+            try:
+                return await self.apply_status(meta.namespace, meta.name, meta.uid, version, status)
+            except Postponed:
+                live = await self._kube.get(RLJOB, meta.namespace, meta.name)
+                if not tries_left or not only_reported(job, live):
+                    raise
+                version = live["metadata"]["resourceVersion"]
 
     async def apply_status(self, namespace: str, name: str, uid: str, version: str, status: Json) -> None:
-        """The same by name. Raises `Postponed` when the job has changed meanwhile."""
+        """The same by name and version. Raises `Postponed` when the job has changed meanwhile."""
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
         body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": status}
         try:

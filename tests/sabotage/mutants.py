@@ -1393,6 +1393,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_kubernetes.py",),
     ),
     Mutant(
+        "each report keeps a status out",
+        f"{OPERATOR}/act.py",
+        "                if not tries_left or not only_reported(job, live):",
+        "                if True:",
+        ("tests/operator/test_operator_meanwhile.py",),
+    ),
+    Mutant(
+        "a status is written over that of another operator",
+        f"{OPERATOR}/policies/meanwhile.py",
+        "    return unversioned == before.metadata and ",
+        "    return unversioned == before.metadata or ",
+        ("tests/operator/test_operator_meanwhile.py",),
+    ),
+    Mutant(
         "a relay accepts an older chain",
         f"{RUNTIME}/relay/fence.py",
         "if other.chain < self.chain:",
