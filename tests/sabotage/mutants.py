@@ -1402,8 +1402,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a status is written over that of another operator",
         f"{OPERATOR}/policies/meanwhile.py",
-        "    return unversioned == before.metadata and ",
-        "    return unversioned == before.metadata or ",
+        "unversioned == before.metadata and status",
+        "unversioned == before.metadata or status",
         ("tests/operator/test_operator_meanwhile.py",),
     ),
     Mutant(
