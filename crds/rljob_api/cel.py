@@ -200,11 +200,6 @@ RULES: dict[str, list[Rule]] = {
             "heartbeatSeconds must be at most half of rebuildTimeoutSeconds",
         ),
     ],
-    "spec.scheduling": [
-        Rule(
-            "self.gang != 'PodGroup'", "gang: PodGroup is not available in this version; leave it out or set it to None"
-        ),
-    ],
 }
 for _field, _what in TECHNIQUES.items():
     RULES.setdefault(f"spec.{_field}", []).insert(0, Rule("!self.enabled", f"enabled: true {not_available(_what)}"))

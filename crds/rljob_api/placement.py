@@ -305,10 +305,13 @@ class RunPolicy(Model):
 
 
 class Gang(StrEnum):
-    """Whether pods are scheduled all or none."""
+    """Whether the pods without which the job cannot begin are scheduled all or none, and whose PodGroup says so."""
 
     NONE = "None"
-    POD_GROUP = "PodGroup"
+    NATIVE = "Native"
+    COSCHEDULING = "Coscheduling"
+    VOLCANO = "Volcano"
+    KAI = "KAI"
 
 
 class Scheduling(Model):
@@ -317,7 +320,9 @@ class Scheduling(Model):
     scheduler_name: DnsName | None = None
     """The scheduler of all pods. A template's schedulerName goes before it. Absent: the cluster's default."""
     gang: Gang = Field(default=Gang.NONE)
-    """None. PodGroup is not available in this version."""
+    """Whether coordinator, trainer and minMachines rollout machines are placed together or not at all. None; Native: by
+    Kubernetes itself (1.37, feature gate GenericWorkload); Coscheduling, Volcano, KAI: by that scheduler, which
+    schedulerName may name."""
     priority_class_name: DnsName | None = None
     """Priority class of all pods. A template's priorityClassName goes before it."""
     accelerator_resource: QualifiedName = DEFAULT_RESOURCE

@@ -14,7 +14,6 @@ from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.learning import AUTO, Mode
-from rljob_api.placement import Gang
 from rljob_api.rewards import CodeReward, RewardKind
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template, memory_limit
@@ -101,12 +100,6 @@ def _not_there_yet(spec: RLJobSpec) -> Errors:
         }[field]
         if technique.enabled is not False:
             yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
-    if spec.scheduling.gang is Gang.POD_GROUP:
-        yield FieldError(
-            "spec.scheduling.gang",
-            spec.scheduling.gang.value,
-            "is not available in this version; leave it out or set it to None",
-        )
 
 
 def _prompts(spec: RLJobSpec) -> Errors:

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,19 +57,23 @@ def api_server(
     controllers: bool = False,
     kubernetes: str | None = None,
     node_grace_seconds: int = 8,
+    features: Mapping[str, bool] | None = None,
+    apis: Sequence[str] = (),
 ) -> Iterator[Server]:
     """A running API server below ``parent`` (default: the temporary folder); gone when the context ends.
 
     ``users`` get a token and a kubeconfig each and no rights but RBAC's. ``controllers`` adds the controller manager
     and the scheduler: garbage collection, namespace deletion, service accounts.
     ``node_grace_seconds``: a node that is silent for so long is not Ready. ``kubernetes`` is the minor, by
-    default ``$KUBERNETES`` or the newest. Raises ClusterError when it does not start.
+    default ``$KUBERNETES`` or the newest. ``features`` are feature gates of all programs, ``apis`` are versions of API
+    groups, as ``scheduling.k8s.io/v1beta1``, that are served though they are off by default. Raises ClusterError when
+    it does not start.
     """
     programs = _programs(controllers, kubernetes)
     folder = Path(tempfile.mkdtemp(prefix="rljob-api-", dir=parent))
     daemons = Daemons(folder / "pids", folder / "logs", tied=True)
     try:
-        plane = _start(programs, folder, daemons, users)
+        plane = _start(programs, folder, daemons, users, features or {}, tuple(apis))
         server = Server(folder, plane.server, folder / "admin.kubeconfig", node_grace_seconds)
         if controllers:
             (folder / "recycler.json").write_text(json.dumps(volumes.recycler()))
@@ -93,12 +97,30 @@ def _programs(controllers: bool, kubernetes: str | None) -> Path:
     return build.binaries(recipe.CONTROL_PLANE if controllers else recipe.SERVER, recipe.release(kubernetes))
 
 
-def _start(programs: Path, folder: Path, daemons: Daemons, users: Sequence[pki.User]) -> ControlPlane:
+def _start(
+    programs: Path,
+    folder: Path,
+    daemons: Daemons,
+    users: Sequence[pki.User],
+    features: Mapping[str, bool],
+    apis: tuple[str, ...],
+) -> ControlPlane:
     """Another process may take a port between its choice and its use: then others are chosen."""
     pki.create(folder / "pki", ["127.0.0.1", "10.96.0.1"])
     for attempt in range(1, _ATTEMPTS + 1):
         port, etcd, peer = process.free_ports(3)
-        plane = ControlPlane(programs, folder, "127.0.0.1", port, etcd, peer, "10.96.0.0/24", proxied=False)
+        plane = ControlPlane(
+            programs,
+            folder,
+            "127.0.0.1",
+            port,
+            etcd,
+            peer,
+            "10.96.0.0/24",
+            proxied=False,
+            features=features,
+            apis=apis,
+        )
         everyone = [pki.ADMIN, pki.CONTROLLER_MANAGER, pki.SCHEDULER, *users]
         pki.write_users(plane.pki, folder, plane.server, everyone)
         try:

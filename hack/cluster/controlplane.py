@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import kube, process
@@ -27,6 +27,10 @@ class ControlPlane:
     """Whether nodes forward the Service `kubernetes` (kube-proxy); where not, its endpoints are left out."""
     node_grace_seconds: int = 8
     """A node that is silent for so long is not Ready."""
+    features: Mapping[str, bool] = field(default_factory=dict)
+    """Feature gates of all programs, where they differ from the defaults."""
+    apis: tuple[str, ...] = ()
+    """Versions of API groups that are off by default, and served."""
 
     @property
     def pki(self) -> Path:
@@ -68,6 +72,8 @@ class ControlPlane:
             # A dead node's pods are to be replaced within seconds here, not after the usual five minutes.
             "--default-not-ready-toleration-seconds=3",
             "--default-unreachable-toleration-seconds=3",
+            *([f"--runtime-config={','.join(f'{api}=true' for api in self.apis)}"] if self.apis else []),
+            *self._gates(),
         ]
 
     def controller_manager(self) -> list[str | Path]:
@@ -82,6 +88,7 @@ class ControlPlane:
             f"--service-account-private-key-file={pki / 'sa.key'}",
             *("--node-monitor-period=1s", f"--node-monitor-grace-period={self.node_grace_seconds}s"),
             f"--pv-recycler-pod-template-filepath-hostpath={self.state / 'recycler.json'}",
+            *self._gates(),
         ]
 
     def scheduler(self) -> list[str | Path]:
@@ -89,7 +96,12 @@ class ControlPlane:
             self.binaries / "kube-scheduler",
             f"--kubeconfig={self.state / 'scheduler.kubeconfig'}",
             *("--secure-port=0", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400"),
+            *self._gates(),
         ]
+
+    def _gates(self) -> list[str]:
+        given = ",".join(f"{name}={str(on).lower()}" for name, on in sorted(self.features.items()))
+        return [f"--feature-gates={given}"] if given else []
 
 
 def start_apiserver(plane: ControlPlane, daemons: process.Daemons, timeout: float = 90) -> kube.Api:

@@ -15,15 +15,16 @@ from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kube.resources import POD, RESOURCES, RLJOB, WORKLOAD, Json
+from rljob_operator.kube.resources import POD, RLJOB, WORKLOAD, Json, resource_of
 from rljob_operator.metrics import Metrics
+from rljob_operator.policies import gang
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.kueue_settle import Settlement
 from rljob_operator.policies.meanwhile import only_reported
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
 from rljob_operator.policies.plan import Creation, Plan
-from rljob_operator.policies.refusal import in_order, refused, stalled
+from rljob_operator.policies.refusal import in_order, no_priority_class, pod_refusal, refused, stalled
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 STATUS_TRIES = 5
 """To write a status between two reports of a busy coordinator."""
 
-_NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate"})
+_NEVER_CHANGED = frozenset({"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate", gang.KIND})
 
 
 class Postponed(Exception):
@@ -135,14 +136,17 @@ class Actor:
     async def _ensure(self, job: RLJob, manifest: Json) -> Trouble | None:
         """Create the object, or mend it when it is there and differs."""
         kind = manifest["kind"]
-        resource = RESOURCES[kind]
+        resource = resource_of(manifest)
         body = {**manifest, "stringData": _fresh_secrets()} if kind == "Secret" else manifest
         try:
             await self._kube.create(resource, body)
             return None
         except ApiError as error:
             if not error.already_exists:
-                raise
+                told = _told(job, kind, error)
+                if told is None:
+                    raise
+                return told
         if kind == "Secret":  # its name holds the job's uid, so it is this job's
             return None
         name = manifest["metadata"]["name"]
@@ -150,7 +154,9 @@ class Actor:
         taken = _taken(job, live)
         if taken is not None:
             return taken
-        if kind not in _NEVER_CHANGED and not _covers(live, manifest):
+        if kind == gang.KIND and not _covers(live, gang.changes(manifest)):
+            await self._kube.merge(resource, job.namespace, name, gang.changes(manifest))
+        elif kind not in _NEVER_CHANGED and not _covers(live, manifest):
             await self._kube.apply(resource, manifest)
         return None
 
@@ -175,12 +181,10 @@ class Actor:
                 live = await self._kube.get(POD, job.namespace, name)
                 self._saw([live])
                 return _taken(job, live)
-            if error.status == 403:
-                quota = "exceeded quota" in error.message
-                return Trouble("QuotaExceeded" if quota else "PodForbidden", error.message)
-            if error.invalid:
-                return Trouble("PodInvalid", error.message)
-            raise
+            told = pod_refusal(error.status, error.message) if error.status == 403 or error.invalid else None
+            if told is None:
+                raise
+            return told
         return None
 
     async def _remove_pods(self, job: RLJob, removals: Sequence[Removal]) -> None:
@@ -283,6 +287,13 @@ def _taken(job: RLJob, live: Json) -> Trouble | None:
     if any(owner.get("kind") == KIND and owner.get("name") == job.name for owner in owners):
         raise Postponed(f"{what} of an earlier job of this name is still there", 1.0)
     return Trouble("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
+
+
+def _told(job: RLJob, kind: str, error: ApiError) -> Trouble | None:
+    """What the refusal of a child means; None where trying again may help."""
+    if kind != gang.KIND:
+        return None
+    return no_priority_class(error.message) or gang.refusal(job, error.status, error.message)
 
 
 def _covers(live: object, wanted: object) -> bool:

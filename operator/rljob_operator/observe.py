@@ -148,6 +148,10 @@ class LeaseMonitor:
         self._watched = seen
 
 
+async def _no_gang(job: RLJob) -> bool | None:
+    return None
+
+
 class Observer:
     """Puts together what a plan is made from."""
 
@@ -160,16 +164,18 @@ class Observer:
         *,
         devices: Callable[[RLJob], Awaitable[Devices]],
         kueue: Callable[[RLJob], Awaitable[Kueue | None]],
+        gang_served: Callable[[RLJob], Awaitable[bool | None]] = _no_gang,
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
         what is known of nodes by name, `silent` those of them whose kubelets say nothing any more. `devices` gives
-        what a job's claims need."""
+        what a job's claims need, `gang_served` whether its PodGroup can be made."""
         self._nodes = nodes
         self._devices = devices
         self._kueue = kueue
         self._silent = silent
+        self._gang_served = gang_served
         self._pods = pods
         self._leases = leases
         self._recheck = recheck
@@ -195,7 +201,11 @@ class Observer:
         silence = self._leases.silence(key)
         devices = await self._devices(job)
         kueue = await self._kueue(job)
-        return Observed(owned, foreign, silence, present, self._addressed.get(uid), nodes, silent, devices, kueue)
+        gang_served = await self._gang_served(job)
+        addressed = self._addressed.get(uid)
+        return Observed(
+            owned, foreign, silence, present, addressed, nodes, silent, devices, kueue, gang_served=gang_served
+        )
 
     def ensured(self, job: RLJob) -> None:
         """The children were made or checked just now."""

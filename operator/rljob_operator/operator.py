@@ -19,6 +19,7 @@ from rljob_api.constants import CRD_NAME
 from rljob_operator import handlers
 from rljob_operator.act import Actor
 from rljob_operator.devices import DeviceBook
+from rljob_operator.groups import Groups
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.credentials import Credentials
@@ -118,6 +119,7 @@ class Operator:
             self._kubelets.silent,
             devices=devices.facts,
             kueue=self._kueue.facts,
+            gang_served=Groups(self._kube).served,
         )
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)

@@ -1,17 +1,20 @@
 """What the operator may do, and nothing more: the one source that the chart is compared with.
 
-`JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each. `LEADER_RULES`
-hold in the operator's own namespace, `NODE_RULES` cluster-wide or not at all. Secrets can be created and never read.
-Cluster-wide, to read Leases takes in those of the nodes (kube-node-lease); an operator that serves single namespaces
-does without these. Leases may be updated only because the operator hands that right on to coordinators, which the API
-server allows to those who have it.
+`JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each; `GANG_RULES`
+likewise, of the schedulers that are asked for. `LEADER_RULES` hold in the operator's own namespace, `NODE_RULES`
+cluster-wide or not at all. Secrets can be created and never read. Cluster-wide, to read Leases takes in those of the
+nodes (kube-node-lease); an operator that serves single namespaces does without these. Leases may be updated only
+because the operator hands that right on to coordinators, which the API server allows to those who have it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rljob_api.constants import GROUP, PLURAL
+from rljob_api.spec import Gang
+from rljob_operator.policies import gang
 
 Rule = dict[str, list[str]]
 
@@ -49,6 +52,11 @@ QUOTA_RULES: list[Rule] = [
     _rule("scheduling.k8s.io", ["priorityclasses"], ["get"]),
 ]
 """Cluster-wide, with these: which nodes a quota stands for, and how urgent a job is."""
+
+GANG_RULES: Mapping[Gang, list[Rule]] = {
+    kind: [_rule(system.group, [gang.PLURAL], ["get", "create", "patch"])] for kind, system in gang.SYSTEMS.items()
+}
+"""Wherever there are jobs, for each scheduler that the chart's value gangScheduling names."""
 
 NODE_RULES: list[Rule] = [_rule("", ["nodes"], ["get", "list", "watch"])]
 """Cluster-wide only: which nodes are ready. Without them machines are judged by suspects and pods alone."""

@@ -425,7 +425,6 @@ ACCELERATORS = [
 
 NOT_THERE_YET = [
     one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
-    one("spec.scheduling.gang", "PodGroup", "is not available in this version"),
 ]
 
 _POD = "spec.rollout.template.spec"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from chart_tools import CHART, Tools
 
+from rljob_api.spec import Gang
 from rljob_operator import rbac
 
 pytestmark = pytest.mark.cluster
@@ -79,11 +80,13 @@ NEVER: list[Question] = [
     ("escalate", "rbac.authorization.k8s.io", "roles"),
     ("create", "rbac.authorization.k8s.io", "clusterroles"),
     ("delete", "apiextensions.k8s.io", "customresourcedefinitions"),
+    ("create", "scheduling.volcano.sh", "podgroups"),
+    ("delete", "scheduling.k8s.io", "podgroups"),
 ]
 
 
 def test_chart_operator_may_do_what_it_needs_and_no_more(standing: Tools) -> None:
-    needed = questions_of([*rbac.JOB_RULES, *rbac.NODE_RULES])
+    needed = questions_of([*rbac.JOB_RULES, *rbac.GANG_RULES[Gang.NATIVE], *rbac.NODE_RULES])
     assert allowed(standing, OPERATOR, needed) == needed
     assert allowed(standing, OPERATOR, NEVER) == []
     election = questions_of(rbac.LEADER_RULES)

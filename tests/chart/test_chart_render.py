@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 import yaml
 from chart_tools import CHART, ROOT, Tools
 
+from rljob_api.spec import Gang
 from rljob_operator import rbac
 from rljob_operator.__main__ import options
 
@@ -162,10 +164,11 @@ def rules_of(documents: list[dict[str, Any]], kind: str, name: str) -> list[dict
 
 def test_chart_grants_what_the_code_uses_and_no_more(tools: Tools) -> None:
     clusterwide, namespaced = tools.template(), tools.template("--set=watchNamespaces={team-a}")
+    native = rbac.GANG_RULES[Gang.NATIVE]
     assert rules_of(clusterwide, "ClusterRole", "rljob-operator") == rbac.manifest_rules(
-        [*rbac.JOB_RULES, *rbac.NODE_RULES]
+        [*rbac.JOB_RULES, *native, *rbac.NODE_RULES]
     )
-    assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules(rbac.JOB_RULES)
+    assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules([*rbac.JOB_RULES, *native])
     for documents in (clusterwide, namespaced):
         assert rules_of(documents, "Role", "rljob-leader") == rbac.manifest_rules(rbac.LEADER_RULES)
         roles = [one for one in documents if one["kind"] in ("Role", "ClusterRole")]
@@ -182,6 +185,13 @@ def test_chart_grants_rights_on_quota_only_where_kueue_is_enabled(tools: Tools) 
     assert rules_of(namespaced, "Role", "rljob-operator") == rbac.manifest_rules([*rbac.JOB_RULES, *rbac.KUEUE_RULES])
     for documents in (clusterwide, namespaced):
         assert rules_of(documents, "ClusterRole", "rljob-quota") == rbac.manifest_rules(rbac.QUOTA_RULES)
+
+
+@pytest.mark.parametrize("kinds", [[], ["KAI"], ["Native", "Coscheduling", "Volcano", "KAI"]])
+def test_chart_lets_the_operator_make_the_pod_groups_that_are_asked_for(tools: Tools, kinds: list[str]) -> None:
+    documents = tools.template(f"--set-json=gangScheduling={json.dumps(kinds)}")
+    found = [rule for rule in rules_of(documents, "ClusterRole", "rljob-operator") if "podgroups" in rule["resources"]]
+    assert found == [rule for kind in kinds for rule in rbac.manifest_rules(rbac.GANG_RULES[Gang(kind)])]
 
 
 @every_value_set

@@ -8,11 +8,13 @@ from typing import Any
 
 import kopf
 import pytest
+from gang_definitions import installed
 from operator_kit import Server, condition, gone, options, running, until
 
+from rljob_api.spec import Gang
 from rljob_operator import rbac
 from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import EVENT, RLJOB, Json
+from rljob_operator.kube.resources import EVENT, RLJOB, Json, Resource
 
 pytestmark = pytest.mark.cluster
 
@@ -24,7 +26,8 @@ async def _post(server: Server, path: str, body: Json) -> Json:
 
 
 async def _restricted(server: Server, connection: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
-    """A connection as a service account that a Role gives `JOB_RULES` and `LEADER_RULES` in the test's namespace."""
+    """A connection as a service account that a Role, called restricted, gives `JOB_RULES` and `LEADER_RULES` in the
+    test's namespace."""
     name, space = "restricted", server.namespace
     meta = {"name": name, "namespace": space}
     accounts, group = f"/api/v1/namespaces/{space}/serviceaccounts", "rbac.authorization.k8s.io"
@@ -84,6 +87,23 @@ async def test_what_it_may_not(connection: kopf.ConnectionInfo, server: Server) 
     ):
         assert not await _may(restricted, server, group, kind, verb), f"{verb} {kind}"
     assert await _may(restricted, server, "", "pods", "create")
+
+
+async def test_pod_groups_need_the_right_that_their_scheduler_has_in_the_chart(
+    connection: kopf.ConnectionInfo, server: Server
+) -> None:
+    restricted, kind = await _restricted(server, connection), Gang.COSCHEDULING
+    async with installed(server, kind), running(restricted, options(server.namespace)):
+        await server.apply_job(scheduling={"gang": kind.value})
+        job = await server.until(lambda j: condition(j, "Stalled") == "True/GangForbidden")
+        stalled = next(c for c in job["status"]["conditions"] if c["type"] == "Stalled")
+        assert "the chart's value gangScheduling with Coscheduling in it" in stalled["message"]
+        assert await server.pods() == {}
+        rules = rbac.manifest_rules([*rbac.JOB_RULES, *rbac.LEADER_RULES, *rbac.GANG_RULES[kind]])
+        role = Resource("Role", "rbac.authorization.k8s.io", "v1", "roles")
+        await server.kube.merge(role, server.namespace, "restricted", {"rules": rules})
+        await server.until(lambda j: condition(j, "Stalled") is None)
+        assert len(await server.pods()) == 4
 
 
 async def _may(connection: kopf.ConnectionInfo, server: Server, group: str, kind: str, verb: str) -> bool:

@@ -121,6 +121,7 @@ PLAN = (
     "tests/operator/test_operator_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
     "tests/operator/test_operator_plan.py::test_what_is_complete_stays_complete",
 )
+GANG = ("tests/operator/test_operator_gang.py",)
 REFUSALS = ("tests/operator/test_operator_refusal.py",)
 EDITS = (
     "tests/operator/test_operator_admission.py",
@@ -2453,6 +2454,27 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/coordinator/test_coordinator_rewards.py::test_a_rewound_round_taught_nothing",
             "tests/simulation/test_simulation_runs.py::test_anchors_outlive_the_coordinator_and_a_rewind",
         ),
+    ),
+    Mutant(
+        "replacements of a job that has begun belong to its gang",
+        f"{OPERATOR}/policies/gang.py",
+        "return spec.scheduling.gang is not Gang.NONE and status.first_ready_time is None",
+        "return spec.scheduling.gang is not Gang.NONE",
+        GANG,
+    ),
+    Mutant(
+        "machines above the base take places before the gang has its own",
+        f"{OPERATOR}/policies/gang.py",
+        "return list(created) if _placed(first, seen) else [new for new in created if new.machine in first]",
+        "return list(created)",
+        GANG,
+    ),
+    Mutant(
+        "a gang counts rollout machines that the job can do without",
+        f"{OPERATOR}/policies/gang.py",
+        "return 1 + spec.trainer.replicas + spec.rollout.smallest",
+        "return 1 + spec.trainer.replicas + spec.rollout.machines",
+        GANG,
     ),
     Mutant(
         "pods are made though the coordinator's is refused",

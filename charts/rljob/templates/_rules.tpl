@@ -64,6 +64,16 @@
   verbs: [get]
 {{- end }}
 
+{{/* GANG_RULES: PodGroups of the schedulers that the value gangScheduling names. */}}
+{{- define "rljob.gangRules" -}}
+{{- $groups := dict "Native" "scheduling.k8s.io" "Coscheduling" "scheduling.x-k8s.io" "Volcano" "scheduling.volcano.sh" "KAI" "scheduling.run.ai" }}
+{{- range .Values.gangScheduling }}
+- apiGroups: [{{ get $groups . }}]
+  resources: [podgroups]
+  verbs: [get, create, patch]
+{{- end }}
+{{- end }}
+
 {{/* NODE_RULES: nodes have no namespace, so these are in the ClusterRole alone. */}}
 {{- define "rljob.nodeRules" -}}
 - apiGroups: [""]

@@ -156,16 +156,16 @@ class Kube:
             if not error.not_found:
                 raise
 
-    async def serves(self, group: str, version: str) -> bool:
-        """Whether the API server has this version of an API group, by discovery."""
+    async def serves(self, group: str, version: str, plural: str | None = None) -> bool:
+        """Whether the API server has this version of an API group, and in it these objects, by discovery."""
         resources = Resource("APIResourceList", group, version, "apis")
         try:
-            await self._request("get", resources, "GET", f"/apis/{group}/{version}")
+            found = await self._request("get", resources, "GET", f"/apis/{group}/{version}")
         except ApiError as error:
             if not error.not_found:
                 raise
             return False
-        return True
+        return plural is None or any(one["name"] == plural for one in found.get("resources") or [])
 
     # --- transport ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.constants import GROUP, KIND, PLURAL, VERSION
+from rljob_api.spec import Gang
+from rljob_operator.policies import gang
 
 Json = dict[str, Any]
 
@@ -70,3 +72,14 @@ RESOURCES: Mapping[str, Resource] = {
     )
 }
 """By kind, as manifests name them."""
+
+POD_GROUPS: Mapping[Gang, Resource] = {
+    kind: Resource(gang.KIND, system.group, system.version, gang.PLURAL) for kind, system in gang.SYSTEMS.items()
+}
+"""Of each scheduler its own: they share a kind and no group."""
+
+
+def resource_of(manifest: Json) -> Resource:
+    """Where an object of ours is kept."""
+    groups = {resource.api_version: resource for resource in POD_GROUPS.values()}
+    return groups[manifest["apiVersion"]] if manifest["kind"] == gang.KIND else RESOURCES[manifest["kind"]]

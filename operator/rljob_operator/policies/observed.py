@@ -156,6 +156,8 @@ class Observed:
     """Looked at only where the job's pods claim devices."""
     kueue: Kueue | None = None
     """What Kueue says of the job; None for one that asks for no quota."""
+    gang_served: bool | None = None
+    """Whether the API server has the PodGroups of the job's gang; None where the job needs none now."""
 
     @property
     def highest_epoch(self) -> int:

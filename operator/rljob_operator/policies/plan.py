@@ -30,6 +30,7 @@ from rljob_operator.policies import (
     drain,
     elasticity,
     failure,
+    gang,
     kueue_admission,
     kueue_settle,
     lifecycle,
@@ -165,6 +166,7 @@ def _go_on(
     moments = [
         *lifecycle.deadlines(job.spec, status),
         *impatient_moments(seen, config),
+        gang.look_again(job, seen, now),
         *roster.judged.moments,
         *departing.ends(roster.departing),
         drain.drain_ends(status, job.spec),
@@ -174,11 +176,18 @@ def _go_on(
     avoided = roster.judged.avoided
     return replace(
         plan,
-        children=objects.due(job, seen, roster.machines, moves.created, config),
+        children=(*gang.due(job, seen), *objects.due(job, seen, roster.machines, moves.created, config)),
         creations=tuple(
             Creation(
                 new,
-                kueue_admission.placed(job, new, pods.render_pod(job, new, moves.relay.epoch, config, avoided), seen),
+                gang.joined(
+                    job,
+                    roster.machines,
+                    new.machine,
+                    kueue_admission.placed(
+                        job, new, pods.render_pod(job, new, moves.relay.epoch, config, avoided), seen
+                    ),
+                ),
             )
             for new in moves.created
         ),
@@ -215,6 +224,7 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     created = [new for new in wanted if new.role not in barred]
     gone = drain.dismissed(seen, before, spec, now)
     removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
+    created = gang.admitted(job, machines, seen, created)
     members = placement.members(seen, created, removals, roster.departing)
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     where = locations(seen, spec.relay.topology_keys)
@@ -252,6 +262,7 @@ def _running(
     admission = kueue_admission.told(job, seen, roster.size.count)
     facts = replace(report.facts(moves.obstacle or trouble, given_up), refused=refused_edit, admission=admission)
     target, history = aim(job, roster.machines, TargetPhase.RUN, roster.size.why)
+    facts = replace(facts, trouble=gang.explained(job, seen, facts.trouble))
     updates = {
         "accepted": accept(job),
         "incarnations": _numbers(before, seen, moves.created),

@@ -37,6 +37,22 @@ def in_order(creations: Sequence[Creation]) -> Iterator[tuple[Creation, ...]]:
             yield found
 
 
+def pod_refusal(status: int, message: str) -> Trouble:
+    """What the API server's refusal of a pod means, as the reason of Stalled."""
+    if status == 403:
+        quota = "exceeded quota" in message
+        return no_priority_class(message) or Trouble("QuotaExceeded" if quota else "PodForbidden", message)
+    return Trouble("PodInvalid", message)
+
+
+def no_priority_class(message: str) -> Trouble | None:
+    """The trouble where the server has no PriorityClass of the name that the object has."""
+    if "no PriorityClass" not in message:
+        return None
+    advice = "create it, or name another one in spec.scheduling.priorityClassName or in the pod template"
+    return Trouble("PriorityClassMissing", f"{message}; {advice}")
+
+
 def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: datetime) -> Plan:
     """The plan after the API server would not take the pods of these machines: they are no members, neither are those
     that would have come after them, their numbers stay free, and the job is Stalled."""
