@@ -16,6 +16,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from operator_kit import CRD, Server, admin, connect, make_namespace, options, running
 
+from minors import pytest_collection_modifyitems  # noqa: F401
+
 
 @pytest.fixture(scope="session")
 def connection(apiserver: Any) -> kopf.ConnectionInfo:

@@ -50,8 +50,10 @@ async def _restricted(server: Server, connection: kopf.ConnectionInfo) -> kopf.C
 async def test_a_whole_life_with_the_least_rights(connection: kopf.ConnectionInfo, server: Server) -> None:
     restricted = await _restricted(server, connection)
     found = options(server.namespace, leader_elect=True, identity="least")
+    asked = {"accelerator": {"deviceClass": "gpu.example.com"}, "rollout": {"acceleratorsPerMachine": 1}}
+    asked["runPolicy"] = {"drainSeconds": 1, "ttlSecondsAfterFinished": 2}
     async with running(restricted, found) as operator:
-        await server.apply_job(runPolicy={"drainSeconds": 1, "ttlSecondsAfterFinished": 2})
+        await server.apply_job(**asked)
         await server.until(lambda j: (j.get("status") or {}).get("members"))
         await server.start_all()
         await server.until(lambda j: condition(j, "Ready") == "True/RoundsProgressing")
@@ -60,7 +62,7 @@ async def test_a_whole_life_with_the_least_rights(connection: kopf.ConnectionInf
         await server.fail_pod("demo-rollout-0-1")
         await server.until(lambda j: j["status"]["replacements"]["total"] == 2)
         await server.start_all()
-        await server.apply_job(rollout={"machines": 1}, runPolicy={"drainSeconds": 1, "ttlSecondsAfterFinished": 2})
+        await server.apply_job(**{**asked, "rollout": {"machines": 1, "acceleratorsPerMachine": 1}})
         await server.until(lambda j: condition(j, "Reconciling") is None and len(j["status"]["members"]) == 3)
         await server.report(event=1, finished={"outcome": "Complete"})
         await until(lambda: gone(server.kube, RLJOB, server.namespace, "demo"))
@@ -84,6 +86,8 @@ async def test_what_it_may_not(connection: kopf.ConnectionInfo, server: Server) 
         ("", "pods/exec", "create"),
         ("rljob.dev", "rljobs", "patch"),  # the spec is the user's
         ("rbac.authorization.k8s.io", "roles", "delete"),
+        ("resource.k8s.io", "resourceclaimtemplates", "delete"),
+        ("resource.k8s.io", "resourceclaims", "create"),
     ):
         assert not await _may(restricted, server, group, kind, verb), f"{verb} {kind}"
     assert await _may(restricted, server, "", "pods", "create")
