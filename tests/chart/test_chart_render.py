@@ -177,7 +177,7 @@ def test_chart_grants_what_the_code_uses_and_no_more(tools: Tools) -> None:
 
 def test_chart_grants_rights_on_quota_only_where_kueue_is_enabled(tools: Tools) -> None:
     """Flavors and classes have no namespace: to read them takes a ClusterRole in either mode."""
-    enabled = "--set=kueue.enabled=true"
+    enabled = '--set-json=kueue={"enabled":true},gangScheduling=[]'
     clusterwide, namespaced = tools.template(enabled), tools.template(enabled, "--set=watchNamespaces={team-a}")
     assert rules_of(clusterwide, "ClusterRole", "rljob-operator") == rbac.manifest_rules(
         [*rbac.JOB_RULES, *rbac.NODE_RULES, *rbac.KUEUE_RULES]
