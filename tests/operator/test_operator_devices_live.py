@@ -174,6 +174,20 @@ async def test_a_class_that_is_absent_is_told(served: Server, fleet: Fleet) -> N
     await served.until(lambda job: "cannot allocate all claims" in message(job))
 
 
+async def test_a_class_without_devices_is_told_until_there_are_enough(served: Server, fleet: Fleet) -> None:
+    fleet.make_class()
+    await served.apply_job(**spec(2, deviceClass=fleet.name))
+    told = await served.until(lambda job: "2 of 4 pods find no node" in message(job))
+    assert condition(told, "Stalled") == "True/Unschedulable"
+    assert "cannot allocate all claims" in message(told)
+    fleet.publish("fake-1", 3)
+    told = await served.until(lambda job: "1 of 4 pods find no node" in message(job))
+    assert "kubectl get deviceclasses,resourceslices shows what the cluster has." in message(told)
+    fleet.publish("fake-4", 2)
+    await served.until(lambda job: condition(job, "Ready") == RUNNING and condition(job, "Stalled") is None)
+    assert set((await nodes(served)).values()) == {"fake-1", "fake-4"}
+
+
 async def test_a_template_of_another_namespace_is_none(served: Server, fleet: Fleet) -> None:
     """No rollout pod waits in silence: Kubernetes says nothing on a pod whose template is absent."""
     fleet.make_class()
