@@ -17,6 +17,8 @@ from rows import slow
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
 JOB = "drained"
+GRACE_SECONDS = 75
+"""Of a pod: `runPolicy.drainSeconds`, and some for its end."""
 Figures = list[tuple[int, int]]
 """Round and weight version, as reported one after the other."""
 
@@ -44,6 +46,7 @@ def test_a_drained_node_costs_no_finished_update(
         finally:
             kubectl("uncordon", node)
         went_on = time.monotonic() - began
+    assert drained < GRACE_SECONDS, "it was let go, and not killed"
     assert saved >= 3
     assert all(before <= after for before, after in pairwise(reported)), reported
     story = kubectl("describe", "rljob", JOB)

@@ -2066,6 +2066,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_pod_drain.py",),
     ),
     Mutant(
+        "an agent of Ray's is waited for as if it held work",
+        f"{RUNTIME}/pod/drain.py",
+        'if title.partition(".")[0].rstrip() == ACTOR:',
+        'if title.startswith("ray::"):',
+        ("tests/coordinator/test_coordinator_pod_drain.py",),
+    ),
+    Mutant(
         "a chain keeps who died during a suspension",
         f"{OPERATOR}/policies/plan.py",
         "shortened(before.relay, before.members, members, seen.highest_epoch)",

@@ -18,12 +18,15 @@ from pathlib import Path
 from rljob_api.constants import ENV_COORDINATOR_ADDRESS, RAY_PORT
 
 POLL_SECONDS = 0.5
+ACTOR = "ray::Host"
+"""How Ray titles a process of ours, by its class and perhaps a method. Its own processes have such titles too: idle
+workers, and agents that live as long as the pod."""
 PATIENCE = 4
 """Looks in a row without a coordinator after which nobody is waited for."""
 
 
 def actors(proc: Path = Path("/proc")) -> list[str]:
-    """Titles of the actors in this pod. Ray's idle workers hold nothing."""
+    """Titles of the actors in this pod."""
     found = []
     for entry in proc.iterdir():
         if entry.name.isdigit():
@@ -31,7 +34,7 @@ def actors(proc: Path = Path("/proc")) -> list[str]:
                 title = (entry / "cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
             except OSError:  # it has just ended
                 continue
-            if title.startswith("ray::") and not title.startswith("ray::IDLE"):
+            if title.partition(".")[0].rstrip() == ACTOR:
                 found.append(title)
     return sorted(found)
 
