@@ -126,8 +126,12 @@ def test_the_group_is_as_large_as_the_pods_that_say_they_belong_to_it(
 def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_again() -> None:
     found = job()
     written = found.model_copy(update={"status": found.status.model_copy(update={"accepted": accept(found)})})
-    looked = replace(seen(), children_present=True)
+    present = pods_of(decide(found, seen()))
+    looked = replace(seen(True, *present), children_present=True)
     assert gang.due(written, looked) == ()
+    bare = replace(seen(), children_present=True)
+    assert gang.due(written, bare) == (gang.pod_group(found),), "its API came after the other children"
+    assert gang.due(written, replace(bare, gang_served=False)) == ()
     assert gang.due(written, seen()) == (gang.pod_group(found),)
     smaller = written.model_copy(update={"spec": job(rollout={"machines": 2, "minMachines": 2}).spec})
     (group,) = gang.due(smaller, looked)

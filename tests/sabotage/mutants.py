@@ -2477,6 +2477,13 @@ MUTANTS: tuple[Mutant, ...] = (
         GANG,
     ),
     Mutant(
+        "a group whose API came late is not made",
+        f"{OPERATOR}/policies/gang.py",
+        "return (group,) if edited or begins or not",
+        "return (group,) if edited or not",
+        GANG,
+    ),
+    Mutant(
         "a gang counts rollout machines that the job can do without",
         f"{OPERATOR}/policies/gang.py",
         "return 1 + spec.trainer.replicas + spec.rollout.smallest",

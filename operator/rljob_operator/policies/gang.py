@@ -123,12 +123,14 @@ def changes(group: Json) -> Json:
 
 
 def due(job: RLJob, seen: Observed) -> tuple[Json, ...]:
-    """The PodGroup where it is to be made or brought up to date now: at first, now and then, and after an edit."""
+    """The PodGroup where it is to be made or brought up to date now: before the first pod, now and then, and after an
+    edit. The job's other children may be there for long, where the group's API was absent."""
     group = pod_group(job)
     if group is None or seen.gang_served is False:
         return ()
     edited = job.status.accepted != accept(job)
-    return (group,) if edited or not seen.children_present else ()
+    begins = gathers(job.spec, job.status) and not seen.pods
+    return (group,) if edited or begins or not seen.children_present else ()
 
 
 def _size(kind: Gang, count: int) -> Json:
