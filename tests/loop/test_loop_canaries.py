@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "sabotage"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/sabotage"))
 
 from canaries import CANARIES
 from mutants import MUTANTS, Mutant
@@ -28,3 +29,14 @@ def test_each_is_a_mutant() -> None:
 
 def test_every_package_that_has_mutants_has_a_canary() -> None:
     assert {package(mutant) for mutant in MUTANTS} == {package(mutant) for mutant in MUTANTS if mutant.name in NAMES}
+
+
+def test_the_line_of_every_mutant_is_there_once() -> None:
+    """A change that moves one is noticed at once, and not when all mutants are tried."""
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in {mutant.file for mutant in MUTANTS}}
+    lost = {mutant.name: texts[mutant.file].count(mutant.line) for mutant in MUTANTS}
+    assert {name: times for name, times in lost.items() if times != 1} == {}
+
+
+def test_names_are_unique() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

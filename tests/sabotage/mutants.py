@@ -1964,8 +1964,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a drain may take all machines after the job has grown",
         f"{OPERATOR}/policies/objects.py",
-        "return moved if len(told) == len(machines) else (",
-        "return moved if True else (",
+        "budget = () if len(told) == len(machines) else (",
+        "budget = () if True else (",
         ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
     Mutant(
@@ -1985,8 +1985,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine on its way out keeps its place",
         f"{OPERATOR}/policies/plan.py",
-        "set(told) - working, {pod.machine for pod in going})",
-        "set(told) - working)",
+        "barred = {pod.machine for pod in going}",
+        "barred = set()",
         DEPARTING,
     ),
     Mutant(
@@ -2731,8 +2731,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a resume overtakes the drain",
         f"{OPERATOR}/policies/plan.py",
-        "    if job.spec.suspend or _stopping(job, seen):",
-        "    if job.spec.suspend:",
+        "    if job.spec.suspend or held is not None or _stopping(job, seen):",
+        "    if job.spec.suspend or held is not None:",
         (
             "tests/operator/test_operator_plan.py::"
             "test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain",
