@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests/sabotage"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "sabotage"))
 
 from canaries import CANARIES
 from mutants import MUTANTS, Mutant
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = [name for subject in CANARIES.values() for name in subject]
 
 
