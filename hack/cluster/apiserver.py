@@ -116,7 +116,7 @@ def _start(
             port,
             etcd,
             peer,
-            "10.96.0.0/24",
+            "10.96.0.0/16",
             proxied=False,
             features=features,
             apis=apis,
