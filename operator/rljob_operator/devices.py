@@ -7,7 +7,6 @@ from time import monotonic
 
 from rljob_api.spec import RLJob
 from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.resources import CLAIM_TEMPLATE
 from rljob_operator.policies.devices import API, template_names
 from rljob_operator.policies.observed import Devices
@@ -37,16 +36,10 @@ class DeviceBook:
         self._seen = {key: at for key, at in self._seen.items() if now - at < self._fresh}
         if (namespace, name) in self._seen:
             return True
-        there = await (self._exists(namespace, name) if name else self._kube.serves(*API))
+        if name:
+            there = await self._kube.find(CLAIM_TEMPLATE, namespace, name) is not None
+        else:
+            there = await self._kube.serves(*API)
         if there:
             self._seen[namespace, name] = now
         return there
-
-    async def _exists(self, namespace: str, name: str) -> bool:
-        try:
-            await self._kube.get(CLAIM_TEMPLATE, namespace, name)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return False
-        return True

@@ -22,7 +22,6 @@ from rljob_operator.kube.resources import (
     WORKLOAD,
     WORKLOAD_PRIORITY_CLASS,
     Json,
-    Resource,
 )
 from rljob_operator.observe import MANAGED, Key, look_regularly
 from rljob_operator.policies import kueue as values
@@ -122,7 +121,7 @@ class KueueBook:
         self._flavors = {name: kept for name, kept in self._flavors.items() if now - kept[0] < self._fresh}
         for name in names:
             if name not in self._flavors:
-                item = await self._find(RESOURCE_FLAVOR, name)
+                item = await self._kube.find(RESOURCE_FLAVOR, None, name)
                 if item is not None:
                     self._flavors[name] = now, values.parse_flavor(item)
         return [self._flavors[name][1] for name in names if name in self._flavors]
@@ -131,23 +130,15 @@ class KueueBook:
         """By the job's label, else by the pods' class."""
         name = job.metadata.labels.get(values.PRIORITY_CLASS)
         if name:
-            item = await self._find(WORKLOAD_PRIORITY_CLASS, name)
+            item = await self._kube.find(WORKLOAD_PRIORITY_CLASS, None, name)
             where = f"the label {values.PRIORITY_CLASS} names WorkloadPriorityClass {name}"
             return _absent(where) if item is None else Priority(int(item.get("value", 0)), values.API, name)
         name = job.spec.scheduling.priority_class_name
         if name:
-            item = await self._find(PRIORITY_CLASS, name)
+            item = await self._kube.find(PRIORITY_CLASS, None, name)
             where = f"spec.scheduling.priorityClassName names PriorityClass {name}"
             return _absent(where) if item is None else Priority(int(item.get("value", 0)), PRIORITY_CLASS.group, name)
         return Priority()
-
-    async def _find(self, resource: Resource, name: str) -> Json | None:
-        try:
-            return await self._kube.get(resource, None, name)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return None
 
 
 def _absent(where: str) -> Trouble:

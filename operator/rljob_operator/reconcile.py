@@ -12,7 +12,6 @@ from typing import Any
 from rljob_api import InvalidSpec
 from rljob_operator.act import Actor, Postponed
 from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import RLJOB, Json
 from rljob_operator.metrics import Metrics
@@ -107,14 +106,10 @@ class Reconciler:
         return decided.again_seconds
 
     async def _fetch(self, key: Key) -> Json | None:
-        namespace, name = key
-        try:
-            return await self._kube.get(RLJOB, namespace, name)
-        except ApiError as error:
-            if not error.not_found:
-                raise
+        found = await self._kube.find(RLJOB, *key)
+        if found is None:
             self._forget(key)
-            return None
+        return found
 
     async def _tell_invalid(self, document: dict[str, Any], invalid: InvalidSpec) -> None:
         """Stalled, with every mistake by its path. The next try is at the next generation: nothing else can help."""

@@ -15,7 +15,6 @@ from rljob_api import load
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_operator.devices import DeviceBook
-from rljob_operator.kube.errors import ApiError
 from rljob_operator.policies import devices
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.observed import Devices, Observed, Pod, Trouble
@@ -307,11 +306,9 @@ class Asked:
         self.log.append(f"{group}/{version}")
         return self.served
 
-    async def get(self, resource: Any, namespace: str, name: str) -> dict[str, Any]:
+    async def find(self, resource: Any, namespace: str, name: str) -> dict[str, Any] | None:
         self.log.append(name)
-        if name not in self.present:
-            raise ApiError(404, "NotFound", f"{name} not found")
-        return {}
+        return {} if name in self.present else None
 
 
 async def test_what_was_absent_is_asked_for_again_and_what_was_there_is_not_for_a_while() -> None:

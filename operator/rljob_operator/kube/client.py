@@ -156,6 +156,15 @@ class Kube:
             if not error.not_found:
                 raise
 
+    async def find(self, resource: Resource, namespace: str | None, name: str) -> Json | None:
+        """One object, None where it does not exist."""
+        try:
+            return await self.get(resource, namespace, name)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+
     async def serves(self, group: str, version: str, plural: str | None = None) -> bool:
         """Whether the API server has this version of an API group, and in it these objects, by discovery."""
         resources = Resource("APIResourceList", group, version, "apis")

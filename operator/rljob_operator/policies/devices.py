@@ -63,7 +63,7 @@ def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
 
 def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
     """Add to a pod and its main container what gets them their accelerators."""
-    resource, number, template = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role), None
+    resource, number = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role)
     if number > 0 and resource is not None:
         container.setdefault("resources", {}).setdefault("limits", {}).setdefault(resource, str(number))
     template = template_name(job, role)

@@ -173,24 +173,17 @@ def _go_on(
         devices.look_again(moves.obstacle, now),
     ]
     plan = _leading_to(status, job, moves.removals, roster.judged.losses, moments, now)
-    avoided = roster.judged.avoided
+
+    def creation(new: NewPod) -> Creation:
+        pod = pods.render_pod(job, new, moves.relay.epoch, config, roster.judged.avoided)
+        return Creation(
+            new, gang.joined(job, roster.machines, new.machine, kueue_admission.placed(job, new, pod, seen))
+        )
+
     return replace(
         plan,
         children=(*gang.due(job, seen), *objects.due(job, seen, roster.machines, moves.created, config)),
-        creations=tuple(
-            Creation(
-                new,
-                gang.joined(
-                    job,
-                    roster.machines,
-                    new.machine,
-                    kueue_admission.placed(
-                        job, new, pods.render_pod(job, new, moves.relay.epoch, config, avoided), seen
-                    ),
-                ),
-            )
-            for new in moves.created
-        ),
+        creations=tuple(creation(new) for new in moves.created),
         asked=kueue_settle.asked(job, seen, roster.size.count, config),
         settled=kueue_settle.settled(job, seen, roster.size.count, now, config),
         events=(*plan.events, *roster.judged.events),

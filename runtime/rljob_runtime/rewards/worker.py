@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import importlib
 import inspect
@@ -31,11 +30,11 @@ import rljob_runtime
 from rljob_runtime.rewards.evaluation import CallerGone, evaluate
 from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
 from rljob_runtime.sandbox.confinement import Interpreter, installed_packages
+from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.usage import threads
 
 LENGTH_BYTES = 8
-_PR_SET_PDEATHSIG = 1
 
 Json = dict[str, Any]
 Work = Callable[[str, Any, str], Json]
@@ -158,7 +157,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the pool to handle
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def reply(message: Json) -> None:
         print(json.dumps(message), file=out, flush=True)
