@@ -15,7 +15,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_operator.policies import departing
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Node, Silence
+from rljob_operator.policies.observed import Node, Silence, parse_node
 from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.pods import DRAIN, render_pod
 
@@ -192,6 +192,68 @@ def test_who_can_save_nothing_is_replaced_at_once(
     delete(cluster, machine, **changes)
     cluster.settle()
     assert f"demo-{machine}-2" in cluster.pods
+
+
+def place(cluster: Cluster, node: Node, *machines: str) -> None:
+    """The machines' pods are on this node."""
+    cluster.nodes[node.name] = node
+    for pod in [pod for pod in cluster.pods.values() if pod.machine in machines]:
+        cluster.pods[pod.name] = replace(pod, node=node.name)
+
+
+SHUTTING_DOWN = Node("n", ready=False, shutting_down=True)
+
+
+@pytest.mark.parametrize("make", [make_job, asynchronous])
+def test_a_trainer_whose_node_shuts_down_saves_its_last_update(make: Callable[..., RLJob]) -> None:
+    """The kubelet ends the pod without deleting it. It is no loss before it has ended, and costs no budget then."""
+    cluster = working(make(checkpoint=CLAIM, rollout={"machines": 2}))
+    place(cluster, SHUTTING_DOWN, "trainer-0", "rollout-1")
+    decided = cluster.decide()
+    assert [event.reason for event in decided.events] == ["MachineLeaving"]
+    assert (decided.creations, decided.losses, decided.removals) == ((), (), ())
+    cluster.settle()
+    assert [member.machine for member in cluster.status.members if member.leaving] == ["trainer-0"]
+    name = "demo-trainer-0-1"
+    cluster.pods[name] = replace(cluster.pods[name], phase="Failed", ready=False, disrupted=True)
+    cluster.settle()
+    assert "demo-trainer-0-2" in cluster.pods
+    assert not any(member.leaving for member in cluster.status.members)
+    assert cluster.status.replacements is not None
+    assert cluster.status.replacements.by_machine == {}
+
+
+@pytest.mark.parametrize(
+    ("node", "checkpoint"),
+    [
+        (Node("n", ready=False), CLAIM),  # it is dead, or cut off: nobody there hears of it
+        (Node("n"), CLAIM),
+        (SHUTTING_DOWN, {"emptyDir": {}}),  # what it would save ends with its pod
+    ],
+)
+def test_no_other_trainer_is_asked_to_save_for_its_node(node: Node, checkpoint: dict[str, Any]) -> None:
+    cluster = working(make_job(checkpoint=checkpoint))
+    place(cluster, node, "trainer-0")
+    cluster.settle()
+    assert not any(member.leaving for member in cluster.status.members)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ({"status": "False", "reason": "KubeletNotReady", "message": "node is shutting down"}, (False, True)),
+        ({"status": "False", "message": "[PLEG is not healthy, node is shutting down]"}, (False, True)),
+        ({"status": "False", "reason": "KubeletNotReady", "message": "PLEG is not healthy"}, (False, False)),
+        ({"status": "Unknown", "message": "node is shutting down"}, (False, False)),  # the kubelet says nothing more
+        ({"status": "True", "message": "kubelet is posting ready status"}, (True, False)),
+        ({"status": "False"}, (False, False)),
+    ],
+)
+def test_a_node_that_shuts_down_is_told_from_one_that_is_lost(
+    condition: dict[str, Any], found: tuple[bool, bool]
+) -> None:
+    node = parse_node({"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", **condition}]}})
+    assert (node.ready, node.shutting_down) == found
 
 
 def test_a_coordinator_that_falls_silent_as_it_leaves_is_waited_for_no_longer() -> None:

@@ -27,9 +27,9 @@ async def _node(server: Server, name: str, **labels: str) -> None:
     await _ready(server, name, "True")
 
 
-async def _ready(server: Server, name: str, status: str) -> None:
+async def _ready(server: Server, name: str, status: str, message: str = "") -> None:
     """The kubelet's, or the node controller's, report."""
-    body = {"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test"}]}}
+    body = {"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test", "message": message}]}}
     await patch(server.kube, NODE.path(None, name, "status"), body, "application/merge-patch+json")
 
 
@@ -86,6 +86,33 @@ async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(
         await until(gone)
         await server.until_events({"NodeAvoided", "MachineLost", "MachineReplaced", "PodForceDeleted"})
     await server.kube.delete(NODE, None, good)
+
+
+async def test_a_trainer_is_asked_to_save_where_its_node_shuts_down(
+    connection: kopf.ConnectionInfo, server: Server
+) -> None:
+    """A kubelet that shuts down gracefully deletes no pod: it tells of its node, and ends the pods."""
+    node = f"off-{server.namespace}"
+    await _node(server, node)
+    async with running(connection, options(server.namespace, namespaces=())):
+        await server.apply_job(checkpoint={"volumeClaimName": "state"}, rollout={"machines": 1})
+        pods = {"demo-coordinator-0-1", "demo-trainer-0-1", "demo-rollout-0-1"}
+        await server.until_pods(pods)
+        for pod in sorted(pods):
+            await _bind(server, pod, node)
+        await server.start_all()
+        await server.until_members(pods)
+
+        await _ready(server, node, "False", "node is shutting down")
+
+        async def leaving() -> bool:
+            members = ((await server.job()).get("status") or {}).get("members") or []
+            return [member["machine"] for member in members if member.get("leaving")] == ["trainer-0"]
+
+        await until(leaving)
+        await server.until_events({"MachineLeaving"})
+        assert set(await server.pods()) == pods, "it is the kubelet that ends them"
+    await server.kube.delete(NODE, None, node)
 
 
 async def test_weights_go_through_one_rack_after_the_other(connection: kopf.ConnectionInfo, server: Server) -> None:

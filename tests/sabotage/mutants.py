@@ -1978,8 +1978,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine on its way out is no member any more",
         f"{OPERATOR}/policies/plan.py",
-        "placement.members(seen, created, removals, roster.departing)",
-        "placement.members(seen, created, removals)",
+        "placement.members(seen, created, removals, roster.departing, ",
+        "placement.members(seen, created, removals, (), ",
+        DEPARTING,
+    ),
+    Mutant(
+        "a node that shuts down counts as lost",
+        f"{OPERATOR}/policies/observed.py",
+        'ready.get("status") == "False" and _SHUTDOWN in',
+        'ready.get("status") == "Unknown" and _SHUTDOWN in',
+        DEPARTING,
+    ),
+    Mutant(
+        "a trainer on a node that shuts down is not asked to save",
+        f"{OPERATOR}/policies/placement.py",
+        "pod.deleting or pod.uid in shut_down or None",
+        "pod.deleting or None",
         DEPARTING,
     ),
     Mutant(

@@ -9,6 +9,9 @@ Until its time is over, or it has handed over what it holds, such a pod stays a 
   wait.
 - The coordinator has the trainer write that checkpoint and closes its store. The next one comes when it has gone, for
   the same reason.
+
+A kubelet whose node shuts down ends pods without a deletion. It runs their hooks and sends their signals all the same,
+so a trainer there saves its last update too, as far as the kubelet's `shutdownGracePeriod` goes.
 """
 
 from __future__ import annotations
@@ -65,6 +68,13 @@ def staying(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime)
     """With the pods marked that are departing and keep their place until they have gone."""
     kept = {pod.uid for pod in departing(seen, status, spec, now) if pod.role is not Role.ROLLOUT}
     return replace(seen, pods=tuple(replace(pod, staying=pod.uid in kept) for pod in seen.pods))
+
+
+def shut_down(seen: Observed, spec: RLJobSpec) -> frozenset[str]:
+    """Uids of the trainer's pods that end with their nodes, though nobody has deleted them."""
+    nodes = {name for name, node in seen.nodes.items() if node.shutting_down}
+    ending = (pod for pod in seen.pods if pod.node in nodes and pod.live and pod.phase == "Running")
+    return frozenset(pod.uid for pod in ending if pod.role is Role.TRAINER and hands_over(spec, pod.role))
 
 
 def _may(pod: Pod, seen: Observed, spec: RLJobSpec, now: datetime) -> bool:

@@ -35,6 +35,8 @@ _DISRUPTIONS_OF_ADMISSION = frozenset(
 
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_SHUTDOWN = "node is shutting down"
+"""What a kubelet says of its node's condition Ready while it shuts down gracefully. There is no reason of its own."""
 AVOIDS = f"{GROUP}/avoids"
 """Annotation: the nodes that a pod was told to stay away from, as its affinity says too."""
 
@@ -110,6 +112,8 @@ class Node:
     """It is deleted."""
     fenced: bool = False
     """Somebody says that nothing runs there any more."""
+    shutting_down: bool = False
+    """The machine is about to be switched off: its kubelet ends the pods in order, and deletes none of them."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """They say where it is."""
 
@@ -246,10 +250,12 @@ def parse_node(item: Mapping[str, Any]) -> Node:
     """A node from its API object."""
     conditions = (item.get("status") or {}).get("conditions") or []
     taints = (item.get("spec") or {}).get("taints") or []
+    ready: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
     return Node(
         name=item["metadata"]["name"],
-        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        ready=ready.get("status") == "True",
         fenced=any(taint.get("key") == OUT_OF_SERVICE for taint in taints),
+        shutting_down=ready.get("status") == "False" and _SHUTDOWN in (ready.get("message") or ""),
         labels=item["metadata"].get("labels") or {},
     )
 

@@ -140,9 +140,14 @@ def idle(seen: Observed, created: Sequence[NewPod]) -> tuple[Removal, ...]:
 
 
 def members(
-    seen: Observed, created: Sequence[NewPod], removals: Sequence[Removal], departing: Sequence[Pod] = ()
+    seen: Observed,
+    created: Sequence[NewPod],
+    removals: Sequence[Removal],
+    departing: Sequence[Pod] = (),
+    shut_down: Collection[str] = (),
 ) -> tuple[Member, ...]:
-    """The pods that take part after this plan: one a machine, the coordinator first. Who is `departing` still does."""
+    """The pods that take part after this plan: one a machine, the coordinator first. Who is `departing` still does.
+    The uids of `shut_down` are leaving, though they are not being deleted."""
     gone = {removal.pod.uid for removal in removals}
     found: dict[str, Member] = {}
     for pod in sorted(seen.pods, key=lambda p: p.incarnation):
@@ -153,7 +158,7 @@ def members(
                 pod_uid=pod.uid,
                 ip=pod.ip,
                 role=pod.role,
-                leaving=pod.deleting or None,
+                leaving=pod.deleting or pod.uid in shut_down or None,
             )
     for new in created:
         found[new.machine] = Member(machine=new.machine, incarnation=new.incarnation, role=new.role)

@@ -218,7 +218,7 @@ def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Co
     gone = drain.dismissed(seen, before, spec, now)
     removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
     created = gang.admitted(job, machines, seen, created)
-    members = placement.members(seen, created, removals, roster.departing)
+    members = placement.members(seen, created, removals, roster.departing, departing.shut_down(seen, spec))
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     where = locations(seen, spec.relay.topology_keys)
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch, where)
