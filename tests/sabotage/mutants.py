@@ -34,6 +34,7 @@ WEIGHED = (
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
 TOKEN_LOGPROBS = "tests/training/test_training_token_logprobs.py"
+FAMILIES = "tests/training/test_training_families.py"
 CONTRACT = "tests/rollout/test_rollout_contract.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
 LANE = "tests/coordinator/test_coordinator_lane.py"
@@ -160,6 +161,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "k = torch.cat((key[:, :, seen], k), dim=2)",
         "k = torch.cat((key[:, :, seen], torch.zeros_like(k)), dim=2)",
         GRADIENT,
+    ),
+    Mutant(
+        "a window is a token too wide",
+        f"{RUNTIME}/training/attention.py",
+        "return seen.tril(offset).triu(offset - window + 1)",
+        "return seen.tril(offset).triu(offset - window)",
+        (f"{FAMILIES}::test_a_family_is_computed_as_its_model_computes_it[mistral, window]",),
+    ),
+    Mutant(
+        "rows are not compared with the plain model",
+        f"{RUNTIME}/training/verification.py",
+        "    if worst > LIMIT:",
+        "    if worst > 1e9:",
+        (f"{FAMILIES}::test_a_window_that_is_forgotten_is_measured[mistral, window]",),
     ),
     Mutant(
         "an engine that wakes finds what the memory held",

@@ -53,7 +53,7 @@ class ReferenceEngine:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.weight_version: int | None = None
         self._settings = settings
-        self._model = Transformer(settings.folder, getattr(torch, settings.dtype), device)
+        self._model = Transformer(settings.folder, getattr(torch, settings.dtype), device, settings.max_model_len)
         kv_bytes = (settings.kv_cache_bytes or DEFAULT_KV_BYTES) * settings.tensor_parallel
         blocks = settings.kv_blocks or kv_bytes // PagedCache.block_bytes(self._model, settings.block_size)
         self._pool = BlockPool(blocks, settings.block_size)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from rljob_runtime.models.lengths import length_limit
 from rljob_runtime.rollout.weights import WeightMismatch
 
 Attention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -35,9 +36,9 @@ class Layer:
 class Transformer:
     """A decoder without weights until `load`. Shapes: tokens [n], hidden [n, hidden], logits [rows, vocabulary]."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, longest: int) -> None:
         config = AutoConfig.from_pretrained(folder)
-        self.config, self.architecture = config, supported(config)
+        self.config, self.architecture = config, supported(config, longest)
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
@@ -132,8 +133,9 @@ class Transformer:
         return weight * wide.to(x.dtype)
 
 
-def supported(config: PretrainedConfig) -> str:
-    """The architecture, or a `ValueError` that names what the reference engine cannot run."""
+def supported(config: PretrainedConfig, longest: int) -> str:
+    """The architecture, or a `ValueError` that names what the reference engine cannot run for sequences of `longest`
+    tokens."""
     architecture = (config.architectures or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ValueError(
@@ -141,6 +143,9 @@ def supported(config: PretrainedConfig) -> str:
         )
     if getattr(config, "use_sliding_window", False):
         raise ValueError("the reference engine has no sliding window attention; use engine VLLM")
+    limit = length_limit(config)
+    if limit is not None and (refusal := limit.refusal(longest)):
+        raise ValueError(refusal)
     return architecture
 
 

@@ -2,7 +2,8 @@
 
 Registered with transformers under `NAME`; a model loaded with `attn_implementation=NAME` builds no mask and hands the
 `segments` given to its forward on to every layer. There is no T x T mask and no padding, so a row costs what its
-sequences cost: on a GPU in half precision by one kernel for all segments, elsewhere by one call a segment.
+sequences cost: on a GPU in half precision by one kernel for all segments, elsewhere by one call a segment. A layer with
+a sliding window passes its width, and a token then sees that many tokens, itself among them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ from transformers import AttentionInterface
 from rljob_runtime.training.packing import Segment
 
 NAME = "rljob_packed"
+NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "indices", "block_indices")
+"""Arguments by which layers of transformers ask for more than softmax attention. Any other argument is advice."""
 LARGEST_HEAD = 256
 """What the kernel for all segments takes."""
+
+
+class UnsupportedModel(ValueError):
+    """The model cannot be trained; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +80,25 @@ def packed_attention(
     *,
     segments: Segments,
     scaling: float | None = None,
-    **_: Any,
+    sliding_window: int | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """`query` [1, H, T, D], `key` and `value` [1, H_kv, T, D] -> [1, T, H, D]."""
+    """`query` [1, H, T, D], `key` [1, H_kv, T, D] and `value` [1, H_kv, T, D_v] -> [1, T, H, D_v]. Raises
+    `UnsupportedModel` for a layer that asks for something else."""
+    for name in NOT_COMPUTED:
+        if others.get(name) is not None:
+            raise UnsupportedModel(f"its attention has {name}; only softmax over keys, with or without a window, is")
     # Under autocast the rotation leaves queries and keys in fp32, where a bfloat16 model would have rounded them.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    together = value.is_cuda and value.dtype.itemsize == 2 and value.shape[-1] <= LARGEST_HEAD
+    same_heads = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
+    together = value.is_cuda and value.dtype.itemsize == 2 and same_heads
     attend = _all_at_once if together else _one_by_one
-    return attend(query, key, value, segments, scaling), None
+    return attend(query, key, value, segments, scaling, sliding_window), None
 
 
-def _all_at_once(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None) -> Tensor:
+def _all_at_once(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None, window: int | None
+) -> Tensor:
     """Flash attention over sequences of many lengths. Heads of keys are repeated: not every release of torch groups
     them here, and they are small."""
     group = query.shape[1] // key.shape[1]
@@ -98,29 +113,51 @@ def _all_at_once(query: Tensor, key: Tensor, value: Tensor, segments: Segments, 
         longest_query,
         longest_key,
         scale=scaling,
-        window_size=(-1, 0),
+        window_size=(-1 if window is None else window - 1, 0),
     )
     assert isinstance(mixed, Tensor)
     return mixed[None]
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None, window: int | None
+) -> Tensor:
     pieces = []
     for segment in segments.parts:
         own = slice(segment.start, segment.start + segment.length)
         seen = slice(segment.prefix_start, segment.prefix_start + segment.prefix_length)
-        k, v = key[:, :, own], value[:, :, own]
+        q, k, v = query[:, :, own], key[:, :, own], value[:, :, own]
         if segment.prefix_length:
             k = torch.cat((key[:, :, seen], k), dim=2)
             v = torch.cat((value[:, :, seen], v), dim=2)
-        mask = causal_lower_right(segment.length, segment.prefix_length + segment.length)
-        pieces.append(
-            scaled_dot_product_attention(
-                query[:, :, own], k, v, attn_mask=mask, scale=scaling, enable_gqa=grouped
-            )
-        )  # fmt: skip
-    return torch.cat(pieces, dim=2).transpose(1, 2)
+        if window is None or k.shape[2] <= window:
+            pieces.append(_attend(q, k, v, causal_lower_right(q.shape[2], k.shape[2]), scaling))
+        else:
+            pieces += _through_window(q, k, v, window, scaling)
+    return torch.cat(pieces, dim=2).transpose(1, 2).contiguous()
+
+
+def _through_window(query: Tensor, key: Tensor, value: Tensor, window: int, scaling: float | None) -> list[Tensor]:
+    """The last queries of a sequence over all its keys, `window` queries at a time: together these see fewer than twice
+    as many keys, so a sequence costs its length times the window, and no mask is larger than the window allows."""
+    before, pieces = key.shape[2] - query.shape[2], []
+    for start in range(0, query.shape[2], window):
+        q = query[:, :, start : start + window]
+        first, end = max(0, before + start - window + 1), before + start + q.shape[2]
+        pieces.append(_attend(q, key[:, :, first:end], value[:, :, first:end], _band(q, end - first, window), scaling))
+    return pieces
+
+
+def _band(query: Tensor, keys: int, window: int) -> Tensor:
+    """[queries, keys]: whether a query sees a key. The last query sees the last key."""
+    offset = keys - query.shape[2]
+    seen = torch.ones(query.shape[2], keys, dtype=torch.bool, device=query.device)
+    return seen.tril(offset).triu(offset - window + 1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
 
 
 def register() -> None:

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
+from torch.distributed.tensor import DTensor
+
+from rljob_runtime.training.sharding import RankGroup
 
 SAMPLED = 256
 """Values of each tensor that go into the fingerprint: enough to tell two models apart, cheap for large ones."""
@@ -23,15 +28,13 @@ class ModelIdentity:
     fingerprint: str
 
     @classmethod
-    def of(cls, model: nn.Module, source: str) -> ModelIdentity:
-        """Of a freshly loaded, whole model."""
+    def of(cls, model: nn.Module, source: str, ranks: RankGroup) -> ModelIdentity:
+        """Of a freshly loaded model, the same however many ranks share it. A collective."""
         digest = hashlib.sha256()
-        shapes = {}
-        for name, parameter in model.named_parameters():
-            shapes[name] = tuple(parameter.shape)
-            sample = parameter.detach().reshape(-1)[:SAMPLED].to("cpu", torch.float32).contiguous()
-            digest.update(f"{name} {shapes[name]}".encode())
-            digest.update(sample.numpy().tobytes())
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        for (name, shape), sample in zip(shapes.items(), _samples(model, ranks), strict=True):
+            digest.update(f"{name} {shape}".encode())
+            digest.update(sample.tobytes())
         return cls(source, shapes, digest.hexdigest())
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,3 +60,20 @@ class ModelIdentity:
         if self.fingerprint != other.fingerprint:
             return "its weights began with other values than the model's"
         return None
+
+
+def _samples(model: nn.Module, ranks: RankGroup) -> list[NDArray[np.float32]]:
+    """The first values of each parameter. Shards are cut along the first dimension, so the ranks' first values, laid
+    end to end, begin with the parameter's."""
+    own = []
+    for parameter in model.parameters():
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        own.append(local.detach().reshape(-1)[:SAMPLED].to("cpu", torch.float32).numpy())
+    counts = np.array([len(sample) for sample in own], dtype=np.int64)
+    told = ranks.gather_bytes(counts.tobytes() + np.concatenate(own).tobytes())
+    per_rank = []
+    for blob in told:
+        lengths = np.frombuffer(blob, np.int64, len(own))
+        values = np.frombuffer(blob, np.float32, offset=counts.nbytes)
+        per_rank.append(np.split(values, np.cumsum(lengths)[:-1]))
+    return [np.concatenate(parts)[:SAMPLED] for parts in zip(*per_rank, strict=True)]

@@ -71,6 +71,7 @@ class MasterOptimizer:
             betas=config.betas,
             eps=config.adam_epsilon,
             weight_decay=config.weight_decay,
+            foreach=False,  # else, on accelerators, it has the roots of all second moments at the same time
         )
         self.round_into_model()
 

@@ -85,7 +85,7 @@ class RankGroup:
         lengths[self.rank] = len(blob)
         dist.all_reduce(lengths)
         padded = torch.zeros(int(lengths.max()), dtype=torch.uint8, device=self.device)
-        padded[: len(blob)] = torch.tensor(list(blob), dtype=torch.uint8)
+        padded[: len(blob)] = torch.frombuffer(bytearray(blob) or bytearray(1), dtype=torch.uint8)[: len(blob)]
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(gathered, padded)
         return [bytes(row[:length].cpu().numpy()) for row, length in zip(gathered, lengths.tolist(), strict=True)]

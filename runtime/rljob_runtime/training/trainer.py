@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from transformers import PreTrainedModel
 
 from rljob_runtime.coordinator.protocols import (
     Chain,
@@ -30,13 +29,15 @@ from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.slot import SegmentError
 from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training import randomness, snapshot
+from rljob_runtime.training.attention import UnsupportedModel
+from rljob_runtime.training.capacity import check_fits
 from rljob_runtime.training.checkpoint import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.export import write_model
 from rljob_runtime.training.handover import SumsDesks, check_standing, contribution_of, read_whole
 from rljob_runtime.training.identity import ModelIdentity
 from rljob_runtime.training.learner import Learner
-from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
+from rljob_runtime.training.model import Policy, load_model
 from rljob_runtime.training.optimizer import MasterOptimizer, NonFiniteGradient, round_parameters
 from rljob_runtime.training.sharding import RankGroup, open_rendezvous, walk_through
 
@@ -58,10 +59,18 @@ class TrainerSettings:
     export_folder: Path
     keep_checkpoints: int = 2
     device: str = "cpu"
+    longest: int | None = None
+    """Tokens of the longest sequence that will be trained on: a prompt and a response. None for any."""
+    step_tokens: int = 0
+    """The most that a step can have; 0 where nobody says."""
+    early: bool = False
+    """Whether every step is given groups before its update."""
 
     @classmethod
     def from_spec(cls, spec: RLJobSpec, *, volume: Path, cache_folder: Path, device: str = "cpu") -> TrainerSettings:
         """Of a job whose checkpoint volume is mounted at `volume`."""
+        algorithm, data = spec.algorithm, spec.data
+        group = data.max_prompt_tokens + algorithm.responses_per_prompt * data.max_response_tokens
         return cls(
             training=TrainingConfig.from_spec(spec),
             model_source=spec.model.source,
@@ -70,6 +79,9 @@ class TrainerSettings:
             export_folder=volume / "model",
             keep_checkpoints=spec.checkpoint.keep,
             device=device,
+            longest=data.max_prompt_tokens + data.max_response_tokens,
+            step_tokens=algorithm.prompts_per_round * group,
+            early=spec.stream_training.enabled is True,
         )
 
 
@@ -319,16 +331,18 @@ class TrainerRank:
         settings, config = self.settings, self.settings.training
         folder = resolve(settings.model_source, settings.cache_folder)
         randomness.seed_all(config.seed, self.rank)
-        model = load_model(folder.path, dtype=config.compute_dtype, device=settings.device)
-        identity = ModelIdentity.of(model, settings.model_source)
+        check_fits(
+            folder.path, config, self.size, settings.device,
+            step_tokens=settings.step_tokens, early=settings.early, longest=settings.longest,
+        )  # fmt: skip
         ranks = self._join(host, port)
-        policy = self._policy(model, ranks)
-        optimizer = MasterOptimizer(model, config)
+        policy = self._policy(folder.path, ranks)
+        identity = ModelIdentity.of(policy.model, settings.model_source, ranks)
+        optimizer = MasterOptimizer(policy.model, config)
         reference = None
         if config.kl_coefficient > 0:
-            frozen = load_model(folder.path, dtype=config.compute_dtype, device=settings.device)
-            reference = self._policy(frozen.requires_grad_(False), ranks)
-            round_parameters(frozen, optimizer.published)
+            reference = self._policy(folder.path, ranks)
+            round_parameters(reference.model.requires_grad_(False), optimizer.published)
         if settings.device != "cpu":
             policy.enable_checkpointing()
         restored = snapshot.read(self._store, ranks, optimizer, identity)
@@ -351,7 +365,9 @@ class TrainerRank:
             return RankGroup(0, self.size, device=device, store=self._meeting)
         return RankGroup.join(host, port, self.rank, self.size, device=device)
 
-    def _policy(self, model: PreTrainedModel, ranks: RankGroup) -> Policy:
-        ranks.shard(model)
-        config = self.settings.training
+    def _policy(self, folder: Path, ranks: RankGroup) -> Policy:
+        settings, config = self.settings, self.settings.training
+        model = load_model(
+            folder, dtype=config.compute_dtype, device=settings.device, longest=settings.longest, ranks=ranks
+        )
         return Policy(model, temperature=config.temperature, autocast=config.autocast)

@@ -1,0 +1,67 @@
+"""The longest sequence for which a model's rotary embedding does not depend on the sequence's own length.
+
+With `rope_type` dynamic or longrope the frequencies follow the length: every token's probability changes when the
+sequence grows beyond the original context. No two programs agree there. transformers looks at the longest sequence of
+the batch, vLLM at the longest that it may ever be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+FOLLOWS_LENGTH = ("dynamic", "longrope")
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """Sequences of at most `tokens` are computed alike everywhere; `field` and `value` are of config.json."""
+
+    tokens: int
+    field: str
+    value: str
+
+    def refusal(self, longest: int | None) -> str | None:
+        """Why sequences of `longest` tokens (None: of any length) cannot be used, or None when they can."""
+        if longest is not None and longest <= self.tokens:
+            return None
+        asked = "sequences of any length" if longest is None else f"sequences of {longest} tokens"
+        return (
+            f"config.json has {self.field} {self.value!r}, whose frequencies follow a sequence's length beyond "
+            f"{self.tokens} tokens, and {asked} are asked for; spec.data.maxPromptTokens + maxResponseTokens of at "
+            f"most {self.tokens} would be right"
+        )
+
+
+def length_limit(config: PretrainedConfig) -> LengthLimit | None:
+    """The smallest limit of the config's rotary embeddings; None without one."""
+    limits = [
+        LengthLimit(_original(config, rope), f"{path}.rope_type", rope["rope_type"])
+        for path, rope in _ropes("rope_parameters", getattr(config, "rope_parameters", None))
+        if rope["rope_type"] in FOLLOWS_LENGTH
+    ]
+    return min(limits, key=lambda limit: limit.tokens, default=None)
+
+
+def _ropes(path: str, found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The embedding's parameters: of all layers, or of each kind of layers."""
+    if not isinstance(found, Mapping):
+        return
+    if "rope_type" in found:
+        yield path, found
+        return
+    for kind, inner in found.items():
+        yield from _ropes(f"{path}.{kind}", inner)
+
+
+def _original(config: PretrainedConfig, rope: Mapping[str, Any]) -> int:
+    found = (
+        rope.get("original_max_position_embeddings"),
+        getattr(config, "original_max_position_embeddings", None),
+        config.max_position_embeddings,
+    )
+    return min(int(length) for length in found if length)

@@ -1,0 +1,94 @@
+"""A model into the memory of its ranks: described on no device, split, and filled with each rank's slices of the files.
+
+transformers builds a model without memory and then reads its files. In between, `fully_shard` turns its parameters into
+shards, and the reader takes from the files what belongs to this rank. So no rank ever holds more than its share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
+
+from rljob_runtime.training import attention
+from rljob_runtime.training.attention import UnsupportedModel
+from rljob_runtime.training.memory import ModelSize
+from rljob_runtime.training.sharding import RankGroup, layers_of
+
+
+def described(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of this config on the meta device: shapes without memory. Raises `UnsupportedModel` for one that
+    chooses its attention among its own."""
+    attention.register()
+    try:
+        with torch.device("meta"):
+            made: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention.NAME)
+    except KeyError as error:
+        raise UnsupportedModel(
+            f"{config.model_type} cannot be trained: it has no attention function of the name {error}"
+        ) from error
+    model: PreTrainedModel = made
+    return model
+
+
+def size_of(model: PreTrainedModel) -> ModelSize:
+    """Of a model that was described."""
+    layers = layers_of(model)
+    counts = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return ModelSize(
+        parameters=total,
+        largest_unit=max([*counts, total - sum(counts)]),
+        vocabulary=int(model.config.vocab_size),
+        hidden=int(model.config.hidden_size),
+        layers=len(layers),
+    )
+
+
+def fill(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, device: str, ranks: RankGroup
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model with the weights of `folder`, split over `ranks`, and what transformers says of the files. Raises
+    `UnsupportedModel` when slices of the files are no slices of the weights."""
+    kind = type(described(config, dtype))
+    loaded: Any = (kind if ranks.mesh is None else _split_before_reading(kind, ranks)).from_pretrained(
+        folder, config=config, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True,
+        device_map={"": device},
+    )  # fmt: skip
+    model, info = loaded
+    if ranks.mesh is not None:
+        _check_slices(model)
+    return model, info
+
+
+def _split_before_reading(kind: type[PreTrainedModel], ranks: RankGroup) -> type[PreTrainedModel]:
+    """The class with that one step more. It goes by the name and module of its parent: by these transformers finds how
+    the family's files are laid out."""
+    read = kind._load_pretrained_model
+
+    def split_and_read(model: PreTrainedModel, *arguments: Any, **named: Any) -> Any:
+        model.tie_weights()  # what two modules share is one shard
+        ranks.shard(model)
+        return read(model, *arguments, **named)
+
+    methods = {"__module__": kind.__module__, "_load_pretrained_model": staticmethod(split_and_read)}
+    return type(kind.__name__, (kind,), methods)
+
+
+def _check_slices(model: PreTrainedModel) -> None:
+    """Files whose tensors are put together along the first dimension, by which shards are cut, give no shards when
+    their slices are put together."""
+    for conversion in getattr(model, "_weight_conversions", None) or []:
+        if not isinstance(conversion, WeightConverter):
+            continue
+        for operation in conversion.operations:
+            stacks = isinstance(operation, MergeModulelist) and operation.dim == 0
+            joins = isinstance(operation, Concatenate) and operation.dim != 0
+            if not stacks and not joins:
+                raise UnsupportedModel(
+                    f"model_type {model.config.model_type!r}: its files are read by {type(operation).__name__}, which "
+                    "cannot be done in slices; one trainer rank (spec.trainer.replicas: 1) would be right"
+                )
