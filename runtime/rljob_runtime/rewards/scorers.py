@@ -3,31 +3,23 @@ is."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards import answers
+from rljob_runtime.rewards.answers import numerals
+from rljob_runtime.rewards.answers.arithmetic import TooLarge
 
 LIBRARIES = {"math": "math_verify", "reasoning_gym": "reasoning_gym"}
 """What a function imports when it is first called. A worker imports it before it gives up its rights: some libraries
 want to write when they are imported."""
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
 
 def math(prompt: Prompt, response: str) -> float:
-    """1 if the response's final answer equals the reference by math-verify, else 0.
-
-    The checker's own time-outs are off: they count wall clock, and call a right answer wrong on a busy machine. What
-    takes too long is ended with its worker and has no value.
-    """
-    from math_verify import parse, verify
-
-    gold = parse(f"${prompt.answer}$", parsing_timeout=0) or parse(str(prompt.answer), parsing_timeout=0)
-    if not gold:
-        raise ValueError(f"the reference answer {prompt.answer!r} is no mathematical expression")
-    return float(verify(gold, parse(response, parsing_timeout=0), timeout_seconds=None))
+    """1 if the response's final answer is the reference, else 0: see `answers`. Raises `UnusableReference`."""
+    return float(answers.matches(str(prompt.answer), response))
 
 
 def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, extract: str = "Auto") -> float:
@@ -45,13 +37,16 @@ def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, ext
 
 def has_number(prompt: Prompt, response: str) -> float:
     """1 if the response has a number in it, else 0: a format reward for arithmetic."""
-    return float(_NUMBER.search(response) is not None)
+    return float(numerals.has_number(response))
 
 
 def last_number(prompt: Prompt, response: str) -> float:
-    """1 if the last number in the response equals the reference answer, else 0."""
-    found = _NUMBER.findall(response)
-    return float(bool(found) and float(found[-1]) == float(prompt.answer))
+    """1 if the last number in the response is the reference answer, else 0. Raises `UnusableReference`."""
+    wanted = numerals.only_number(str(prompt.answer))
+    try:
+        return float(numerals.last_number(response) == wanted)
+    except TooLarge:
+        return 0.0
 
 
 def _extract(response: str, how: str) -> str | None:
@@ -59,8 +54,7 @@ def _extract(response: str, how: str) -> str | None:
     if how == "Whole":
         return text
     if how == "LastNumber":
-        numbers = _NUMBER.findall(text)
-        return numbers[-1] if numbers else None
+        return numerals.last_numeral(text)
     if how in ("Tag", "Auto"):
         tag = _last_tag(text)
         if tag is not None:
@@ -83,13 +77,14 @@ def _last_tag(text: str) -> str | None:
 
 
 def _ready_math(prompt: Prompt) -> None:
-    """Have the checker build its tables."""
+    """Have the checker build its tables, and read the reference."""
     _checker_ready()
+    answers.reference(str(prompt.answer))
 
 
 @cache
 def _checker_ready() -> None:
-    math(Prompt(0, "", (), "1/2"), "So it is $\\frac{2}{4}$.")
+    answers.matches("\\sqrt{\\frac{1}{2}}", "So it is $\\frac{\\sqrt{2}}{2}$.")
 
 
 def _ready_reasoning_gym(prompt: Prompt, *, task: str | None = None, extract: str = "Auto") -> None:
@@ -101,6 +96,18 @@ def _ready_reasoning_gym(prompt: Prompt, *, task: str | None = None, extract: st
 
 READIED = {"math": _ready_math, "reasoning_gym": _ready_reasoning_gym}
 """What is done in the worker before a text is evaluated apart, by function: it is then there for all later ones."""
+
+
+def _check_math(prompt: Prompt) -> None:
+    answers.reference(str(prompt.answer))
+
+
+def _check_last_number(prompt: Prompt) -> None:
+    numerals.only_number(str(prompt.answer))
+
+
+CHECKS: dict[str, Callable[[Prompt], None]] = {"math": _check_math, "last_number": _check_last_number}
+"""What a function needs of a reference answer, looked at when prompts are read. Each raises `UnusableReference`."""
 
 
 @cache

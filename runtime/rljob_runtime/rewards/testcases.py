@@ -150,7 +150,7 @@ def parse_tests(field: str, answer: Any, metadata: Mapping[str, Any]) -> tuple[T
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidTests(f"field {field!r} is no JSON: {error}") from error
     tests: Sequence[TestCase] = ()
     if isinstance(given, Mapping):

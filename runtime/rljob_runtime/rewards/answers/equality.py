@@ -1,0 +1,142 @@
+"""Whether two readings of an answer are the same. What only math-verify can tell is None.
+
+A table of our own rules: they decide before math-verify is asked, because it compares numbers to six decimal places,
+takes words for products of letters, and dates and ranges for differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from rljob_runtime.rewards.answers.readings import (
+    Based,
+    Choice,
+    Fields,
+    Formula,
+    Items,
+    Named,
+    Number,
+    Reading,
+    Span,
+    Union,
+    Words,
+    squeezed,
+)
+
+ENOUGH_DIGITS = 6
+"""Of a rounded number, to stand for one that cannot be written with a point."""
+DOUBLE_DIGITS = 15
+"""That a double always keeps: what a program prints beyond them may be noise."""
+MOST_SHUFFLED = 64
+"""Members of a list that are compared in any order."""
+
+
+Ask = Callable[[Number | Formula, Number | Formula], bool]
+"""Compares two of which one at least is a formula."""
+
+
+def same(reference: Reading, answer: Reading, ask: Ask) -> bool:
+    """Whether the answer is the reference's. They are not exchangeable: 2x + 1 = 5 answers 5, and 5 does not answer
+    2x + 1 = 5."""
+    match reference, answer:
+        case Named(name, value), Named(other, said) if name == other:
+            return same(value, said, ask)
+        case (Named(latex=latex), Named(latex=written) | Formula(written)) | (Formula(latex), Named(latex=written)):
+            return _same_formula(Formula(latex), Formula(written), ask)
+        case Named(_, value, letter), _:
+            return letter and same(value, answer, ask)
+        case _, Named(_, said):
+            return same(reference, said, ask)
+        case (Choice(letter, _), Words(said)) | (Words(said), Choice(letter, _)):
+            return said == letter
+        case Choice(letter, value), Choice(other, said):
+            return letter == other and same(value, said, ask)
+        case Choice(_, value), _:
+            return same(value, answer, ask)
+        case _, Choice(_, said):
+            return same(reference, said, ask)
+        case Number(), Number():
+            return same_number(reference, answer)
+        case (Number() | Formula() as wanted, Formula() as found) | (Formula() as wanted, Number() as found):
+            return _same_formula(wanted, found, ask)
+        case Span(), Span():
+            return same_number(reference.low, answer.low) and same_number(reference.high, answer.high)
+        case (Number(value), Based(digits)) | (Based(digits), Number(value)):
+            return digits == str(value)
+        case (Number(value), Fields(numbers=numbers, half=half)) | (Fields(numbers=numbers, half=half), Number(value)):
+            return bool(half) and numbers == (value, 0)
+        case Fields(), Fields():
+            halves = {reference.half, answer.half} - {""}
+            return len(halves) < 2 and (reference.sort, reference.numbers) == (answer.sort, answer.numbers)
+        case Items(), Items():
+            return _same_items(reference, answer, ask)
+        case (
+            (Union(members), Union(said)) | (Union(members), Items("", _, said)) | (Items("", _, members), Union(said))
+        ):
+            return _in_any_order(members, said, ask)
+        case (Words(text), Formula(latex)) | (Formula(latex), Words(text)):
+            return squeezed(text) == squeezed(latex).casefold()
+    return type(reference) is type(answer) and reference == answer
+
+
+def same_number(one: Number, other: Number) -> bool:
+    """Exactly, but for what a fraction loses when it is written with a point, and for the noise of a double. A number
+    per cent is the number, or a hundredth of it."""
+    if one.measure and other.measure and one.measure != other.measure:
+        return False
+    if one.percent == other.percent:
+        return _close(one, other)
+    share, plain = (one, other) if one.percent else (other, one)
+    return _close(share, plain) or _close(_hundredth(share), plain)
+
+
+def _hundredth(number: Number) -> Number:
+    place = None if number.place is None else number.place / 100
+    return replace(number, value=number.value / 100, place=place)
+
+
+def _close(one: Number, other: Number) -> bool:
+    return one.value == other.value or _stands_for(one, other) or _stands_for(other, one)
+
+
+def _stands_for(rounded: Number, exact: Number) -> bool:
+    if rounded.place is None:
+        return False
+    if not _is_finite(exact.value):
+        return rounded.digits >= ENOUGH_DIGITS and abs(rounded.value - exact.value) < rounded.place
+    noisy = DOUBLE_DIGITS < rounded.digits <= DOUBLE_DIGITS + 2 and 0 < exact.digits <= DOUBLE_DIGITS
+    kept = rounded.place * 10 ** (rounded.digits - DOUBLE_DIGITS) if noisy else rounded.place
+    return noisy and round(rounded.value / kept) * kept == exact.value
+
+
+def _is_finite(value: Fraction) -> bool:
+    """Whether it can be written with a point."""
+    return pow(10, value.denominator.bit_length(), value.denominator) == 0
+
+
+def _same_formula(reference: Number | Formula, answer: Number | Formula, ask: Ask) -> bool:
+    written = [squeezed(each.latex) for each in (reference, answer) if isinstance(each, Formula)]
+    return (len(written) == 2 and written[0] == written[1]) or ask(reference, answer)
+
+
+def _same_items(reference: Items, answer: Items, ask: Ask) -> bool:
+    if len(reference.members) != len(answer.members):
+        return False
+    kinds = {reference.opening + reference.closing, answer.opening + answer.closing}
+    if kinds <= {"", "{}"} and len(reference.members) <= MOST_SHUFFLED:
+        return _in_any_order(reference.members, answer.members, ask)
+    if len(kinds - {""}) > 1 or kinds == {"", "[)"} or kinds == {"", "(]"}:
+        return False
+    return all(same(one, other, ask) for one, other in zip(reference.members, answer.members, strict=True))
+
+
+def _in_any_order(reference: Sequence[Reading], answer: Sequence[Reading], ask: Ask) -> bool:
+    left = list(answer)
+    for one in reference:
+        place = next((index for index, other in enumerate(left) if same(one, other, ask)), None)
+        if place is None:
+            return False
+        del left[place]
+    return not left

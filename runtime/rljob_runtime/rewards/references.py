@@ -1,0 +1,42 @@
+"""What rewards need of a record, looked at when prompts are read: a reference answer that no scorer can use must not
+cost a round its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.rewards.answers import UnusableReference
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, Rule
+from rljob_runtime.rewards.scorers import CHECKS
+from rljob_runtime.rewards.testcases import InvalidTests, parse_tests
+
+Check = Callable[[Prompt], None]
+
+
+def reference_problem(rules: Sequence[AnyRule]) -> Callable[[Prompt], str | None]:
+    """Tells why one of the rules could score no response to a prompt; None where all of them can."""
+    checks = [(rule.name, check) for rule in rules if (check := _check_of(rule)) is not None]
+
+    def problem(prompt: Prompt) -> str | None:
+        for name, check in checks:
+            try:
+                check(prompt)
+            except (UnusableReference, InvalidTests) as error:
+                return f"reward {name} cannot score it: {error}"
+        return None
+
+    return problem
+
+
+def _check_of(rule: AnyRule) -> Check | None:
+    if isinstance(rule, CodeRule):
+        field = rule.settings.tests_field
+        return lambda prompt: _check_tests(field, prompt)
+    if isinstance(rule, Rule) and rule.ours:
+        return CHECKS.get(rule.function.partition(":")[2])
+    return None
+
+
+def _check_tests(field: str, prompt: Prompt) -> None:
+    parse_tests(field, prompt.answer, prompt.metadata)
