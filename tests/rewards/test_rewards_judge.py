@@ -161,6 +161,7 @@ FAULTS: list[tuple[Answer, str, int]] = [
     (status(307, "there", Location="http://elsewhere.invalid/"), "answered 307: there", 1),
     (body("no JSON"), "is no chat completion", 3),
     (body("[]"), "is no chat completion", 3),
+    (body("[" * 100_000), "is no chat completion: RecursionError", 3),
     (body(json.dumps({"choices": []})), "is no chat completion", 3),
     (body(json.dumps({"choices": [{"message": {"content": None}}]})), "has no text", 3),
     (body(json.dumps({"choices": [{"message": {"content": "good"}}]})), r"its last line is 'good'", 3),

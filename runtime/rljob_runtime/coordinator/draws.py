@@ -40,7 +40,7 @@ class Draws:
     async def open(self, version: int, opening: Opening) -> OpenRound:
         """Open the round that was chosen: its first prompts."""
         settings, queue, chosen = self._settings, self._boundary.queue, self.chosen
-        fresh, self.cursor = self._prompts.draw(self.cursor, opening.fresh)
+        fresh, self.cursor = await self._prompts.take(self.cursor, opening.fresh)
         rules = settings.rules(opening.shape)
         plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)
         saved = await self._store.do(lambda store: store.open_round(plan, self.cursor, chosen))
@@ -54,7 +54,7 @@ class Draws:
     async def more(self, plan: RoundPlan, count: int) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, Saved]]:
         """Draw `count` further prompts for the round under way, and what is known of them."""
         queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, count)
-        fresh, self.cursor = self._prompts.draw(self.cursor, count - len(queued))
+        fresh, self.cursor = await self._prompts.take(self.cursor, count - len(queued))
         prompts = (*queued, *fresh)
         return prompts, await self._store.do(lambda store: store.extend(plan, prompts, self.cursor))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rljob_api.spec import RLJobSpec
+from rljob_runtime.aside import aside
 from rljob_runtime.coordinator.protocols import (
     PromptRecord,
     PromptsNotUsable,
@@ -23,22 +25,54 @@ from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 T = TypeVar("T")
 
+LONGEST_DRAW_SECONDS = 0.02
+"""That records are made before others have their turn."""
+
+
+class Drawn(Protocol):
+    """Prompts that are made where they are asked for: `data.PromptSet`."""
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]: ...
+
+    def prompt(self, key: PromptKey) -> PromptRecord: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def skipped(self) -> int: ...
+
 
 class TellingPrompts:
-    """A prompt source whose data errors end the job with their message."""
+    """A prompt source whose data errors end the job with their message. What takes long does not hold the event
+    loop."""
 
-    def __init__(self, source: PromptSource, error: type[Exception]) -> None:
+    def __init__(self, source: Drawn, error: type[Exception]) -> None:
         self._source = source
         self._error = error
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         return self._telling(lambda: self._source.draw(cursor, count))
 
+    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        keys: list[PromptKey] = []
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while len(keys) < count:
+            fresh, cursor = self.draw(cursor, 1)
+            keys += fresh
+            if clock() - began > LONGEST_DRAW_SECONDS:
+                await asyncio.sleep(0)
+                began = clock()
+        return tuple(keys), cursor
+
     def prompt(self, key: PromptKey) -> PromptRecord:
         return self._telling(lambda: self._source.prompt(key))
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self._source.decode(token_ids)
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return await aside(self._source.decode, token_ids)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

@@ -78,6 +78,11 @@ class CoordinatorMetrics:
         """Show what the rewards did, as of each scrape."""
         self.registry.register(_RewardCollector(figures))
 
+    def watch_loop(self, longest_seconds: Callable[[], float]) -> None:
+        """Show the event loop's longest turn, as of each scrape."""
+        told = "Longest turn of the coordinator's event loop in the last minute: a Lease waits for it."
+        self._gauge("loop_longest_turn_seconds", told).set_function(longest_seconds)
+
     def round(self, report: RoundReport, trained: TrainReport) -> None:
         """A `RoundObserver`."""
         for name in _COUNTED:

@@ -224,7 +224,7 @@ class Rollouts:
 
     async def _draw(self, draws: Collection[Draw]) -> None:
         """Replicas take prompts: those that wait to be drawn again come first."""
-        drawn = [(draw, *self._take_prompts(draw.groups)) for draw in draws]
+        drawn = [(draw, *await self._take_prompts(draw.groups)) for draw in draws]
         responses = self._parts.settings.responses_per_prompt
 
         def save(store: Store) -> dict[TrajectoryKey, int]:
@@ -240,10 +240,10 @@ class Rollouts:
             self.tally.drawn_prompts += len(prompts)
         await self._launches.give(self.flight.launch({draw.replica: draw.version for draw in draws}))
 
-    def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+    async def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         """With the cursor after them."""
         again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
-        fresh, self._cursor = self._prompts.draw(self._cursor, count - len(again))
+        fresh, self._cursor = await self._prompts.take(self._cursor, count - len(again))
         return (*again, *fresh), self._cursor
 
     async def _give_up_stranded(self) -> None:

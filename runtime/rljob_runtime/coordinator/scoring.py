@@ -46,7 +46,8 @@ class Scoring:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, response: Response) -> None:
-        prompt, text = self._prompts.prompt(response.key.prompt), self._prompts.decode(response.token_ids)
+        prompt = self._prompts.prompt(response.key.prompt)
+        text = await self._prompts.decode(response.token_ids)
         ended = asyncio.get_running_loop().time()
         try:
             reward: float | None = await self._rewards.score(prompt, text)

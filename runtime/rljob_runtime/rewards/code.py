@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from rljob_api.rewards import CodeScore
+from rljob_runtime.aside import aside
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.elsewhere import SandboxElsewhere
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
@@ -110,13 +111,13 @@ class CodeScorer:
         """Weighted. Raises `ScoreFailed`."""
         settings = self._rule.settings
         try:
-            tests = parse_tests(settings.tests_field, prompt.answer, prompt.metadata)
+            tests = await aside(parse_tests, settings.tests_field, prompt.answer, prompt.metadata)
         except InvalidTests as error:
             raise ScoreFailed(Failure.NO_TESTS, self._rule.name, f"record {prompt.index}: {error}") from error
-        source = self._program(prompt, response)
+        source = await aside(self._program, prompt, response)
         if source is None:
             return 0.0
-        sample = hashlib.sha256(response.encode("utf-8", errors="surrogatepass")).hexdigest()
+        sample = await aside(_identity, response)
         passed = 0
         for number, test in enumerate(tests):
             # What a run may take is decided when its turn comes: those before it may have shown how long it should be.
@@ -195,4 +196,8 @@ class CodeScorer:
         )
         run = await self._sandbox.run(program)
         self.cpu_seconds += run.cpu_seconds
-        return run, run.end is not End.TIMED_OUT and run.clean and test.passes(run)
+        return run, run.end is not End.TIMED_OUT and run.clean and await aside(test.passes, run)
+
+
+def _identity(response: str) -> str:
+    return hashlib.sha256(response.encode("utf-8", errors="surrogatepass")).hexdigest()

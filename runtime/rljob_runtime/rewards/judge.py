@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from rljob_runtime.aside import aside
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.failure import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import InvalidReward, JudgeRule
@@ -43,6 +44,7 @@ REPLY_BYTES = 1 << 20
 SHOWN = 200
 """Characters of a judge's reply that a message shows."""
 
+_JSON = {"Content-Type": "application/json"}
 _SCORE = re.compile(r"Score: ([0-9]{1,4}(?:\.[0-9]{1,6})?)")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 
@@ -105,12 +107,12 @@ class JudgeScorer:
 
     async def score(self, prompt: Prompt, response: str) -> float:
         """Weighted. Raises `ScoreFailed`."""
-        question = self._question(prompt, response)
+        request = await aside(self._request, prompt, response)
         async with self._turns:
             for attempt in range(1, self._rule.settings.attempts + 1):
                 try:
-                    reply = await self._ask(question)
-                    return self._rule.weight * parse_score(reply, self._rule.settings.scale, self._shown)
+                    raw = await self._ask(request)
+                    return self._rule.weight * await aside(self._score_of, raw)
                 except _Unanswered as error:
                     detail, final = str(error), error.final
                 except ValueError as error:
@@ -120,7 +122,10 @@ class JudgeScorer:
                 await asyncio.sleep(self._back_off.delay(attempt, self._jitter.random()) or 0.0)
         raise ScoreFailed(Failure.JUDGE_FAILED, self._rule.name, f"{detail} ({attempt} attempts)")
 
-    def _question(self, prompt: Prompt, response: str) -> str:
+    def _score_of(self, raw: bytes) -> float:
+        return parse_score(_content(raw), self._rule.settings.scale, self._shown)
+
+    def _request(self, prompt: Prompt, response: str) -> bytes:
         settings = self._rule.settings
         values = {
             "question": prompt.question,
@@ -128,22 +133,21 @@ class JudgeScorer:
             "response": response,
             "scale": f"{settings.scale:g}",
         }
-        return fill(settings.prompt or PROMPT, values)
-
-    async def _ask(self, question: str) -> str:
-        """One request. Raises `_Unanswered`."""
-        assert self._session is not None
-        settings = self._rule.settings
         body = {
             "model": settings.model,
-            "messages": [{"role": "user", "content": question}],
+            "messages": [{"role": "user", "content": fill(settings.prompt or PROMPT, values)}],
             "temperature": 0,
             "max_tokens": settings.max_tokens,
         }
-        url = f"{settings.url.rstrip('/')}/chat/completions"
+        return json.dumps(body).encode()
+
+    async def _ask(self, request: bytes) -> bytes:
+        """One request. Raises `_Unanswered`."""
+        assert self._session is not None
+        url = f"{self._rule.settings.url.rstrip('/')}/chat/completions"
         try:
             # A redirect would carry the key to wherever it points.
-            async with self._session.post(url, json=body, allow_redirects=False) as answer:
+            async with self._session.post(url, data=request, headers=_JSON, allow_redirects=False) as answer:
                 raw = await _read(answer)
                 status = answer.status
         except TimeoutError:
@@ -156,7 +160,7 @@ class JudgeScorer:
         if status != 200:
             final = status < 500 and status not in _WORTH_ANOTHER_TRY
             raise _Unanswered(f"the judge answered {status}: {self._shown(raw.decode(errors='replace'))}", final=final)
-        return _content(raw)
+        return raw
 
     def _shown(self, text: str) -> str:
         """What a message may have of a text that came from a server, which may have repeated the key: without it, then
@@ -178,8 +182,8 @@ def _content(raw: bytes) -> str:
     try:
         document: Any = json.loads(raw)
         content = document["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise _Unanswered(f"the judge's answer is no chat completion: {error!r}") from None
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _Unanswered(f"the judge's answer is no chat completion: {type(error).__name__}") from None
     if not isinstance(content, str):
         raise _Unanswered(f"the judge's answer has no text: its content is of type {type(content).__name__}")
     return content

@@ -47,10 +47,13 @@ class SimulatedPrompts:
         keys = tuple(PromptKey(*divmod(place, self.size)) for place in range(first, first + count))
         return keys, Cursor(*divmod(first + count, self.size))
 
+    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self.draw(cursor, count)
+
     def prompt(self, key: PromptKey) -> SimulatedPrompt:
         return SimulatedPrompt(key, (key.index % 97,) * self._tokens_of(key))
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    async def decode(self, token_ids: Sequence[int]) -> str:
         """Not text, but as good as text for a reward that looks at nothing else."""
         return f"{len(token_ids)} tokens, {zlib.crc32(array('i', token_ids).tobytes()):08x}"
 

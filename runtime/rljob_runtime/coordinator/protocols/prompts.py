@@ -23,14 +23,19 @@ class PromptSource(Protocol):
     """The data set with the model's tokenizer. Pure: the same seed and cursor draw the same prompts."""
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """The next `count` prompts and the cursor after them; goes on into the next epoch."""
+        """The next `count` prompts and the cursor after them; goes on into the next epoch. Takes as long as it takes to
+        make the records: not for the event loop."""
+        ...
+
+    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        """As `draw`; others have their turns meanwhile."""
         ...
 
     def prompt(self, key: PromptKey) -> PromptRecord:
         """A prompt that was drawn."""
         ...
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    async def decode(self, token_ids: Sequence[int]) -> str:
         """A response as text, special tokens left out: what rewards see."""
         ...
 
