@@ -74,9 +74,9 @@ class ClusterHandle:
         assert done.returncode == 0, f"cluster {' '.join(args)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def node(self, action: str, index: int) -> None:
+    def node(self, action: str, index: int, *options: str) -> None:
         """kill, up, cut or join node ``index``."""
-        self.run("node", action, str(index))
+        self.run("node", action, str(index), *options)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

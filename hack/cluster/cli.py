@@ -41,6 +41,10 @@ def parser() -> argparse.ArgumentParser:
     item.add_argument("action", choices=("kill", "up", "cut", "join"))
     item.add_argument("index", type=int, metavar="N")
     item.add_argument("--no-wait", action="store_true", help="do not wait for Ready after `up`")
+    item.add_argument("--kubernetes", choices=recipe.MINORS, help="of the node after `up` (default: the cluster's own)")
+
+    item = sub.add_parser("network-policies", help="whether nodes enforce NetworkPolicies; at first they do not")
+    item.add_argument("action", choices=("enforce", "ignore"))
 
     item = sub.add_parser("load-image", help="put an image archive on every node")
     item.add_argument("file", type=Path, metavar="FILE")
@@ -86,7 +90,10 @@ def run(args: argparse.Namespace) -> None:
         case "tools":
             print(tools.folder())
         case "node":
-            lifecycle.node_command(args.name, args.action, args.index, not args.no_wait)
+            lifecycle.node_command(args.name, args.action, args.index, not args.no_wait, args.kubernetes)
+        case "network-policies":
+            on = ", ".join(lifecycle.network_policies(args.name, enforced=args.action == "enforce"))
+            print(f"NetworkPolicies are {args.action}d on {on}")
         case "load-image":
             print("loaded on", ", ".join(lifecycle.load_image(args.name, args.file)))
         case "logs":

@@ -12,6 +12,7 @@ from pathlib import Path
 from hack.kind import engine
 
 from . import apt, build, kind, kube, nodes, pki, process, recipe, settings, volumes
+from . import network_policies as policies
 from .controlplane import ControlPlane, Stopwatch, start_apiserver, start_controllers
 from .process import Daemons
 from .settings import MAX_NODES, Cluster, ClusterError, Network, load, node_name, state_dir
@@ -205,13 +206,20 @@ def require(name: str) -> Cluster:
     return cluster
 
 
-def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
-    """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable."""
+def node_command(name: str, action: str, index: int, wait: bool = True, kubernetes: str | None = None) -> None:
+    """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable.
+
+    ``kubernetes`` is the minor of the node's programs for ``up``, by default the cluster's own.
+    """
     if not 1 <= index <= MAX_NODES:
         raise ClusterError(f"node {index}: 1 to {MAX_NODES} are possible")
+    if kubernetes is not None and action != "up":
+        raise ClusterError(f"--kubernetes {kubernetes}: a node gets its programs by `up`, not by `{action}`")
     with _exclusively(name):
         cluster = require(name)
         if cluster.kind == "kind":
+            if kubernetes is not None:
+                raise ClusterError(f"--kubernetes {kubernetes}: kind's nodes keep the programs of their image")
             _kind_node_command(cluster, action, index, wait)
             return
         daemons = daemons_of(cluster)
@@ -223,7 +231,8 @@ def node_command(name: str, action: str, index: int, wait: bool = True) -> None:
             case "up":
                 if (running := daemons.get(node_name(index))) and running.alive:
                     raise ClusterError(f"{node_name(index)} is on already")
-                nodes.start(cluster, build.binaries(release=recipe.release(cluster.kubernetes)), index, daemons)
+                programs = build.binaries(release=recipe.node_release(cluster.kubernetes, kubernetes))
+                nodes.start(cluster, programs, index, daemons)
                 if wait:
                     _wait_ready(kube.Api(cluster.kubeconfig), cluster, index)
 
@@ -252,6 +261,16 @@ def load_image(name: str, archive: Path) -> list[str]:
             engine.use()
             return kind.load_image(cluster, archive)
         return nodes.load_image(cluster, archive, daemons_of(cluster))
+
+
+def network_policies(name: str, enforced: bool) -> list[str]:
+    """Enforce NetworkPolicies on the nodes that are on, or do so no more; the nodes' names."""
+    with _exclusively(name):
+        cluster = require(name)
+        if cluster.kind == "kind":
+            raise ClusterError("network-policies: on kind it is the nodes' network plug-in that enforces them")
+        change = policies.enforce if enforced else policies.ignore
+        return change(cluster, daemons_of(cluster))
 
 
 def status(name: str) -> str:

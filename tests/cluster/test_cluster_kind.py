@@ -148,6 +148,7 @@ def test_nodes_are_killed_and_started(stand_ins: Path) -> None:
     assert cli.main(["node", "up", "2", "--no-wait"]) == 0
     asked = log.read_text().splitlines()[before:]
     assert asked == ["docker kill rljob-default-worker2", "docker start rljob-default-worker2"]
+    assert cli.main(["node", "up", "2", "--kubernetes", "1.36"]) == 1, "a container's programs are its image's"
 
 
 IPTABLES = """#!/bin/sh

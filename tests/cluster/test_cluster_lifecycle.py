@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hack.cluster import apt, build, cli, lifecycle, nodeconfig, nodes, volumes
+from hack.cluster import apt, build, cli, lifecycle, network_policies, nodeconfig, nodes, recipe, volumes
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.settings import ROOT, Cluster, ClusterError, Network
 
@@ -42,6 +42,7 @@ def test_down_of_what_never_was(cache, capsys):
         (["load-image", "x.tar"], "cluster default is not up"),
         (["node", "kill", "1"], "cluster default is not up"),
         (["node", "kill", "0"], "1 to 9 are possible"),
+        (["node", "kill", "1", "--kubernetes", "1.36"], "a node gets its programs by `up`, not by `kill`"),
         (["up", "--nodes", "10"], "1 to 9 are possible"),
         (["up", "--nodes", "0"], "1 to 9 are possible"),
     ],
@@ -73,6 +74,23 @@ def test_a_minor_is_asked_for_by_name(cache, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         cli.main(["up", "--kubernetes", "1.20"])
     assert "1.34" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("server", "asked", "found"),
+    [("1.37", None, "1.37"), ("1.37", "1.34", "1.34"), ("1.36", "1.36", "1.36"), ("1.35", "1.34", "1.34")],
+)
+def test_a_node_may_be_older_than_its_api_server(server, asked, found):
+    assert recipe.node_release(server, asked).minor == found
+
+
+def test_a_node_is_never_newer_than_its_api_server(monkeypatch):
+    with pytest.raises(ClusterError, match=r"--kubernetes 1\.37: below an API server of 1\.36"):
+        recipe.node_release("1.36", "1.37")
+    monkeypatch.setattr(recipe, "MINORS", ("1.33", *recipe.MINORS))
+    monkeypatch.setitem(recipe.KUBERNETES, "1.33", recipe.KUBERNETES["1.34"])
+    with pytest.raises(ClusterError, match="up to 3 minors older"):
+        recipe.node_release("1.37", "1.33")
 
 
 @pytest.mark.parametrize(
@@ -173,3 +191,17 @@ def test_volumes_serve_many_and_are_emptied_between_claims(tmp_path):
     command = [str(target) if word == "/scrub" else word for word in container["command"]]
     subprocess.run(command, check=True)
     assert list(target.iterdir()) == []
+
+
+def test_what_is_handed_to_the_policies_program_is_what_it_would_take_itself():
+    cluster = Cluster("default", "real", 3, NETWORK, "identity", "/venv", "1.37")
+    rules = [" ".join(rule) for rule in network_policies.rules(cluster)]
+    assert "--uid-owner 0 -j RETURN" in rules[0], "the kubelet's probes reach every pod"
+    assert "ESTABLISHED,RELATED -j RETURN" in rules[1], "a connection is judged once"
+    queued = rules[2:]
+    assert all(rule.endswith(f"-j NFQUEUE --queue-num {network_policies.QUEUE}") for rule in queued)
+    for index in range(1, 10):
+        for end in ("-s", "-d"):
+            assert sum(f" {end} {NETWORK.pods(index)} " in rule for rule in queued) == 1
+    container = network_policies.objects()[-1][1]["spec"]["template"]["spec"]["containers"][0]
+    assert f"--nfqueue-id={network_policies.QUEUE}" in container["args"]
