@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 from rljob_api.learning import DataSpec
 from rljob_runtime.data import BadRecord, DataError, PromptSet, open_prompts
+from rljob_runtime.data.memory import PromptMemory, bytes_of
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompts import open_source
+from rljob_runtime.data.records import Record
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 GOOD = {"prompt": "2+2", "answer": "4"}
@@ -269,3 +272,60 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
     for epoch in range(cursor.epoch):
         assert {key.index for key in drawn if key.epoch == epoch} == good
     assert (after.epoch, after.position) == (cursor.epoch, cursor.position)
+
+
+class Numbered:
+    """Records that nobody keeps, as those of a generator."""
+
+    name, checked_ahead = "numbered", True
+
+    def __init__(self, count: int, text: str = "2+2") -> None:
+        self.asked: list[int] = []
+        self._count, self._text = count, text
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Record:
+        self.asked.append(index)
+        return Record(index, f"record {index}", f"{self._text}{index}", str(index), {"tests": [f"{self._text}{index}"]})
+
+
+class Counting:
+    """A tokenizer of a large vocabulary: no two ids are the same object."""
+
+    chat_template = None
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [1000 + len(text) + place for place in range(self._tokens)]}
+
+
+def test_a_prompt_takes_little_more_memory_than_its_tokens():
+    tokens, count = 1000, 500
+    data = spec({"file": {"path": "/x"}}, max_prompt_tokens=tokens)
+    tracemalloc.start()
+    try:
+        prompts = PromptSet(Numbered(count), data, Counting(tokens))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(prompts.prompt(PromptKey(0, 3)).token_ids)[:2] == [1004, 1005]
+    assert 4 * tokens * count < kept < 1.5 * 4 * tokens * count
+
+
+def test_prompts_in_memory_have_a_bound_in_bytes():
+    source = Numbered(100, text="x" * 1000)
+    data = spec({"file": {"path": "/x"}})
+    whole = PromptSet(source, data, Counting(10))
+    one = bytes_of(whole.prompt(PromptKey(0, 0)))
+    assert one > 2000 + 40, "the text and the tests of a record that nobody else keeps are counted"
+    source.asked.clear()
+    memory = PromptMemory(whole._prepare, most=3 * one + one // 2)
+    for index in (0, 1, 2, 0, 3, 0, 1):
+        assert memory(index).index == index
+        assert memory.bytes <= 3 * one + one // 2
+    assert source.asked == [0, 1, 2, 3, 1], "the least recently used goes first"
+    assert PromptMemory(whole._prepare, most=1)(7).index == 7, "one is always kept"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.learning import DataSpec, OnBadLine, Prompts
 from rljob_runtime.data.errors import BadRecord, DataError, too_many
+from rljob_runtime.data.memory import PromptMemory
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.records import GymTask, Record, RecordSource, StoredDataset, TextOrMessages, read_file
@@ -17,9 +18,6 @@ from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-CACHED = 65_536
-"""Tokenised prompts kept in memory: what is drawn is asked for again while its round lasts."""
 
 
 class PromptSet:
@@ -42,7 +40,7 @@ class PromptSet:
         self._order = DrawOrder(len(source), data.seed)
         self._stop = tuple(stop_token_ids)
         self._skipped: dict[int, BadRecord] = {}
-        self._prepared = lru_cache(maxsize=CACHED)(self._prepare)
+        self._prepared = PromptMemory(self._prepare)
         self._check_template()
         if source.checked_ahead:
             self._check_all()
@@ -106,13 +104,14 @@ class PromptSet:
         return found
 
     def _check_all(self) -> None:
-        found = [self._prepared(index) for index in range(len(self._source))]
-        bad = [each for each in found if isinstance(each, BadRecord)]
+        # One at a time: of a large data set not all fit into memory.
+        looked_at = map(self._prepared, range(len(self._source)))
+        bad = [found for found in looked_at if isinstance(found, BadRecord)]
         if bad and self._data.on_bad_line is OnBadLine.FAIL:
             raise too_many(self._source.name, bad)
         self._skipped = {each.index: each for each in bad}
-        if len(bad) == len(found):
-            raise DataError(f"{self._source.name}: not one of {len(found)} records can be used; {bad[0]}")
+        if len(bad) == len(self._source):
+            raise DataError(f"{self._source.name}: not one of {len(bad)} records can be used; {bad[0]}")
 
     def _check_template(self) -> None:
         if self._data.chat_template and not getattr(self._tokenizer, "chat_template", None):
@@ -134,17 +133,17 @@ class PromptSet:
             return BadRecord(index, record.where, "no tokens")
         return _prompt(record, tokens)
 
-    def _tokens(self, prompt: TextOrMessages) -> tuple[int, ...]:
+    def _tokens(self, prompt: TextOrMessages) -> array[int]:
         if not self._data.chat_template:
-            return tuple(self._tokenizer(prompt)["input_ids"])
+            return array("i", self._tokenizer(prompt)["input_ids"])
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
         if self._data.system_prompt:
             messages.insert(0, {"role": "system", "content": self._data.system_prompt})
         tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return tuple(tokens)
+        return array("i", tokens)
 
 
-def _prompt(record: Record, tokens: tuple[int, ...]) -> Prompt:
+def _prompt(record: Record, tokens: array[int]) -> Prompt:
     return Prompt(record.index, record.text_or_messages, tokens, record.answer, record.metadata)
 
 
