@@ -13,6 +13,7 @@ from rljob_api import RLJob, load
 from rljob_api.learning import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.course import RoundObserver
 from rljob_runtime.coordinator.protocols import PromptSource, Rewards
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
@@ -82,6 +83,8 @@ class Stage:
     prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
     rewards: Rewards | None = None
     """In place of the usual ones."""
+    observers: list[RoundObserver] = field(default_factory=list)
+    """Besides `closed`."""
     on_opening: Callable[[], None] = lambda: None
     """Called when prompts and rewards are opened; may raise what opening them may raise."""
 
@@ -126,7 +129,7 @@ class Stage:
                 self.rewards or SimulatedRewards(fails=self.fails, levels=self.reward_levels),
                 replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
                 self.term,
-                observers=[lambda report, trained: self.closed.append(report)],
+                observers=[*self.observers, lambda report, trained: self.closed.append(report)],
                 before=self.control.reports[-1] if self.control.reports else None,
             )
             return await self.coordinator.run()

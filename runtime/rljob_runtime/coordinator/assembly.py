@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.course import RoundObserver
 from rljob_runtime.coordinator.environment import LazyRewards, open_prompts
 from rljob_runtime.coordinator.protocols import Binding, ControlPlane, PromptSource
-from rljob_runtime.coordinator.roundlog import RoundLog, TensorBoard
+from rljob_runtime.coordinator.roundlog import RoundJournal, RoundLog, TensorBoard
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_thread import StoreThread
@@ -44,7 +44,12 @@ async def play(
     Raises `StoreUnusable` when the state folder is another job's.
     """
     store = StoreThread(lambda: Store(folders.state / "state.db", job.metadata.uid or job.name))
-    board = TensorBoard(folders.state / "tensorboard")
+    journal = RoundJournal(
+        {
+            "rounds.jsonl": lambda: RoundLog(folders.state),
+            "tensorboard/": lambda: TensorBoard(folders.state / "tensorboard"),
+        }
+    )
 
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)
@@ -52,7 +57,7 @@ async def play(
 
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
-        closing.callback(board.close)
+        closing.push_async_callback(asyncio.to_thread, journal.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
         coordinator = Coordinator(
             control,
@@ -62,7 +67,7 @@ async def play(
             rewards,
             Settings.of(job),
             term,
-            observers=[RoundLog(folders.state), board, *observers],
+            observers=[journal, *observers],
             on_report=on_report,
             before=job.status.runtime,
         )

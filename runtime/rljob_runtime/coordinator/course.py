@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_api.status import Finished, RoundKind, RoundReport
+from rljob_api.status import Finished, Problem, RoundKind, RoundReport
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.protocols import PromptSource, Rewards, TrainReport
@@ -17,8 +18,14 @@ from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import TrainerSeat
 
-RoundObserver = Callable[[RoundReport, TrainReport], None]
-"""Told of every closed round or update: the log, TensorBoard, metrics."""
+log = logging.getLogger(__name__)
+
+ROUNDS_NOT_LOGGED = "RoundsNotLogged"
+"""The reason of a problem that an observer tells of."""
+
+RoundObserver = Callable[[RoundReport, TrainReport], Problem | None]
+"""Told of every closed round or update: the log, TensorBoard, metrics. It does not wait for anything. It says what
+people should know of the rounds before, if anything."""
 
 
 class Ended(Exception):
@@ -43,6 +50,16 @@ class Parts:
     following: Following
     rewards: Rewards
     observers: Sequence[RoundObserver]
+
+    def closed(self, report: RoundReport, trained: TrainReport) -> None:
+        """A round is closed, or an update: observers hear of it. One that fails harms nobody."""
+        problem: Problem | None = None
+        for observe in self.observers:
+            try:
+                problem = observe(report, trained) or problem
+            except Exception:  # whatever it is, it is the observer's
+                log.exception("an observer failed over round %d", report.round)
+        self.reporter.problem(ROUNDS_NOT_LOGGED, problem)
 
 
 class Course(Protocol):

@@ -180,8 +180,7 @@ class Rounds:
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
         await self._parts.store.do(lambda store: store.close_round(settlement, closed, risen, speed))
-        for observe in self._parts.observers:
-            observe(report, trained)
+        self._parts.closed(report, trained)
         first, last = reward_ends(await self._parts.store.do(Store.rewards))
         self._parts.reporter.event(
             round=closed.step,

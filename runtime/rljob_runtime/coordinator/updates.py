@@ -213,8 +213,7 @@ class Updates:
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
         await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
         clock.start()
-        for observe in self._parts.observers:
-            observe(report, trained)
+        self._parts.closed(report, trained)
         first, last = reward_ends(await self._parts.store.do(Store.rewards))
         self._parts.reporter.event(
             stage="Generating",
