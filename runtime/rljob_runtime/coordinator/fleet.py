@@ -134,6 +134,9 @@ class Fleet:
 
     def _stop_keeping(self, name: str, reason: str) -> None:
         _, task = self._keepers.pop(name)
+        if task.done():
+            # Nobody would hear of its end from now on.
+            task.result()
         task.cancel()
         machine = self._machines.pop(name, None)
         self.layouts.leave(name)
@@ -243,13 +246,14 @@ class Fleet:
     # --- background ---
 
     async def watch(self) -> None:
-        """Beat every seated relay until cancelled. Raises what a keeper died of."""
-        await self._pulse.watch(self._check_keepers)
+        """Beat every seated relay until cancelled. Raises what a keeper died of, or what went on aside."""
+        await self._pulse.watch(self._check_tasks)
 
-    def _check_keepers(self) -> None:
+    def _check_tasks(self) -> None:
         for _, keeper in self._keepers.values():
             if keeper.done():
                 keeper.result()
+        self._asides.check()
 
     def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
         """As `lose`, if it is this one that sits there."""

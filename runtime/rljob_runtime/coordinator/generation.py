@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.herd import Herd, OutOfOffice, Polled
+from rljob_runtime.coordinator.herd import Herd, Polled
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.machines import machine_of
@@ -32,6 +32,7 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store_records import OpenRound
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.coordinator.waiting import Broken
 from rljob_runtime.scheduling.lending import ExpectedLengths
 from rljob_runtime.scheduling.loan_gain import Measured, Outlook
 from rljob_runtime.scheduling.partials import Verdict
@@ -50,6 +51,9 @@ from rljob_runtime.scheduling.trajectory import (
 )
 
 log = logging.getLogger(__name__)
+
+
+Event = Polled | Broken | Scored | None
 
 
 class Interrupted(Exception):
@@ -90,7 +94,7 @@ class Generation:
         self._on_groups = on_groups
         self._intake = Intake(self.tally)
         self._partials = self._intake.partials
-        self._inbox: asyncio.Queue[Polled | OutOfOffice | Scored | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
         self._lender = lender
         self._measured = measured
@@ -276,7 +280,7 @@ class Generation:
 
     # --- events ---
 
-    async def _next_events(self) -> list[Polled | OutOfOffice | Scored | None]:
+    async def _next_events(self) -> list[Event]:
         """Everything that has come, waiting for the first."""
         try:
             async with asyncio.timeout(self._settings.flush):
@@ -287,12 +291,12 @@ class Generation:
             events.append(self._inbox.get_nowait())
         return events
 
-    async def _handle(self, event: Polled | OutOfOffice | Scored | None) -> None:
+    async def _handle(self, event: Event) -> None:
         match event:
             case Polled(replica, report):
                 self.tally.note(replica.name, report)
                 await self._collect(replica.name, report)
-            case OutOfOffice(error):
+            case Broken(error):
                 raise error
             case Scored(response, None):
                 await self._reward_failed(response)

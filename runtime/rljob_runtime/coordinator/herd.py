@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.protocols import (
     StaleTerm,
 )
 from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.waiting import Broken, StageTasks
 from rljob_runtime.scheduling.liveness import Progress
 from rljob_runtime.scheduling.loan_gain import EngineSpeed
 from rljob_runtime.scheduling.rounds import Launch
@@ -36,13 +37,6 @@ class Polled:
     report: ReplicaReport
 
 
-@dataclass(frozen=True)
-class OutOfOffice:
-    """A replica has heard of a later coordinator."""
-
-    error: StaleTerm
-
-
 class Herd:
     """`present`: the replicas to follow, now. `post` is given what the pollers hear; what engines are seen to do goes
     to `watch`."""
@@ -53,7 +47,7 @@ class Herd:
         term: int,
         settings: Settings,
         watch: EngineWatch,
-        post: Callable[[Polled | OutOfOffice], None],
+        post: Callable[[Polled | Broken], None],
         present: Callable[[], Mapping[str, Replica]],
     ) -> None:
         self._fleet = fleet
@@ -65,6 +59,7 @@ class Herd:
         self._tracked: dict[str, Replica] = {}
         self._owing: dict[str, dict[TrajectoryKey, int]] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
+        self._tasks = StageTasks(post)
 
     def names(self, without: Collection[str] = ()) -> list[str]:
         """The replicas that are here, but for those of the machines `without`."""
@@ -94,7 +89,7 @@ class Herd:
         await asyncio.gather(*(self._blaming(replica, replica.abort(self._term, void)) for replica in fresh))
         for replica in fresh:
             self._tracked[replica.name], self._owing[replica.name] = replica, {}
-            self._pollers[replica.name] = asyncio.create_task(self._poll(replica), name=f"poll-{replica.name}")
+            self._pollers[replica.name] = self._tasks.start(self._poll(replica), name=f"poll-{replica.name}")
         return gone
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
@@ -120,16 +115,14 @@ class Herd:
 
     async def close(self) -> None:
         """Poll no more."""
-        for task in self._pollers.values():
-            task.cancel()
-        await asyncio.gather(*self._pollers.values(), return_exceptions=True)
+        await self._tasks.close()
 
     async def _poll(self, replica: Replica) -> None:
-        """Follow it until it fails."""
+        """Follow it until it fails. Raises `StaleTerm` where it has heard of a later coordinator."""
         try:
             await self._follow(replica)
-        except StaleTerm as error:
-            self._post(OutOfOffice(error))
+        except StaleTerm:
+            raise
         except PeerError as error:
             self._fleet.lose_replica(replica, "ReplicaLost", error)
 

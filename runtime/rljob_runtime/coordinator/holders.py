@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import PeerError, Refused, Replica, StaleTerm, WrongVersion
+from rljob_runtime.coordinator.waiting import Broken, StageTasks
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +42,15 @@ class Holders:
     """`post` is told when a load has ended. `known`: whether a version is of this history: what a store that was lost
     had published is nobody's weights."""
 
-    def __init__(self, fleet: Fleet, term: int, post: Callable[[Loaded], None], known: Callable[[int], bool]) -> None:
+    def __init__(
+        self, fleet: Fleet, term: int, post: Callable[[Loaded | Broken], None], known: Callable[[int], bool]
+    ) -> None:
         self._fleet = fleet
         self._known = known
         self._term = term
         self._post = post
         self._seats: dict[str, _Seat] = {}
+        self._loads = StageTasks(post)
 
     @property
     def settled(self) -> bool:
@@ -94,7 +98,7 @@ class Holders:
         seat = self._seats[name]
         seat.version = None
         pause = REFUSAL_SECONDS * seat.refusals
-        seat.load = asyncio.create_task(self._load(seat.replica, version, pause), name=f"load-{name}")
+        seat.load = self._loads.start(self._load(seat.replica, version, pause), name=f"load-{name}")
 
     def ended(self, loaded: Loaded) -> None:
         """A load has ended. Raises the error of a coordinator that is out of office."""
@@ -114,11 +118,8 @@ class Holders:
 
     async def close(self) -> None:
         """Wait for no load any more."""
-        loads = [seat.load for seat in self._seats.values() if seat.load is not None]
         self._seats = {}
-        for load in loads:
-            load.cancel()
-        await asyncio.gather(*loads, return_exceptions=True)
+        await self._loads.close()
 
     async def _load(self, replica: Replica, version: int, pause: float) -> None:
         await asyncio.sleep(pause)

@@ -75,7 +75,8 @@ class Lane:
         self._groups: list[Group] = []
         """Given to it, summed or under way."""
         self._summed = 0
-        self._watcher: asyncio.Task[None] | None = None
+        self.watcher: asyncio.Task[None] | None = None
+        """Waits for the machine to leave."""
 
     @property
     def usable(self) -> bool:
@@ -99,7 +100,7 @@ class Lane:
             await self._machine.gone.wait()
             on_leave()
 
-        self._watcher = asyncio.create_task(wait(), name=f"lane-{self.name}")
+        self.watcher = asyncio.create_task(wait(), name=f"lane-{self.name}")
 
     async def compute(self, groups: tuple[Group, ...]) -> None:
         """Have it sum these too. Raises the protocol's errors; what it holds is of no use then."""
@@ -153,7 +154,7 @@ class Lane:
     async def close(self) -> None:
         """The loan is over. Nobody waits until the worker has heard: it may be in the middle of something."""
         self._part(again=False)
-        tasks = [task for task in (self.task, self._watcher) if task is not None]
+        tasks = [task for task in (self.task, self.watcher) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

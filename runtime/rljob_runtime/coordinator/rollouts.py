@@ -17,7 +17,7 @@ from rljob_runtime.coordinator.course import Parts
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import KeptGroup
-from rljob_runtime.coordinator.herd import Herd, OutOfOffice, Polled
+from rljob_runtime.coordinator.herd import Herd, Polled
 from rljob_runtime.coordinator.holders import Holders, Loaded
 from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.launches import Launches
@@ -28,6 +28,7 @@ from rljob_runtime.coordinator.scoring import Scored, Scoring
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.taking_up import ready, take_up
 from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.coordinator.waiting import Broken
 from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over
 from rljob_runtime.scheduling.occupation import Draw, Quota, Seat, occupy
 from rljob_runtime.scheduling.partials import Verdict
@@ -42,7 +43,7 @@ class _Reread:
     done: asyncio.Future[None]
 
 
-Event = Polled | OutOfOffice | Loaded | Scored | _Reread | None
+Event = Polled | Broken | Loaded | Scored | _Reread | None
 
 
 class Rollouts:
@@ -301,7 +302,7 @@ class Rollouts:
                 self._holders.heard(replica, report.weight_version)
                 self._repacking.note(replica.name, report.stats)
                 await self._collect(replica, report)
-            case OutOfOffice(error):
+            case Broken(error):
                 raise error
             case Loaded():
                 self._holders.ended(event)

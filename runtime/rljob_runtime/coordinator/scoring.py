@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.coordinator.protocols import PeerError, PromptSource, Rewards
 from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.coordinator.waiting import Broken, StageTasks
 from rljob_runtime.scheduling.trajectory import Response
 
 log = logging.getLogger(__name__)
@@ -25,29 +26,31 @@ class Scored:
 class Scoring:
     """`post` is told of each."""
 
-    def __init__(self, prompts: PromptSource, rewards: Rewards, tally: Tally, post: Callable[[Scored], None]) -> None:
+    def __init__(
+        self, prompts: PromptSource, rewards: Rewards, tally: Tally, post: Callable[[Scored | Broken], None]
+    ) -> None:
         self._prompts = prompts
         self._rewards = rewards
         self._tally = tally
         self._post = post
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = StageTasks(post)
 
     def start(self, response: Response) -> None:
         """Ask for the reward of this one."""
-        task = asyncio.create_task(self._ask(response), name=f"score-{response.key}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._ask(response), name=f"score-{response.key}")
 
     async def close(self) -> None:
         """Nobody waits for rewards any more."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _ask(self, response: Response) -> None:
         prompt = self._prompts.prompt(response.key.prompt)
-        text = await self._prompts.decode(response.token_ids)
+        try:
+            text = await self._prompts.decode(response.token_ids)
+        except Exception as error:  # what a tokenizer says of an id that has no text is its own affair
+            log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
+            self._post(Scored(response, None))
+            return
         ended = asyncio.get_running_loop().time()
         try:
             reward: float | None = await self._rewards.score(prompt, text)

@@ -147,7 +147,7 @@ class Streaming:
 
     def _check_tasks(self) -> None:
         """Raise what is wrong with one that ended."""
-        for task in self._tasks():
+        for task in (*self._tasks(), *(lane.watcher for lane in self._lanes if lane.watcher is not None)):
             if task.done() and not task.cancelled():
                 task.result()
 
@@ -155,6 +155,8 @@ class Streaming:
         """Everybody who is free and has something to do."""
         if self._broken or self._collecting:
             return
+        # Before another one takes its place.
+        self._check_tasks()
         if self._waiting and (self._call is None or self._call.done()):
             self._call = asyncio.create_task(self._hand_over(), name=f"stream-{self._step}")
         for lane in self._lanes:
