@@ -10,14 +10,18 @@ import pytest
 
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.data.records import local_path
 from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, functions, scorers
 from rljob_runtime.rewards.rules import confined
 
+SHIPPED = local_path("package://rljob/addition-programs.jsonl")
 ATTEMPTS = {
     "its environment": "'a secret' in str(__import__('os').environ)",
     "its environment as it began": "open('/proc/self/environ').read() is not None",
     "the environment of the coordinator": "open(f'/proc/{__import__(\"os\").getppid()}/environ').read() is not None",
     "a file": "open('FOLDER/token').read() is not None",
+    "the data that comes with us": f"open({str(SHIPPED)!r}).read() is not None",
+    "our code": f"open({scorers.__file__!r}).read() is not None",
     "a file to write": "open('FOLDER/new', 'w') is not None",
     "a file to empty": "__import__('os').open('/dev/null', 512) is not None",
     "a file, asking for no right": "__import__('os').open('/dev/null', 3) is not None",

@@ -83,7 +83,7 @@ version, sort, given, other, own = sys.argv[1:]
 if version != "newest":
     landlock.version = lambda: int(version)
 if sort == "worker":
-    confined.confine_this_process([given, os.devnull])
+    confined.confine_this_process(dict.fromkeys([given, os.devnull], landlock.READ))
 else:
     drop_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,7 +16,7 @@ import pytest
 import rljob_runtime
 from rljob_runtime.sandbox import frames, sandbox, streams
 from rljob_runtime.sandbox.frames import MessageTooLong
-from rljob_runtime.sandbox.program import Program, SandboxFailed, SandboxUnavailable
+from rljob_runtime.sandbox.program import Layer, Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 
 IN_A_VENV = """
@@ -41,6 +43,59 @@ def test_a_program_may_import_what_lies_only_in_our_venv(tmp_path: Path) -> None
         [tmp_path / "venv/bin/python", "-c", IN_A_VENV], env={**os.environ, "PYTHONPATH": home}, capture_output=True
     )
     assert done.stdout.decode().strip() == "found", done.stderr.decode()
+
+
+INSTALLED = """
+import asyncio, json, sys
+from rljob_runtime.sandbox.program import Layer, Program
+from rljob_runtime.sandbox.sandbox import Sandbox
+
+LOOK = '''
+import json, os
+import neighbour, neighbours.inner
+def read(path):
+    try:
+        return bool(open(path).read() is not None)
+    except OSError:
+        return False
+print(json.dumps([neighbour.VALUE, neighbours.inner.VALUE, [path for path in PATHS if read(path)]]))
+'''
+
+async def main():
+    layers = frozenset(map(Layer, json.loads(sys.argv[1])))
+    async with Sandbox(1, layers) as sandbox:
+        run = await sandbox.run(Program(f"PATHS = {sys.argv[2:]!r}" + LOOK))
+        print(json.dumps(sorted(sandbox.layers)), (run.stdout or run.stderr).strip(), sep="\\n")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("layer", Layer)
+def test_a_program_reads_nothing_of_the_package_that_runs_it(layer: Layer, tmp_path: Path) -> None:
+    """As in the image: our package lies beside those that a program may import, with the data that comes with it, and
+    the tests in that data have the outputs that a program is to print."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    ours = Path(rljob_runtime.__file__).parent
+    for part in ("__init__.py", "sandbox", "data/shipped"):
+        source, target = ours / part, packages / "rljob_runtime" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    (packages / "rljob-1.0.dist-info").mkdir()
+    (packages / "rljob-1.0.dist-info" / "METADATA").write_text("Name: rljob")
+    (packages / "neighbour.py").write_text("VALUE = 'one'\n")
+    (packages / "neighbours").mkdir()
+    (packages / "neighbours" / "inner.py").write_text("VALUE = 'two'\n")
+    secrets = [path for path in packages.glob("rljob*/**/*") if path.is_file()]
+    assert any(path.name == "addition-programs.jsonl" for path in secrets)
+    command = [str(tmp_path / "venv/bin/python"), "-c", INSTALLED, json.dumps([layer]), *map(str, secrets)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    if "nothing keeps a program" in done.stderr:
+        pytest.skip(f"this machine has no {layer}")
+    layers, found = done.stdout.splitlines() if done.returncode == 0 else ("", done.stderr)
+    assert (layers, json.loads(found)) == (json.dumps([layer]), ["one", "two", []]), found
 
 
 @pytest.mark.parametrize("sent", [(1 << 62).to_bytes(8, "little"), (3).to_bytes(8, "little") + b"{x}", b"\1" * 3])

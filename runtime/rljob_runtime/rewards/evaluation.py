@@ -12,11 +12,12 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from rljob_runtime.sandbox.confined import confine_this_process
 from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.sandbox.landlock import Access
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.usage import address_space
 
@@ -32,18 +33,22 @@ class CallerGone(Exception):
 
 
 def evaluate(
-    work: Callable[[], float], readable: Sequence[str], caller: int, began: Callable[[int], None] = lambda pid: None
+    work: Callable[[], float],
+    allowed: Mapping[str, Access],
+    caller: int,
+    began: Callable[[int], None] = lambda pid: None,
 ) -> Json:
     """What `work` gives in a confined process: `value`, or what it `raised`, or how its process `died`; `unavailable`
     where it cannot be confined. `memory` is the largest share of its address space that it had.
 
-    `caller` is a file descriptor that can be read when the caller has left; then `CallerGone` is raised. `began` is
-    told the process. The caller has one thread: others would not be there in a fork, but their locks would.
+    `allowed`: what it may do with which files. `caller` is a file descriptor that can be read when the caller has left;
+    then `CallerGone` is raised. `began` is told the process. The caller has one thread: others would not be there in a
+    fork, but their locks would.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _be_the_process(work, readable, writing)
+        _be_the_process(work, allowed, writing)
     os.close(writing)
     try:
         began(pid)
@@ -56,14 +61,14 @@ def evaluate(
         os.waitpid(pid, 0)
 
 
-def _be_the_process(work: Callable[[], float], readable: Sequence[str], writing: int) -> NoReturn:
+def _be_the_process(work: Callable[[], float], allowed: Mapping[str, Access], writing: int) -> NoReturn:
     """The child's part: nothing of the parent's goes on here, no clean-up either."""
     code = 1
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.closerange(3, writing)
         os.closerange(writing + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        os.write(writing, json.dumps(_answer(work, readable)).encode() + b"\n")
+        os.write(writing, json.dumps(_answer(work, allowed)).encode() + b"\n")
         while True:
             signal.pause()
     except SystemExit as ended:
@@ -74,9 +79,9 @@ def _be_the_process(work: Callable[[], float], readable: Sequence[str], writing:
         os._exit(code)
 
 
-def _answer(work: Callable[[], float], readable: Sequence[str]) -> Json:
+def _answer(work: Callable[[], float], allowed: Mapping[str, Access]) -> Json:
     try:
-        confine_this_process(readable)
+        confine_this_process(allowed)
     except SandboxUnavailable as error:
         return {"unavailable": str(error)}
     try:
@@ -109,7 +114,7 @@ def _said(line: bytes, pid: int) -> Json:
     """The answer in a line, which the text may have written itself: then it decides about nothing but its own value."""
     try:
         answer = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or len(answer) != 1 or not answer.keys() <= KEYS:
         return {"died": "and wrote what is no answer"}

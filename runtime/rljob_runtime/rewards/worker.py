@@ -35,6 +35,8 @@ from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.usage import threads
 
 LENGTH_BYTES = 8
+LONGEST_REASON = 1000
+"""Characters of what a rule raised that are told: it may hold the whole response."""
 
 Json = dict[str, Any]
 Work = Callable[[str, Any, str], Json]
@@ -112,7 +114,7 @@ def here(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object,
     try:
         return {"value": score(functions[name], prompt, response)}
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"}
+        return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
 
 
 class Apart:
@@ -124,8 +126,7 @@ class Apart:
         self._readied = {rule.name: readied(rule) for rule in rules}
         if (count := threads(os.getpid())) != 1:
             raise SandboxUnavailable(f"a worker has {count} threads before it forks; one would be right")
-        interpreter = Interpreter.of_this_process(installed_packages())
-        self._readable = (*interpreter.readable, *code_folders())
+        self._readable = Interpreter.of_this_process(installed_packages()).allowed
         self._requests, self._began = requests, began
         gc.freeze()  # a process that collects garbage would copy all that is loaded
         tried = evaluate(lambda: 0.0, self._readable, requests)
@@ -137,7 +138,7 @@ class Apart:
         try:
             self._readied[name](prompt)
         except Exception as error:
-            return {"raised": f"{type(error).__name__}: {error}"}
+            return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
         work = partial(score, self._functions[name], prompt, response)
         return evaluate(work, self._readable, self._requests, self._began)
 

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from rljob_runtime.sandbox import landlock, seccomp
 from rljob_runtime.sandbox.confinement import MAX_OPEN_FILES
@@ -27,8 +27,8 @@ LIMITS = {
 }
 
 
-def confine_this_process(readable: Iterable[str]) -> None:
-    """Give up everything but to compute, to read these files and folders, and to use what is open. Raises
+def confine_this_process(allowed: Mapping[str, landlock.Access]) -> None:
+    """Give up everything but to compute, to do this with these files and folders, and to use what is open. Raises
     `SandboxUnavailable` where that cannot be done or does not hold."""
     if (count := threads(os.getpid())) != 1:  # the others would keep their rights
         raise SandboxUnavailable(f"a worker has {count} threads before it is confined; one would be right")
@@ -39,7 +39,7 @@ def confine_this_process(readable: Iterable[str]) -> None:
     try:
         drop_capabilities()
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        landlock.restrict(dict.fromkeys(readable, landlock.READ))
+        landlock.restrict(allowed)
         seccomp.install(seccomp.READ_ONLY)
     except (OSError, KeyError) as error:
         raise SandboxUnavailable(

@@ -12,8 +12,9 @@ import signal
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from rljob_runtime.sandbox import landlock, seccomp
 from rljob_runtime.sandbox.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop_capabilities, prctl
@@ -48,6 +49,8 @@ class Interpreter:
     packages: tuple[str, ...]
     readable: tuple[str, ...]
     """Folders and files that it needs, none below another."""
+    hidden: tuple[str, ...]
+    """Below them, what it does not need: our own packages, with the data that comes with them."""
 
     @classmethod
     def of_this_process(cls, packages: Iterable[str]) -> Interpreter:
@@ -57,7 +60,17 @@ class Interpreter:
         standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
         # A Python that is relocated with its prefix finds its libraries beside itself.
         beside = os.path.join(os.path.dirname(os.path.dirname(executable)), "lib")
-        return cls(executable, packages, _outermost({executable, *packages, *standard, beside, *_SYSTEM}))
+        readable = _outermost({executable, *packages, *standard, beside, *_SYSTEM})
+        return cls(executable, packages, readable, _ours())
+
+    @cached_property
+    def allowed(self) -> Mapping[str, landlock.Access]:
+        """What may be done with each path. Landlock takes nothing back: around what is hidden, every neighbour is
+        named."""
+        found: dict[str, landlock.Access] = {}
+        for path in self.readable:
+            _add_around(path, self.hidden, found)
+        return found
 
     def command(self) -> list[str]:
         """Runs the file `FILE_NAME` of the current folder as `__main__`. -S and -s leave out everybody's start-up
@@ -117,8 +130,27 @@ def _set_limits(program: Program) -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
+def _ours() -> tuple[str, ...]:
+    """Wherever they lie: beside the packages of others once they are installed."""
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    return tuple(os.path.join(home, name) for name in sorted(os.listdir(home)) if name.startswith("rljob"))
+
+
+def _add_around(path: str, hidden: Iterable[str], allowed: dict[str, landlock.Access]) -> None:
+    """Read the path; of a folder that has something hidden in it, the names, and whatever else is there."""
+    place = os.path.realpath(path)
+    if place in hidden:
+        return
+    if not any(each.startswith(f"{place}/") for each in hidden):
+        allowed[path] = landlock.READ
+        return
+    allowed[path] = landlock.Access.READ_DIR
+    for name in os.listdir(place):
+        _add_around(os.path.join(place, name), hidden, allowed)
+
+
 def _allowed(folder: str, interpreter: Interpreter) -> dict[str, landlock.Access]:
-    allowed = dict.fromkeys(interpreter.readable, landlock.READ)
+    allowed = dict(interpreter.allowed)
     for path in _WRITABLE:
         allowed[path] |= landlock.Access.WRITE_FILE
     for path in (interpreter.executable, *_loaders()):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rljob_runtime.sandbox.kernel import mount, syscall, unshare
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x08000000, 0x10000000, 0x40000000
-_BIND, _RECURSIVE, _PRIVATE, _NO_SUID, _NO_DEVICES, _NO_EXEC = 4096, 16384, 1 << 18, 2, 4, 8
+_BIND, _RECURSIVE, _PRIVATE, _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 4096, 16384, 1 << 18, 1, 2, 4, 8
 _MOUNT_SETATTR = 442
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTRIBUTE_READ_ONLY, _ATTRIBUTE_NO_SUID = 1, 2
@@ -29,9 +29,10 @@ class _MountAttributes(ctypes.Structure):
     )
 
 
-def enter(root: str, shared: Iterable[str], size: int) -> None:
+def enter(root: str, shared: Iterable[str], hidden: Sequence[str], size: int) -> None:
     """Move this process into namespaces of its own and build a root at the folder `root`: the `shared` paths,
-    read-only, on a memory file system of `size` bytes that ends with the last process in it. Raises `OSError`.
+    read-only and without the `hidden` ones below them, on a memory file system of `size` bytes that ends with the last
+    process in it. Raises `OSError`.
 
     The process itself keeps seeing everything; `os.chroot(root)` is left to whom it concerns.
     """
@@ -50,6 +51,9 @@ def enter(root: str, shared: Iterable[str], size: int) -> None:
     try:
         for path in shared:
             _share(path, root + path)
+            for below in hidden:
+                if below.startswith(f"{os.path.realpath(path)}/"):
+                    _hide(root + path + below.removeprefix(os.path.realpath(path)))
     finally:
         os.umask(before)
 
@@ -68,13 +72,21 @@ def _share(path: str, target: str) -> None:
     syscall(_MOUNT_SETATTR, _AT_FDCWD, where, _AT_RECURSIVE, ctypes.byref(attributes), ctypes.sizeof(attributes))
 
 
-def unavailable(root: str, shared: Iterable[str], size: int) -> str | None:
+def _hide(target: str) -> None:
+    """Put nothing in the place of a folder or file that is shared with one above it."""
+    if os.path.isdir(target):
+        mount("tmpfs", target, "tmpfs", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC, "size=4k,mode=000")
+    elif os.path.exists(target):
+        mount(os.devnull, target, None, _BIND)
+
+
+def unavailable(root: str, shared: Iterable[str], hidden: Sequence[str], size: int) -> str | None:
     """Why `enter` would fail here, tried out in a child; None if it would not."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            enter(root, shared, size)
+            enter(root, shared, hidden, size)
             os.chroot(root)
         except OSError as error:
             os.write(writer, str(error).encode())

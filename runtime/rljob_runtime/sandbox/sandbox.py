@@ -47,6 +47,7 @@ attempt("write outside its folder", open, CANARY + ".new", "w")
 attempt("empty a file outside its folder", os.open, CANARY, os.O_RDONLY | os.O_TRUNC)
 attempt("empty a device that it may read", os.open, "/dev/zero", os.O_RDONLY | os.O_TRUNC)
 attempt("open a file without asking for a right", os.open, CANARY, os.O_ACCMODE)
+attempt("read the package that runs it", open, PACKAGE)
 attempt("open a socket", socket.socket)
 attempt("start a process", os.fork)
 attempt("signal another process", os.kill, os.getppid(), 0)
@@ -173,7 +174,9 @@ class Sandbox:
         secret = Path(tempfile.gettempdir()) / f"rljob-canary-{secrets.token_hex(8)}"
         secret.touch(mode=0o600)
         try:
-            run = await self._run(Program(f"CANARY = {str(secret)!r}\n{_WAYS_OUT}"))
+            run = await self._run(
+                Program(f"CANARY, PACKAGE = {str(secret)!r}, {rljob_runtime.__file__!r}\n{_WAYS_OUT}")
+            )
         finally:
             secret.unlink()
             Path(f"{secret}.new").unlink(missing_ok=True)

@@ -70,13 +70,13 @@ class Supervisor:
         self._root: str | None = None
         if Layer.NAMESPACES in self.layers:
             self._root = tempfile.mkdtemp(prefix="root-", dir=scratch)
-            namespaces.enter(self._root, self._interpreter.readable, FOLDER_BYTES)
+            namespaces.enter(self._root, self._interpreter.readable, self._interpreter.hidden, FOLDER_BYTES)
 
     def _why_not(self, layer: Layer) -> str | None:
         if layer is Layer.NAMESPACES:
             root = tempfile.mkdtemp(prefix="probe-", dir=self._scratch)
             try:
-                return namespaces.unavailable(root, self._interpreter.readable, FOLDER_BYTES)
+                return namespaces.unavailable(root, self._interpreter.readable, self._interpreter.hidden, FOLDER_BYTES)
             finally:
                 os.rmdir(root)
         try:
