@@ -50,7 +50,8 @@ REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
 REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
 EXPORT_FAILED: Final = "ExportFailed"
-HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED)
+ENGINE_MISMATCH: Final = "EngineMismatch"
+HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED, ENGINE_MISMATCH)
 
 # A suspect of this reason needs no second witness: the coordinator judges the machine's work and not its life.
 KEEPS_FAILING: Final = "KeepsFailing"

@@ -575,7 +575,7 @@ def test_a_refusal_found_on_the_way_is_shown_where_the_job_waits_for_it(found: c
     assert conditions.stalled_now(after, after, quota, 1, NOW + timedelta(hours=1)) == after
 
 
-@pytest.mark.parametrize("reason", ["SandboxUnavailable", "RewardsUnavailable"])
+@pytest.mark.parametrize("reason", ["SandboxUnavailable", "RewardsUnavailable", "EngineMismatch"])
 def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does(reason: str) -> None:
     running = conditions.Facts(generation=1, coordinator_ready=True, started=True)
     lacking = Trouble(reason, "reward tests needs a sandbox: Landlock would be right")

@@ -170,6 +170,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{FAMILIES}::test_a_family_is_computed_as_its_model_computes_it[mistral, window]",),
     ),
     Mutant(
+        "a first round of another engine's numbers is followed by a second",
+        f"{RUNTIME}/scheduling/agreement.py",
+        "    if kl <= LARGEST_MISMATCH:",
+        "    if not kl > 1e9:",
+        ("tests/coordinator/test_coordinator_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",),
+    ),
+    Mutant(
         "rows are not compared with the plain model",
         f"{RUNTIME}/training/verification.py",
         "    if worst > LIMIT:",

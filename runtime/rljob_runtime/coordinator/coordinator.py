@@ -22,7 +22,7 @@ from rljob_runtime.coordinator.figures import rounds_finished
 from rljob_runtime.coordinator.fleet import Fleet
 from rljob_runtime.coordinator.following import Following
 from rljob_runtime.coordinator.generation import Interrupted
-from rljob_runtime.coordinator.halt import Halts
+from rljob_runtime.coordinator.halt import EngineMismatch, Halts
 from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
 from rljob_runtime.coordinator.orders import Orders
 from rljob_runtime.coordinator.paced_store import PacedStore
@@ -161,6 +161,8 @@ class Coordinator:
                 log.info("generation was interrupted")
             except RewardsUnavailable as error:
                 await self._halts.wait(error)
+            except EngineMismatch as error:
+                await self._halts.for_good(error)
             except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except Ended as ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from rljob_api.constants import HALTING
+from rljob_api.constants import ENGINE_MISMATCH, HALTING
 from rljob_api.status import Problem
 from rljob_runtime.coordinator.checkpointing import ExportRefused
 from rljob_runtime.coordinator.following import Following
@@ -14,6 +14,12 @@ from rljob_runtime.coordinator.reporter import Reporter
 from rljob_runtime.scheduling.retry import BackOff
 
 log = logging.getLogger(__name__)
+
+
+class EngineMismatch(Exception):
+    """Trainer and engine do not compute the same, and no other try will differ."""
+
+    reason = ENGINE_MISMATCH
 
 
 class Halts:
@@ -33,6 +39,12 @@ class Halts:
         told = f"{error}. It is tried again from time to time"
         self._tell(Problem(reason=error.reason, message=told[:2048]))
         await self._following.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
+
+    async def for_good(self, error: EngineMismatch) -> None:
+        """Until the job is suspended, deleted, or given to another coordinator: to try again would give the same."""
+        log.error("%s: %s", error.reason, error)
+        self._tell(Problem(reason=error.reason, message=str(error)[:2048]))
+        await self._following.unless_suspended(asyncio.Event().wait())
 
     def over(self) -> None:
         """It goes on."""

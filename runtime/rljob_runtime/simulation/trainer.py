@@ -65,6 +65,8 @@ class TrainerCosts:
     bring: float = 0.0
     """One lent machine's sums, from it to the trainer, whose link all of them share."""
     checkpoint: float = 0.0
+    mismatch: float = 0.0
+    """No cost: the KL of the sampler to the trainer that an update reports."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ class SimulatedTrainer:
                 self.desks.open(0)
                 told = tuple(Part(p.worker, p.content, tuple(group.prompt for group in p.groups)) for p in parts)
                 self._observe(Trained(step, tuple(groups), before, digest(self.history), since, told))
-            return TrainReport(step, 0.0, 1.0, 1e-3, 0.0, 0.0, 1.0, tokens_of(groups), seconds, len(early))
+            return TrainReport(
+                step, 0.0, 1.0, 1e-3, self._costs.mismatch, 0.0, 1.0, tokens_of(groups), seconds, len(early)
+            )
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
         self._office.check(term)
