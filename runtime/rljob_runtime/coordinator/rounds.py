@@ -13,12 +13,14 @@ from rljob_runtime.coordinator.draws import Draws
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.figures import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.generation import Generation
+from rljob_runtime.coordinator.halt import EngineMismatch
 from rljob_runtime.coordinator.lender import Lender
 from rljob_runtime.coordinator.orders import Orders
 from rljob_runtime.coordinator.protocols import PromptSource, TrainReport
 from rljob_runtime.coordinator.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.streaming import Streaming
 from rljob_runtime.coordinator.tally import Tally
+from rljob_runtime.scheduling.agreement import engine_mismatch
 from rljob_runtime.scheduling.loan_gain import Measured
 from rljob_runtime.scheduling.reporting import reward_ends
 from rljob_runtime.scheduling.rounds import PromptFate
@@ -35,6 +37,8 @@ class Rounds:
         self._prompts: PromptSource | None = None
         self._watch = EngineWatch()
         self._measured = Measured(workers_per_trainer=parts.settings.trainer_ranks)
+        self._agreed = False
+        """Trainer and engine were seen to compute the same."""
         self.generation: Generation | None = None
         """The stage under way."""
 
@@ -160,7 +164,11 @@ class Rounds:
             keys = [scored.response.key for group in groups for scored in group.responses]
             await self._parts.store.do(lambda store: store.assign(step, keys))
         update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
-        return await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        report = await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        if not self._agreed and (why := engine_mismatch(report.mismatch_kl)):
+            raise EngineMismatch(why)
+        self._agreed = True
+        return report
 
     async def _close(
         self,
