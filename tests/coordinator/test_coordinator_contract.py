@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -555,3 +556,29 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     assert not set(replaced) & set(first)
     asyncio.run(binding.release(member))
     asyncio.run(successor.release(member.model_copy(update={"incarnation": 2})))
+
+
+@pytest.mark.engine
+def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster, tmp_path):
+    from rljob_runtime.coordinator.actors import Places
+    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+
+    job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
+    member = Member(machine="trainer-0", incarnation=1, ip="127.0.0.1", role=Role.TRAINER)
+    later = member.model_copy(update={"incarnation": 2})
+
+    def binding():
+        factories = Factories(rank="test_coordinator_contract:make_peer")
+        return RayBinding(job, Places(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
+
+    def there(*members):
+        return asyncio.run(binding().has_trainer(members))
+
+    assert [there(member), there(member)] == [False, False]
+    asyncio.run(binding().trainer(1, [member]))
+    assert [there(member), there(later), there(member, later)] == [True, False, False]
+    asyncio.run(binding().release(member))
+    end = time.monotonic() + 20
+    while there(member):
+        assert time.monotonic() < end, "it is found though it has ended"
+        time.sleep(0.1)

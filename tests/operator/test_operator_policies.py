@@ -406,6 +406,49 @@ def test_when_a_machine_may_leave(pods: list[Pod], runtime: Any, since: Any, gon
     assert drain.dismissed(seen, status, make_job().spec, NOW) == gone
 
 
+TRAINER = _pod("trainer-0")
+STARTING = replace(COORDINATOR, ready=False)
+UNSAVED = {"round": 5, "checkpoint": {"round": 5, "name": "step-5"}, "stage": "Training"}
+"""One update more may have been made."""
+SUSPEND = {**TOLD, "phase": "Suspend"}
+STOPPED = {**UNSAVED, "applied": 7, "stage": "Suspended"}
+SAVED = {**STOPPED, "applied": 3}
+"""The suspension before."""
+
+
+@pytest.mark.parametrize(
+    ("pods", "target", "runtime", "seconds", "stops"),
+    [
+        ([COORDINATOR, TRAINER], SUSPEND, UNSAVED, 0, False),
+        ([COORDINATOR, TRAINER], SUSPEND, STOPPED, 0, True),
+        ([COORDINATOR, TRAINER], SUSPEND, {**STOPPED, "applied": 6}, 0, False),
+        ([COORDINATOR, TRAINER], SUSPEND, UNSAVED, 61, True),
+        # Nobody is there to save it.
+        ([TRAINER], SUSPEND, UNSAVED, 0, True),
+        ([replace(STARTING, phase="Failed"), TRAINER], SUSPEND, UNSAVED, 0, True),
+        ([replace(STARTING, deleting=True), TRAINER], SUSPEND, UNSAVED, 0, True),
+        # A coordinator that starts will save what the trainer holds.
+        ([STARTING, TRAINER], SUSPEND, UNSAVED, 0, False),
+        ([STARTING, TRAINER], SUSPEND, {"stage": "Starting"}, 0, False),
+        ([STARTING, TRAINER], TOLD, UNSAVED, 61, False),  # it has not been asked yet
+        ([STARTING, TRAINER], SUSPEND, UNSAVED, 61, True),
+        # It has nothing to save, or hardly will start.
+        ([STARTING, TRAINER], SUSPEND, SAVED, 0, True),
+        ([STARTING, TRAINER], SUSPEND, None, 0, True),
+        ([STARTING, replace(TRAINER, ready=False)], SUSPEND, UNSAVED, 0, True),
+        ([replace(STARTING, unschedulable="0/3 nodes"), TRAINER], SUSPEND, UNSAVED, 0, True),
+        ([replace(STARTING, waiting=Trouble("ErrImagePull", "")), TRAINER], SUSPEND, UNSAVED, 0, True),
+    ],
+)
+def test_when_a_suspended_jobs_pods_may_go(
+    pods: list[Pod], target: Any, runtime: Any, seconds: float, stops: bool
+) -> None:
+    since = (NOW - timedelta(seconds=seconds)).isoformat()
+    told = {"target": target, "drainSince": since, **({} if runtime is None else {"runtime": runtime})}
+    status = RLJobStatus.model_validate(told)
+    assert drain.may_stop(Observed((*pods, _pod("rollout-0"))), status, make_job().spec, NOW) is stops
+
+
 def test_the_revision_rises_with_changes_only() -> None:
     one, two = TargetTensorParallel(), TargetTensorParallel(short=2, long=1)
     first = next_target(None, ["rollout-0"], one, TargetPhase.RUN, "Started")

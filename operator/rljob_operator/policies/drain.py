@@ -1,7 +1,8 @@
 """Letting go: what the coordinator is asked to hand over, and how long the operator waits for it.
 
 The operator writes a target; the coordinator answers with `runtime.applied` (the target's revision is in force) and
-`runtime.drained` (these machines hold nothing any more). Nobody waits for a coordinator that is not there.
+`runtime.drained` (these machines hold nothing any more). Nobody waits for a coordinator that is not there, but for one
+that starts while the trainer may hold updates that no checkpoint has.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def dismissed(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetim
 
 def may_stop(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> bool:
     """Whether a job that is to be suspended may lose its pods: its state is saved, or nobody is there to save it."""
-    if not _listening(seen):
+    if not _listening(seen) and not (_coming(seen) and _unsaved(seen, status)):
         return True
     told = status.target
     if told is None or told.phase is not TargetPhase.SUSPEND:
@@ -49,6 +50,21 @@ def drain_ends(status: RLJobStatus, spec: RLJobSpec) -> datetime | None:
 def _listening(seen: Observed) -> bool:
     """A coordinator that can hear a target and save state."""
     return any(pod.role is Role.COORDINATOR and pod.available for pod in seen.pods)
+
+
+def _coming(seen: Observed) -> bool:
+    """A coordinator that starts, with nothing known to stand in its way: it will hear the target."""
+    pods = [pod for pod in seen.pods if pod.role is Role.COORDINATOR and pod.live]
+    return any(pod.waiting is None and pod.unschedulable is None for pod in pods)
+
+
+def _unsaved(seen: Observed, status: RLJobStatus) -> bool:
+    """Whether the trainer may hold updates that no checkpoint has: it is at work, and a coordinator has been since the
+    last suspension. Its reports do not decide: it may have died before it told of the last update."""
+    said = status.runtime
+    if said is None or said.stage in (None, STOPPED):
+        return False
+    return any(pod.role is Role.TRAINER and pod.available for pod in seen.pods)
 
 
 def _applied(status: RLJobStatus, told: Target) -> bool:

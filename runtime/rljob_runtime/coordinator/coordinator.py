@@ -34,6 +34,7 @@ from rljob_runtime.coordinator.protocols import (
     Rewards,
     RewardsNotUsable,
     RewardsUnavailable,
+    TrainerState,
 )
 from rljob_runtime.coordinator.publication import Publication
 from rljob_runtime.coordinator.recovery import NoHistory, agree
@@ -106,6 +107,7 @@ class Coordinator:
             else Rounds(parts, self._orders, before.kind if before is not None else None)
         )
         self._orders.hand_over = self.course.hand_over
+        self._following.first_look = lambda: self._orders.unsure
         self._prompts: PromptSource | None = None
         self._setbacks = 0
 
@@ -213,12 +215,19 @@ class Coordinator:
                 self._halts.over()
                 return path
 
+    async def _note_step(self, state: TrainerState) -> None:
+        """Where the trainer stands. It can be asked for a checkpoint already where the store stands there, too."""
+        self._trainer.holds = state.step != state.kept
+        boundary = await self._store.do(Store.boundary)
+        self._orders.step = state.step if boundary is not None and boundary.step == state.step else None
+
     async def _recover(self, restarts: int) -> Boundary:
         """Bring trainer and store to one step."""
         await self._following.first()
+        await self._trainer.find()
         await self._orders.obey_suspend()
         await self._orders.obey_leave()
-        self._orders.step = None
+        self._orders.forget_step()
         # Until it is known at which step the trainer stands, it must publish nothing under an old number.
         self._fleet.forget_weights()
         self._reporter.update(stage="Starting")
@@ -226,7 +235,7 @@ class Coordinator:
         if state is None:
             raise Interrupted
         self._following.trainer_ready()
-        self._orders.step = state.step
+        await self._note_step(state)
         check_layouts(state.model_files, self._settings.tensor_parallel_sizes)
         self._following.expect(self.course.first_kind)
         self._fleet.set_model_files(state.model_files)
@@ -242,9 +251,8 @@ class Coordinator:
         except NoHistory as error:
             await self._trainer.lose(error)
             raise TrainerLost(str(error)) from error
-        if boundary.step < state.step:
-            # A former coordinator never heard that this update was made: it is finished before anybody may go.
-            self._orders.step = None
+        # A former coordinator may never have heard of the last update: that is finished before anybody may go.
+        self._orders.step = boundary.step if boundary.step == state.step else None
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._publication.be_patient(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 30.0
 """A look at the job at least this often, whatever the watch says."""
+LOOK_SECONDS = 1.0
+"""How often what is awaited is weighed against a suspension: a trainer that dies meanwhile holds nothing any more."""
 
 
 class Following:
@@ -37,6 +39,8 @@ class Following:
         self._trainer_pods: tuple[tuple[str, int], ...] = ()
         self._trainer_pods_in_use: tuple[tuple[str, int], ...] | None = None
         self.on_change: Callable[[], None] = lambda: None
+        self.first_look: Callable[[], bool] = lambda: False
+        """Whether it is to be found out first what the trainer holds, also where the job is to be suspended."""
 
     # --- what is asked ---
 
@@ -159,14 +163,15 @@ class Following:
             self._look(job)
 
     async def unless_suspended(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None when the job was suspended or stopped before it came."""
+        """The result of `work`, or None when the job was suspended or stopped before it came. What has to be known
+        before a suspension is waited for all the same."""
         task = asyncio.ensure_future(work)
         try:
-            while not task.done() and not self.suspended and not self._stopped:
+            while not task.done() and not (self.suspended and not self.first_look()) and not self._stopped:
                 self._seen.clear()
                 seen = asyncio.create_task(self._seen.wait())
                 try:
-                    await asyncio.wait({task, seen}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({task, seen}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     seen.cancel()
             return task.result() if task.done() else None

@@ -44,9 +44,21 @@ class Orders:
         await self.obey_leave()
         await self._following.apply_target(kind, keep)
 
+    def forget_step(self) -> None:
+        """The trainer is asked anew where it stands."""
+        self._trainer.holds |= self._trainer.there and self.step is not None
+        self.step = None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the trainer may hold updates that no checkpoint has, and cannot be asked for one yet: its step is not
+        known, or is that of an update which the store has not closed."""
+        return self.step is None and self._trainer.holds
+
     async def obey_suspend(self) -> None:
-        """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over."""
-        if not self._following.suspended:
+        """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over. While
+        it is not known what the trainer holds, that comes first."""
+        if not self._following.suspended or self.unsure:
             return
         await self.hand_over()
         await self.save()

@@ -152,6 +152,11 @@ class RayBinding:
             [RayRank(wire, member.ip or "", self._bounds) for wire, (member, _) in zip(wires, ranks, strict=True)]
         )
 
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        """See `protocols.Binding.has_trainer`."""
+        names = [self._actor_name(member, name) for member in members for name in self._rank_names()]
+        return all(await asyncio.gather(*(asyncio.to_thread(self._there, name) for name in names)))
+
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         """See `protocols.Binding.rollout_machine`."""
         relay = await self._actor(member, RELAY, self._factories.relay)
@@ -207,15 +212,16 @@ class RayBinding:
 
     async def release(self, member: Member) -> None:
         """See `protocols.Binding.release`."""
-        if member.role is Role.TRAINER:
-            names = [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
-        else:
-            names = [RELAY, WORKER, *self._seat_names()]
+        trainer = member.role is Role.TRAINER
+        names = self._rank_names() if trainer else [RELAY, WORKER, *self._seat_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
     def _seats(self) -> Seats:
         rollout = self._job.spec.rollout
         return Seats(rollout.slots, rollout.tensor_parallel_sizes[0])
+
+    def _rank_names(self) -> list[str]:
+        return [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
 
     def _seat_names(self) -> list[str]:
         return [f"replica-{index}" for index in range(self._seats().count)]
@@ -256,6 +262,15 @@ class RayBinding:
             raise PeerTimeout(f"the Ray head does not answer: {error}") from error
         if not any(node["Alive"] and node["Resources"].get(resource) for node in nodes):
             raise PeerTimeout(f"no node with resource {resource} has joined yet")
+
+    def _there(self, name: str) -> bool:
+        try:
+            ray.get_actor(name, namespace=self._job.name)
+        except ValueError:
+            return False
+        except exceptions.RayError as error:
+            raise PeerTimeout(f"the Ray head does not answer: {error}") from error
+        return True
 
     def _kill(self, name: str) -> None:
         try:

@@ -50,6 +50,8 @@ class TrainerSeat:
         """Pods that may leave: nothing is started there any more."""
         self.published: int | None = None
         """The version that this trainer published last; None before it has published any."""
+        self.holds = False
+        """It may hold updates that no checkpoint has, though it has not said yet at which step it stands."""
 
     @property
     def there(self) -> bool:
@@ -67,6 +69,17 @@ class TrainerSeat:
         before, self._members = self._members, members
         if _identity(members) != _identity(before):
             self._changed.set()
+            self.holds = False
+
+    async def find(self) -> None:
+        """Learn whether a former coordinator's trainer lives on its pods. Where nobody can say, it may."""
+        if self._trainer is not None or not self._complete:
+            return
+        try:
+            self.holds = await self._binding.has_trainer(self._members)
+        except PeerError as error:
+            log.warning("whether there is a trainer is not known: %s", error)
+            self.holds = True
 
     async def start(self) -> TrainerState:
         """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` when it refuses."""
@@ -76,7 +89,7 @@ class TrainerSeat:
                 await self.lose("its pods changed")
             if self._trainer is None:
                 self._changed.clear()
-            if len(self._members) < self._settings.trainer_replicas or _identity(self._members) == self._let_go:
+            if not self._complete:
                 await self._changed.wait()
                 continue
             try:
@@ -93,6 +106,11 @@ class TrainerSeat:
                 failures += 1
                 log.warning("trainer not there (try %d): %s", failures, error)
                 await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
+
+    @property
+    def _complete(self) -> bool:
+        """Whether all of its pods are there, and may stay."""
+        return len(self._members) >= self._settings.trainer_replicas and _identity(self._members) != self._let_go
 
     async def call(self, method: Callable[[Trainer], Coroutine[Any, Any, T]]) -> T:
         """One call, at most until the trainer's pods change. Raises `TrainerLost`, or `Refused` if it says no."""
@@ -164,7 +182,7 @@ class TrainerSeat:
         if trainer is not self._trainer:
             return
         log.warning("trainer lost: %s", reason)
-        self._trainer = self.published = None
+        self._trainer, self.published, self.holds = None, None, False
         self._reporter.event(stage="Starting")
         await self._release()
 

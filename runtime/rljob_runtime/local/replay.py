@@ -159,6 +159,9 @@ class ReplayBinding:
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
         return self._trainer
 
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        return True
+
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         found = await self._machines.rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(ReplayingReplica(seat, self._lengths) for seat in found.seats))

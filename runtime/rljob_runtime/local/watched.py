@@ -109,6 +109,9 @@ class WatchedBinding:
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
         return await self._binding.trainer(term, members)
 
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        return await self._binding.has_trainer(members)
+
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         found = await self._binding.rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(WatchedReplica(seat, self._history, self._clock) for seat in found.seats))

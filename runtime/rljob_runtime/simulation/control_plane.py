@@ -183,7 +183,9 @@ class SimulatedControlPlane:
         """The pods, as far as it matters for letting go."""
         there = [name for name in self._incarnations if name not in self._gone]
         rollouts = [_pod(name, Role.ROLLOUT, ready=name not in self._unplaced) for name in there]
-        return Observed(pods=(_pod("coordinator-0", Role.COORDINATOR, ready=self.life.alive), *rollouts))
+        trainers = [_pod("trainer-0", Role.TRAINER, ready=True)] if "trainer-0" not in self._gone else []
+        coordinator = _pod("coordinator-0", Role.COORDINATOR, ready=self.life.alive)
+        return Observed(pods=(coordinator, *trainers, *rollouts))
 
     def _status(self) -> RLJobStatus:
         """The whole, with what the coordinator reported."""

@@ -124,8 +124,9 @@ class FaultPlan:
 
     @property
     def planned(self) -> bool:
-        """Whether nothing fails in it: pods are asked to go, with time enough to save what they hold."""
-        return all(fault.kind is Kind.LEAVE and fault.duration >= GRACE_SECONDS for fault in self.faults)
+        """Whether it may cost no finished update: pods are asked to go, with time enough to save what they hold; or the
+        coordinator alone is killed, and the next one comes before a suspension is carried out without it."""
+        return all(map(_leaves_in_time, self.faults)) or all(map(_restarts_soon, self.faults))
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.faults))
@@ -154,6 +155,14 @@ class FaultPlan:
         return cls(tuple(sorted(faults)))
 
 
+def _leaves_in_time(fault: Fault) -> bool:
+    return fault.kind is Kind.LEAVE and fault.duration >= GRACE_SECONDS
+
+
+def _restarts_soon(fault: Fault) -> bool:
+    return (fault.kind, fault.target) == (Kind.CRASH, Role.COORDINATOR.value) and fault.duration <= SOON_SECONDS
+
+
 def _kind(word: str) -> Kind:
     if word not in list(Kind):
         raise ValueError(f"{word!r} is no kind of fault: {', '.join(Kind)} are")
@@ -162,6 +171,8 @@ def _kind(word: str) -> Kind:
 
 GRACE_SECONDS = 75.0
 """A pod's grace where the spec says nothing of it."""
+SOON_SECONDS = 20.0
+"""So late the next coordinator may come: a third of what the operator waits for at a suspension."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
 LEAVE_SHARE = 0.25

@@ -79,7 +79,7 @@ class Invariants(ABC):
         self.broken: Violation | None = None
         self.events = 0
         self.planned = False
-        """Whether nothing fails: pods leave, but with time to save what they hold."""
+        """Whether no update may be lost (`FaultPlan.planned`)."""
         self._group_size = group_size
         self._prompts_an_epoch = prompts_an_epoch
         self._now = now

@@ -172,6 +172,9 @@ class World:
             process = self._start(TRAINER, peer, pace)
         return HostedTrainer(self._wire(process), self.site.bounds)
 
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        return self.process(TRAINER) is not None
+
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         name = member.machine
         parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]

@@ -46,6 +46,10 @@ class Binding(Protocol):
         """The trainer group over these pods."""
         ...
 
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        """Whether a former coordinator's trainer group lives on these pods. Raises `PeerError` where nobody can say."""
+        ...
+
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         """Relay and seats of one machine, whatever layout they are in; `PeerTimeout` when it has not joined within the
         bound."""
