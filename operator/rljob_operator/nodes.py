@@ -50,9 +50,9 @@ class NodeBook:
         node = parse_node(body)
         if kind == "DELETED":
             node = replace(node, ready=False, gone=True)
-        if self._nodes.get(node.name) == node:
+        before, self._nodes[node.name] = self._nodes.get(node.name), node
+        if before == node:
             return []
-        self._nodes[node.name] = node
         jobs = list(dict.fromkeys(self._pods.get(node.name, {}).values()))
         if node.gone and not jobs:
             del self._nodes[node.name]
@@ -71,6 +71,10 @@ class NodeBook:
         if node is not None and key is not None:
             self._where[uid] = node
             self._pods[node][uid] = key
+
+    def all(self) -> tuple[Node, ...] | None:
+        """All nodes that exist, as the watch shows them; None where they are not watched."""
+        return tuple(node for node in self._nodes.values() if not node.gone) if self.open else None
 
     async def facts(self, names: Iterable[str]) -> dict[str, Node]:
         """What is known of these nodes. One that the watch has never shown is asked for by name: the watch may be

@@ -120,6 +120,7 @@ class Operator:
             devices=devices.facts,
             kueue=self._kueue.facts,
             gang_served=Groups(self._kube).served,
+            cluster=self._nodes.all,
         )
         recorder = Recorder(self._kube)
         actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)

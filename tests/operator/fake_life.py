@@ -129,13 +129,14 @@ def install_crd(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def own_life(nodes: FakeNodes, log: Path) -> Iterator[Life]:
-    """A namespace of its own with an operator and coordinators; all of it ends with the context."""
+def own_life(nodes: FakeNodes, log: Path, *, everywhere: bool = False) -> Iterator[Life]:
+    """A namespace of its own with an operator and coordinators; all of it ends with the context. `everywhere`: see
+    `OperatorProcess.start`."""
     kubeconfig = nodes.server.kubeconfig
     kubectl = Kubectl(kubeconfig, f"t-{uuid.uuid4().hex[:8]}")
     kubectl("create", "namespace", kubectl.namespace)
     operator = OperatorProcess(kubeconfig, kubectl.namespace, log)
-    operator.start()
+    operator.start(everywhere=everywhere)
     with StandInCoordinators(kubeconfig, kubectl.namespace) as coordinators:
         yield Life(kubectl, operator, nodes)
     operator.stop()

@@ -171,15 +171,34 @@ def test_a_native_group_holds_a_new_pod_until_as_many_as_its_size_are_there(life
     life.kubectl("delete", "pod", "three", "--now")
 
 
-def test_a_gang_larger_than_the_cluster_says_so_and_begins_once_its_base_is_smaller(life: Life) -> None:
+def test_a_gang_larger_than_the_cluster_says_so_and_begins_once_its_base_is_smaller(
+    nodes: FakeNodes, tmp_path: Path
+) -> None:
+    """Told by an operator that may see nodes, and told from one that only waits."""
+    with own_life(nodes, tmp_path / "operator.log", everywhere=True) as life:
+        apply(life, "a", "Native", machines=6, smallest=6)
+        life.until("it is told", lambda: "GangTooLarge" in life.kubectl("get", "rljob", "a"))
+        hold = "the 2 nodes of the cluster, with nothing else on them, hold the coordinator, 1 trainer and at most 4"
+        assert hold in message(life, "a")
+        assert "or lower spec.rollout.minMachines to 4" in message(life, "a")
+        life.until_events("GangTooLarge")
+        assert placed(life, "a") == 0
+        apply(life, "a", "Native", machines=6, smallest=4)
+        life.until("it runs", ready(life, "a"))
+        group = life.kubectl.get("podgroups.scheduling.k8s.io", "a")
+        assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 6
+        apply(life, "b", "Native", machines=4, smallest=4)
+        life.until("one that fits waits", lambda: "the gang of 6 pods" in message(life, "b"))
+        assert "GangTooLarge" not in life.kubectl("get", "rljob", "b")
+        life.kubectl("delete", "rljobs", "--all", "--timeout=60s")
+        life.until("no pods", lambda: not life.kubectl("get", "pods", "-o", "name"))
+
+
+def test_an_operator_that_may_not_see_nodes_says_so(life: Life) -> None:
     apply(life, "a", "Native", machines=6, smallest=6)
     life.until("it is told", lambda: "the gang of 8 pods" in message(life, "a"))
-    assert "or lower spec.rollout.minMachines" in message(life, "a")
-    assert placed(life, "a") == 0
-    apply(life, "a", "Native", machines=6, smallest=3)
-    life.until("it runs", ready(life, "a"))
-    group = life.kubectl.get("podgroups.scheduling.k8s.io", "a")
-    assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 5
+    assert "whether the cluster could ever hold it is not known: the operator may not read nodes" in message(life, "a")
+    assert "Unschedulable" in life.kubectl("get", "rljob", "a")
 
 
 def test_a_priority_class_that_is_gone_is_told_for_the_group_and_for_a_pod(life: Life) -> None:

@@ -607,3 +607,16 @@ async def test_without_the_right_to_see_nodes_the_operator_goes_on() -> None:
     book = NodeBook(Api(status=500))  # type: ignore[arg-type]
     with pytest.raises(ApiError):
         await book.prime()
+
+
+async def test_what_a_node_offers_is_known_though_it_wakes_nobody() -> None:
+    book = NodeBook(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
+    assert book.all() is None, "nobody has been allowed to look"
+    await book.prime()
+    offers = {**_node("n1")}
+    offers["status"] = {**offers["status"], "allocatable": {"cpu": "8"}}
+    assert book.saw("MODIFIED", offers) == []
+    book.saw("DELETED", _node("n2"))
+    nodes = book.all()
+    assert nodes is not None
+    assert [(node.name, node.allocatable) for node in nodes] == [("n1", {"cpu": "8"})]

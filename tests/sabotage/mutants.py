@@ -3292,6 +3292,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{QUOTA}::test_kueue_takes_one_machine_which_hands_over_and_comes_back",),
     ),
     Mutant(
+        "a gang is compared with each kind of its pods alone",
+        f"{OPERATOR}/policies/capacity.py",
+        "if asked > sum(",
+        "if False and asked > sum(",
+        ("tests/operator/test_operator_capacity.py",),
+    ),
+    Mutant(
         "quota goes back before the pods that it stands for",
         f"{OPERATOR}/policies/kueue_settle.py",
         "return Settlement(one, _given_back(one, now)) if empty else None",

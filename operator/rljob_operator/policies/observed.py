@@ -104,7 +104,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that pods of the job run on, as far as it matters to them."""
+    """A node that pods of the job run on, or may run on, as far as it matters to them."""
 
     name: str
     ready: bool = True
@@ -116,6 +116,9 @@ class Node:
     """The machine is about to be switched off: its kubelet ends the pods in order, and deletes none of them."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """They say where it is."""
+    allocatable: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What it offers to pods. It does not matter to those that are there, and nor do its taints."""
+    taints: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,8 @@ class Observed:
     """What Kueue says of the job; None for one that asks for no quota."""
     gang_served: bool | None = None
     """Whether the API server has the PodGroups of the job's gang; None where the job needs none now."""
+    cluster: tuple[Node, ...] | None = None
+    """All nodes, looked at only for a gang that is to be placed; None where the operator may not see nodes."""
 
     @property
     def highest_epoch(self) -> int:
@@ -257,6 +262,8 @@ def parse_node(item: Mapping[str, Any]) -> Node:
         fenced=any(taint.get("key") == OUT_OF_SERVICE for taint in taints),
         shutting_down=ready.get("status") == "False" and _SHUTDOWN in (ready.get("message") or ""),
         labels=item["metadata"].get("labels") or {},
+        allocatable=(item.get("status") or {}).get("allocatable") or {},
+        taints=tuple(taints),
     )
 
 

@@ -31,6 +31,7 @@ from rljob_operator.policies import (
     elasticity,
     failure,
     gang,
+    gang_size,
     kueue_admission,
     kueue_settle,
     lifecycle,
@@ -167,6 +168,7 @@ def _go_on(
         *lifecycle.deadlines(job.spec, status),
         *impatient_moments(seen, config),
         gang.look_again(job, seen, now),
+        gang_size.look_again(status, now),
         *roster.judged.moments,
         *departing.ends(roster.departing),
         drain.drain_ends(status, job.spec),
@@ -255,7 +257,7 @@ def _running(
     admission = kueue_admission.told(job, seen, roster.size.count)
     facts = replace(report.facts(moves.obstacle or trouble, given_up), refused=refused_edit, admission=admission)
     target, history = aim(job, roster.machines, TargetPhase.RUN, roster.size.why)
-    facts = replace(facts, trouble=gang.explained(job, seen, facts.trouble))
+    facts = replace(facts, trouble=gang_size.explained(job, seen, facts.trouble, config))
     updates = {
         "accepted": accept(job),
         "incarnations": _numbers(before, seen, moves.created),
