@@ -20,8 +20,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # run as a script, this folder alone is there
@@ -82,8 +80,7 @@ def choose() -> demo_plan.Choice:
 
 def read(manifest: Path) -> RLJob:
     """The manifest's job, validated and with its defaults."""
-    documents = yaml.safe_load_all(manifest.read_text(encoding="utf-8"))
-    return load(next(one for one in documents if one and one["kind"] == "RLJob"))
+    return load(manifest.read_text(encoding="utf-8"))
 
 
 def refusal(example: str, cluster_kind: str) -> str | None:

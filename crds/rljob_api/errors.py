@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+
+MOST_ERRORS = 32
+"""Mistakes that are told at once: more are hardly read, and a bad spec may hold as many as it has characters."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,15 @@ class FieldError:
 
 
 class InvalidSpec(ValueError):
-    """The object cannot be an RLJob. `errors` holds every mistake found, in the order of the file where possible."""
+    """The object cannot be an RLJob. `errors` holds the mistakes, in the order of the file where possible: all of them,
+    or the first `MOST_ERRORS` and a word that there are more."""
 
-    def __init__(self, errors: Sequence[FieldError]) -> None:
-        self.errors: list[FieldError] = list(errors)
-        super().__init__("; ".join(str(error) for error in self.errors))
+    def __init__(self, errors: Iterable[FieldError]) -> None:
+        first = list(islice(errors, MOST_ERRORS + 1))
+        if len(first) > MOST_ERRORS:
+            first[-1] = FieldError("(file)", f"more than {MOST_ERRORS} mistakes", "are there; mend these first")
+        self.errors: list[FieldError] = first
+        super().__init__("; ".join(str(error) for error in first))
 
 
 class _Absent:

@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from yaml.constructor import ConstructorError
-from yaml.error import MarkedYAMLError
-from yaml.reader import ReaderError
 
+from rljob_api import yamltext
 from rljob_api.constants import API_VERSION, KIND
-from rljob_api.errors import ABSENT, FieldError, InvalidSpec
-from rljob_api.rules import check
+from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
+from rljob_api.rules import check, check_length
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads `2e-5` as a number, as kubectl does; YAML 1.1 wants `2.0e-5`. Every refusal has a line."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except ValueError as error:  # a date with a 13th month, a number of 5,000 digits
-            raise ConstructorError(None, None, str(error), node.start_mark) from None
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        mapping = super().construct_mapping(node, deep)
-        for key_node, _ in node.value:
-            if isinstance(self.construct_object(key_node), date | bytes):
-                raise ConstructorError(None, None, f"the key {key_node.value} needs quotes", key_node.start_mark)
-        return mapping
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def load(source: str | Mapping[str, Any]) -> RLJob:
-    """An RLJob from YAML/JSON text or a parsed object; defaults filled in. Raises `InvalidSpec` with every mistake.
+    """An RLJob from YAML/JSON text or a parsed object; defaults filled in. Raises `InvalidSpec` with every mistake, of
+    a spec that is too long with that one.
 
     A text may hold other objects too (a claim, a ConfigMap), which are left alone.
 
@@ -55,23 +30,25 @@ def load(source: str | Mapping[str, Any]) -> RLJob:
     document = _parse(source) if isinstance(source, str) else dict(source)
     _expect_kind(document)
     document["status"] = _known_status(document.get("status") or {})
+    text = _to_json(document)
+    # Its length first: what follows costs more than that.
+    _refuse(check_length(json.dumps(document.get("spec"), separators=(",", ":"), ensure_ascii=False)))
     try:
-        job = RLJob.model_validate_json(_to_json(document), strict=True, by_alias=True, by_name=False)
+        job = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidSpec([_explain(details) for details in _causes(error.errors())]) from None
-    errors = list(check(job))
-    if errors:
-        raise InvalidSpec(errors)
+        raise InvalidSpec(_explain(details) for details in _causes(error)) from None
+    _refuse(check(job))
     return job
 
 
+def _refuse(errors: Iterable[FieldError]) -> None:
+    found = list(islice(errors, MOST_ERRORS + 1))
+    if found:
+        raise InvalidSpec(found)
+
+
 def _parse(text: str) -> dict[str, Any]:
-    try:
-        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except yaml.YAMLError as error:
-        raise InvalidSpec([yaml_mistake(error, text)]) from None
-    except RecursionError:
-        raise InvalidSpec([FieldError("(file)", ABSENT, "must be YAML or JSON that is nested less deeply")]) from None
+    documents = [document for document in yamltext.documents(text) if document is not None]
     if not documents:
         raise InvalidSpec([FieldError("(file)", ABSENT, "is empty; must hold exactly one RLJob")])
     jobs = [document for document in documents if isinstance(document, dict) and document.get("kind") == KIND]
@@ -80,18 +57,6 @@ def _parse(text: str) -> dict[str, Any]:
     if len(documents) == 1 and isinstance(documents[0], dict):
         return documents[0]  # its kind is refused by name
     raise InvalidSpec([FieldError("(file)", len(jobs), "RLJobs found; must hold exactly one, besides other objects")])
-
-
-def yaml_mistake(error: yaml.YAMLError, text: str) -> FieldError:
-    """Where `text` is no YAML: the line, what stands there, and what was expected."""
-    problem, line = str(error), 1
-    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
-        problem, line = error.problem or problem, error.problem_mark.line + 1
-    elif isinstance(error, ReaderError):
-        problem, line = error.reason, text.count("\n", 0, error.position) + 1
-    # A text that ends too soon is at fault in the line after its last.
-    content = "\n".join(text.split("\n")[line - 1 : line]).strip()
-    return FieldError(f"line {line}", content or ABSENT, f"must be YAML or JSON: {problem}")
 
 
 def _expect_kind(document: Mapping[str, Any]) -> None:
@@ -116,6 +81,8 @@ def _to_json(document: Mapping[str, Any]) -> str:
         return json.dumps(document, default=refuse)
     except InvalidSpec:
         raise
+    except RecursionError:
+        raise InvalidSpec([FieldError("(file)", ABSENT, "must be nested less deeply")]) from None
     except ValueError:
         message = "must not contain itself: an alias (*NAME) stands below its own anchor (&NAME)"
         raise InvalidSpec([FieldError("(file)", ABSENT, message)]) from None
@@ -143,7 +110,7 @@ def load_status(status: Mapping[str, Any]) -> RLJobStatus:
         known = json.dumps(_known_status(status))
         return RLJobStatus.model_validate_json(known, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidSpec([_explain(details, ("status",)) for details in _causes(error.errors())]) from None
+        raise InvalidSpec(_explain(details, ("status",)) for details in _causes(error)) from None
 
 
 def _known_status(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,12 +160,12 @@ _MESSAGES = {
 }
 
 
-def _causes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+def _causes(error: ValidationError) -> Iterator[ErrorDetails]:
     """Without what merely follows: a list counts as too short when its entries were refused."""
+    errors = error.errors(include_url=False)
+    above = {details["loc"][:depth] for details in errors for depth in range(len(details["loc"]))}
     for details in errors:
-        depth = len(details["loc"])
-        below = (other for other in errors if len(other["loc"]) > depth and other["loc"][:depth] == details["loc"])
-        if details["type"] != "too_short" or not any(below):
+        if details["type"] != "too_short" or details["loc"] not in above:
             yield details
 
 

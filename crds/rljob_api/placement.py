@@ -6,11 +6,12 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from rljob_api.accelerators import DEFAULT_RESOURCE, Accelerator
 from rljob_api.constants import MAIN_CONTAINER
 from rljob_api.fields import Bytes, DnsName, LabelKey, Model, QualifiedName
+from rljob_api.podschema import without_nulls
 
 _CONTAINER = {
     "type": "object",
@@ -53,7 +54,7 @@ _POD_SPEC = {
         },
     },
 }
-PodSpec = Annotated[dict[str, Any], WithJsonSchema(_POD_SPEC)]
+PodSpec = Annotated[dict[str, Any], BeforeValidator(without_nulls), WithJsonSchema(_POD_SPEC)]
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
 

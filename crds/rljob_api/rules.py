@@ -77,7 +77,12 @@ def _name(job: RLJob) -> Errors:
 
 
 def _size(spec: RLJobSpec) -> Errors:
-    length = len(spec.to_json())
+    yield from check_length(spec.to_json())
+
+
+def check_length(text: str) -> Errors:
+    """Whether a spec, as JSON, is too long."""
+    length = len(text)
     if length > c.MAX_SPEC_LENGTH:
         advice = f"must have at most {c.MAX_SPEC_LENGTH} characters as JSON: mount large texts from a ConfigMap"
         yield FieldError("spec", f"{length} characters", advice)

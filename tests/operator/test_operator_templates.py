@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from operator_kit import make_job, manifest
 
-from rljob_api import InvalidSpec, load
+from rljob_api import InvalidSpec, load, podschema
 from rljob_api.status import Role
-from rljob_api.templates import POD_FIELDS
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.placement import NewPod
 from rljob_operator.policies.pods import render_pod
@@ -21,6 +20,7 @@ PASSED: dict[str, Any] = {
     "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
     "dnsPolicy": "ClusterFirst",
     "enableServiceLinks": True,
+    "evictionResponders": [{"name": "example.com/saver", "priority": 1}],
     "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["models.example.com"]}],
     "hostUsers": False,
     "imagePullSecrets": [{"name": "registry"}],
@@ -35,6 +35,7 @@ PASSED: dict[str, Any] = {
     "resources": {"requests": {"cpu": "4"}},
     "runtimeClassName": "gvisor",
     "schedulerName": "second",
+    "schedulingGroup": {"podGroupName": "mine"},
     "schedulingGates": [{"name": "example.com/licence"}],
     "setHostnameAsFQDN": False,
     "shareProcessNamespace": True,
@@ -54,6 +55,7 @@ REFUSED: dict[str, Any] = {
     "hostNetwork": True,
     "hostPID": True,
     "hostname": "worker",
+    "hostnameOverride": "worker",
     "nodeName": "node-1",
     "priority": 1000,
     "restartPolicy": "Always",
@@ -70,7 +72,7 @@ every_role = pytest.mark.parametrize("role", list(Role))
 
 
 def test_every_field_of_a_pod_has_a_row() -> None:
-    assert {*PASSED, *MERGED, *ACCOUNT, *REFUSED} == POD_FIELDS
+    assert {*PASSED, *MERGED, *ACCOUNT, *REFUSED} == podschema.fields("PodSpec")
 
 
 @every_role

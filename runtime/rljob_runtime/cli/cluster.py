@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from rljob_api import constants
-from rljob_api.loading import yaml_mistake
+from rljob_api import InvalidSpec, constants, yamltext
 from rljob_runtime.cli.files import Unusable, read_text
 
 if TYPE_CHECKING:
@@ -66,10 +63,11 @@ def _check_kubeconfigs() -> None:
         file = Path(name).expanduser()
         if not name or not file.exists():
             continue
-        text = read_text(file)
         try:
-            content = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise Unusable(f"{file}: {yaml_mistake(error, text)}") from None
-        if not isinstance(content, dict | None):
-            raise Unusable(f"{file}: holds {content!r:.40}; must be a kubeconfig")
+            found = yamltext.documents(read_text(file))
+        except InvalidSpec as error:
+            raise Unusable(f"{file}: {error}") from None
+        wrong = next((one for one in found if not isinstance(one, dict | None)), None)
+        if wrong is not None or len(found) > 1:
+            content = repr(wrong) if wrong is not None else f"{len(found)} documents"
+            raise Unusable(f"{file}: holds {content:.40}; must be a kubeconfig")
