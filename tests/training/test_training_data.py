@@ -9,17 +9,18 @@ from typing import Any
 
 import datasets
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as budget
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rljob_api.learning import DataSpec
-from rljob_runtime.data import BadRecord, DataError, PromptSet, open_prompts
+from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
 from rljob_runtime.data.memory import PromptMemory, bytes_of
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompts import open_source
-from rljob_runtime.data.records import Record
+from rljob_runtime.data.records import ROLES, Record
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 GOOD = {"prompt": "2+2", "answer": "4"}
@@ -66,6 +67,22 @@ BAD_LINES = {
     "empty prompt": ({"prompt": "  ", "answer": "4"}, "field 'prompt' is empty"),
     "prompt of a kind": ({"prompt": 5, "answer": "4"}, "field 'prompt' is a number"),
     "answer of a kind": ({"prompt": "a", "answer": {"x": 1}}, "field 'answer' is an object"),
+    "answer a list": ({"prompt": "a", "answer": ["4"]}, "field 'answer' is a list; text or a number would be right"),
+    "null answer": ({"prompt": "a", "answer": None}, "field 'answer' is missing .fields: prompt."),
+    "blank answer": ({"prompt": "a", "answer": " \n"}, "field 'answer' is blank"),
+    "answer a gap": (b'{"prompt": "a", "answer": NaN}', "field 'answer' is missing .fields: prompt."),
+    "endless answer": (b'{"prompt": "a", "answer": Infinity}', "field 'answer' is inf; a finite number would be right"),
+    "half a character in a prompt": (
+        rb'{"prompt": "a\ud83d", "answer": "4"}',
+        "field 'prompt' has half .* U.D83D; both",
+    ),
+    "half a character in an answer": (rb'{"prompt": "a", "answer": "\uDC00"}', "field 'answer' has half .* U.DC00"),
+    "half a character elsewhere": (
+        rb'{"prompt": "a", "answer": "4", "x": [{"y": "\ud800"}]}',
+        "field 'x' has half of a surrogate pair, U.D800",
+    ),
+    "half a character in a name": (rb'{"prompt": "a", "answer": "4", "\ud800": 1}', r"field '\\ud800' has half"),
+    "an integer without end": (b'{"prompt": "a", "answer": %s}' % (b"9" * 5000), "a number that cannot be read .*4300"),
     "answer a truth value": ({"prompt": "a", "answer": True}, "field 'answer' is a truth value"),
     "no messages": ({"prompt": [], "answer": "4"}, "no messages"),
     "message of a kind": ({"prompt": ["a"], "answer": "4"}, "message 0 is no object with role and content"),
@@ -91,6 +108,26 @@ def test_a_bad_line_fails_with_its_place_or_is_skipped_and_counted(tmp_path, tok
     assert sorted(drawn) == [PromptKey(0, 0), PromptKey(0, 2), PromptKey(1, 0), PromptKey(1, 2)]
     with pytest.raises(DataError):
         prompts.prompt(PromptKey(0, 1))
+
+
+WRITTEN = {
+    b"4": "4",
+    b"-0": "0",
+    b"0.00001": "0.00001",
+    b"1e-05": "1e-05",
+    b"1.2e22": "1.2e22",
+    b"72.0": "72.0",
+    b"0.1000000000000000055511151231257827": "0.1000000000000000055511151231257827",
+    b'"\\ud83d\\ude00"': "\N{GRINNING FACE}",
+    b'""': "",
+}
+
+
+@pytest.mark.parametrize("raw", WRITTEN)
+def test_an_answer_is_what_the_file_says(tmp_path: Path, tokenizer: PreTrainedTokenizerFast, raw: bytes) -> None:
+    path = lines(tmp_path / "p.jsonl", b'{"prompt": "a", "x": 1.50, "answer": %s}' % raw)
+    prompt = open_file(path, tokenizer).prompt(PromptKey(0, 0))
+    assert (prompt.answer, prompt.metadata) == (WRITTEN[raw], {"x": 1.5})
 
 
 def test_all_bad_lines_are_counted_and_the_first_are_listed(tmp_path, tokenizer) -> None:
@@ -138,6 +175,79 @@ def test_templates_are_asked_for_only_where_there_are_some(tmp_path, tokenizer) 
     with pytest.raises(DataError, match="systemPrompt needs"):
         open_file(path, bare, system_prompt="Hi")
     assert len(open_file(path, bare).prompt(PromptKey(0, 0)).token_ids) == 3
+
+
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + TEMPLATE
+)
+
+
+def test_a_template_that_refuses_a_role_names_the_record(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2"}]
+    path = lines(tmp_path / "p.jsonl", GOOD, {**GOOD, "prompt": messages})
+    strict = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    strict.chat_template = NO_SYSTEM
+    refusal = "line 2: the model's chat template refuses it: System role not supported"
+    with pytest.raises(DataError, match=refusal):
+        open_file(path, strict, chat_template=True)
+    assert open_file(path, strict, chat_template=True, on_bad_line="Skip").skipped == 1
+    advice = "spec.data.systemPrompt: the model's chat template takes none .System role not supported.; leave it out"
+    for on_bad_line in ("Fail", "Skip"):
+        with pytest.raises(DataError, match=advice):
+            open_file(path, strict, chat_template=True, on_bad_line=on_bad_line, system_prompt="Be brief.")
+
+
+PIECES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(exclude_categories=()), max_size=8),
+    st.just("ENDLESS"),
+)
+VALUES = st.recursive(
+    PIECES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGES = st.lists(st.fixed_dictionaries({}, optional={"role": PIECES | st.sampled_from(ROLES), "content": PIECES}))
+ROWS = st.fixed_dictionaries({}, optional={"prompt": VALUES | MESSAGES, "answer": VALUES, "x": VALUES}) | VALUES
+
+
+def written(row: object) -> bytes:
+    """As JSON, with an integer that Python would not write."""
+    return json.dumps(row).encode().replace(b'"ENDLESS"', b"9" * 5000)
+
+
+@budget(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(row=ROWS.map(written) | st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")))
+@example(row=b'{"prompt": "a", "answer": ' + b"[" * 50_000)
+def test_whatever_a_line_holds_it_is_a_record_or_a_bad_one_with_its_line(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, row: bytes
+) -> None:
+    path = lines(tmp_path / "p.jsonl", GOOD, row)
+    skipping = open_file(path, tokenizer, chat_template=True, on_bad_line="Skip")
+    if not row.strip():
+        assert skipping.skipped == 0
+    elif skipping.skipped:
+        with pytest.raises(DataError, match="1 bad record: line 2: "):
+            open_file(path, tokenizer, chat_template=True)
+    else:
+        prompt = skipping.prompt(PromptKey(0, 1))
+        assert isinstance(prompt.answer, str)
+        prompt.question.encode()
+        prompt.answer.encode()
+
+
+def test_what_no_reward_can_use_is_a_bad_record(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    path = lines(tmp_path / "p.jsonl", GOOD, {**GOOD, "answer": "?"})
+    data = spec({"file": {"path": str(path)}})
+
+    def problem(prompt: Prompt) -> str | None:
+        return "reward math cannot score it: '?' says nothing" if prompt.answer == "?" else None
+
+    with pytest.raises(DataError, match=r"line 2: reward math cannot score it: '.' says nothing; repair its answer"):
+        PromptSet(open_source(data.prompts, data.seed), data, tokenizer, problem=problem)
 
 
 def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:

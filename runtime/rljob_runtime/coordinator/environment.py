@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.protocols import (
     RewardsUnavailable,
 )
 from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, RewardsNotReady, rules_of
+from rljob_runtime.rewards.references import reference_problem
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
@@ -94,8 +95,9 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
     from rljob_runtime.data.errors import DataError
     from rljob_runtime.data.prompts import open_prompts as open_data
 
+    problem = reference_problem(rules_of(spec.rewards))
     try:
-        return TellingPrompts(open_data(spec.data, model_files, scratch), DataError)
+        return TellingPrompts(open_data(spec.data, model_files, scratch, problem), DataError)
     except DataError as error:
         raise PromptsNotUsable(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ from rljob_runtime.data.errors import BadRecord, DataError, too_many
 from rljob_runtime.data.memory import PromptMemory
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.data.records import GymTask, Record, RecordSource, StoredDataset, TextOrMessages, read_file
-from rljob_runtime.models.folder import eos_token_ids
+from rljob_runtime.data.records import GymTask, RecordSource, StoredDataset, TextOrMessages, read_file
+from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.stop_tokens import stop_token_ids
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ class PromptSet:
         data: DataSpec,
         tokenizer: PreTrainedTokenizerBase,
         stop_token_ids: Sequence[int] = (),
+        problem: Callable[[Prompt], str | None] = lambda prompt: None,
     ):
+        """`problem` tells what is wrong with a prompt that could be tokenised: that no reward could use it, say."""
         self._source = source
         self._data = data
         self._tokenizer = tokenizer
         self._order = DrawOrder(len(source), data.seed)
         self._stop = tuple(stop_token_ids)
+        self._problem = problem
         self._skipped: dict[int, BadRecord] = {}
         self._prepared = PromptMemory(self._prepare)
         self._check_template()
@@ -118,6 +122,19 @@ class PromptSet:
             raise DataError("the model's tokenizer has no chat template; set spec.data.chatTemplate: false")
         if self._data.system_prompt and not self._data.chat_template:
             raise DataError("spec.data.systemPrompt needs spec.data.chatTemplate: true")
+        if self._data.system_prompt and (refusal := self._refusal(self._data.system_prompt)) is not None:
+            advice = "leave it out, and put its text into the prompts"
+            raise DataError(f"spec.data.systemPrompt: the model's chat template takes none ({refusal}); {advice}")
+
+    def _refusal(self, system_prompt: str) -> str | None:
+        """What a template that takes a user's message says to a system prompt before it."""
+        user = {"role": "user", "content": "1"}
+        for messages in ([user], [{"role": "system", "content": system_prompt}, user]):
+            try:
+                self._templated(messages)
+            except Exception as error:  # a template raises what it likes
+                return None if messages == [user] else str(error)
+        return None
 
     def _prepare(self, index: int) -> Prompt | BadRecord:
         record = self._source[index]
@@ -125,13 +142,23 @@ class PromptSet:
             return record
         if not isinstance(record.text_or_messages, str) and not self._data.chat_template:
             return BadRecord(index, record.where, "chat messages need spec.data.chatTemplate: true")
-        tokens = self._tokens(record.text_or_messages)
+        try:
+            tokens = self._tokens(record.text_or_messages)
+        except Exception as error:  # the model's own template and tokenizer, which raise what they like
+            return BadRecord(index, record.where, f"the model's {self._refuser} refuses it: {_told(error)}")
         if len(tokens) > self._data.max_prompt_tokens:
             reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
             return BadRecord(index, record.where, reason)
         if not tokens:
             return BadRecord(index, record.where, "no tokens")
-        return _prompt(record, tokens)
+        prompt = Prompt(index, record.text_or_messages, tokens, record.answer, record.metadata)
+        if (problem := self._problem(prompt)) is not None:
+            return BadRecord(index, record.where, f"{problem}; repair its answer")
+        return prompt
+
+    @property
+    def _refuser(self) -> str:
+        return "chat template" if self._data.chat_template else "tokenizer"
 
     def _tokens(self, prompt: TextOrMessages) -> array[int]:
         if not self._data.chat_template:
@@ -139,12 +166,16 @@ class PromptSet:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
         if self._data.system_prompt:
             messages.insert(0, {"role": "system", "content": self._data.system_prompt})
+        return self._templated(messages)
+
+    def _templated(self, messages: list[dict[str, str]]) -> array[int]:
         tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return array("i", tokens)
 
 
-def _prompt(record: Record, tokens: array[int]) -> Prompt:
-    return Prompt(record.index, record.text_or_messages, tokens, record.answer, record.metadata)
+def _told(error: Exception) -> str:
+    """What stands in a message of a record: one line, and not the whole of a text that the error may hold."""
+    return " ".join(f"{error}".split())[:200] or type(error).__name__
 
 
 def open_source(prompts: Prompts, seed: int) -> RecordSource:
@@ -158,8 +189,14 @@ def open_source(prompts: Prompts, seed: int) -> RecordSource:
     raise DataError("spec.data.prompts names no source; one of file, dataset and reasoningGym would be right")
 
 
-def open_prompts(data: DataSpec, model_files: Mapping[str, bytes], scratch: Path) -> PromptSet:
-    """The prompts of a job with the tokenizer in `model_files`, which are laid out in `scratch`. Raises `DataError`."""
+def open_prompts(
+    data: DataSpec,
+    model_files: Mapping[str, bytes],
+    scratch: Path,
+    problem: Callable[[Prompt], str | None] = lambda prompt: None,
+) -> PromptSet:
+    """The prompts of a job with the tokenizer in `model_files`, which are laid out in `scratch`. `problem` as for
+    `PromptSet`. Raises `DataError`."""
     from transformers import AutoTokenizer
 
     folder = scratch / "tokenizer"
@@ -167,5 +204,8 @@ def open_prompts(data: DataSpec, model_files: Mapping[str, bytes], scratch: Path
     for name, raw in model_files.items():
         (folder / name).write_bytes(raw)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    stop = eos_token_ids(dict(model_files)) or {tokenizer.eos_token_id}
-    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer, sorted(t for t in stop if t is not None))
+    try:
+        stop = stop_token_ids(model_files, tokenizer)
+    except ModelError as error:
+        raise DataError(str(error)) from error
+    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer, stop, problem)

@@ -4,6 +4,8 @@ rest."""
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,11 +99,32 @@ def _parse_line(index: int, number: int, offset: int, raw: bytes, source: Prompt
         return BadRecord(index, where, f"not UTF-8: {byte}")
     except json.JSONDecodeError as error:
         return BadRecord(index, where, f"not JSON: {error.msg} at column {error.colno}")
+    except ValueError as error:  # an integer of more digits than Python reads
+        return BadRecord(index, where, f"a number that cannot be read ({error}); text would be right")
     except RecursionError:
         return BadRecord(index, where, "not JSON that can be read: nested too deeply")
     if not isinstance(row, dict):
         return BadRecord(index, where, f"{_kind(row)} where a JSON object would be right")
+    if _MAY_BE_HALF.search(raw) is not None and (problem := _check_characters(row)) is not None:
+        return BadRecord(index, where, problem)
+    if isinstance(row.get(source.answer_field), float):
+        # The reference is what the file says: 1e-05 must not become another number, nor 72.0 another text.
+        row[source.answer_field] = json.loads(raw, parse_float=str, parse_constant=float)[source.answer_field]
     return parse_row(index, where, row, source.prompt_field, source.answer_field)
+
+
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _check_characters(row: Mapping[str, Any]) -> str | None:
+    """JSON can name half of a character, which is no text."""
+    for name, value in row.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"half of a surrogate pair, U+{ord(error.object[error.start]):04X}"
+            return f"field {name!a} has {half}; both halves, or the character itself, would be right"
+    return None
 
 
 class StoredDataset:
@@ -136,8 +159,12 @@ class StoredDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Record | BadRecord:
-        fields = self._source.prompt_field, self._source.answer_field
-        return parse_row(index, f"record {index}", self._rows[index], *fields)
+        where = f"record {index}"
+        try:
+            row = self._rows[index]
+        except (OSError, ValueError) as error:
+            return BadRecord(index, where, f"cannot be read: {error}")
+        return parse_row(index, where, row, self._source.prompt_field, self._source.answer_field)
 
 
 class GymTask:
@@ -161,7 +188,10 @@ class GymTask:
         return self._size
 
     def __getitem__(self, index: int) -> Record | BadRecord:
-        entry = self._task[index]
+        try:
+            entry = self._task[index]
+        except Exception as error:  # the task's own code, with a config that it may take only for some of its records
+            return BadRecord(index, f"record {index}", f"the task makes none: {type(error).__name__}: {error}")
         return Record(index, f"record {index}", entry["question"], entry["answer"], entry["metadata"])
 
 
@@ -170,8 +200,8 @@ def parse_row(
 ) -> Record | BadRecord:
     """A row with named fields as a record."""
     for name in (prompt_field, answer_field):
-        if row.get(name) is None:
-            there = ", ".join(sorted(key for key in row if row[key] is not None)) or "none"
+        if _is_missing(row.get(name)):
+            there = ", ".join(sorted(key for key in row if not _is_missing(row[key]))) or "none"
             return BadRecord(index, where, f"field {name!r} is missing (fields: {there})")
     prompt = row[prompt_field]
     if isinstance(prompt, list):
@@ -185,10 +215,19 @@ def parse_row(
     elif not prompt.strip():
         return BadRecord(index, where, f"field {prompt_field!r} is empty")
     answer = row[answer_field]
-    if isinstance(answer, (dict, list, bool)):
+    if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
         return BadRecord(index, where, f"field {answer_field!r} is {_kind(answer)}; text or a number would be right")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        return BadRecord(index, where, f"field {answer_field!r} is {answer}; a finite number would be right")
+    if not str(answer).strip() and answer:
+        return BadRecord(index, where, f"field {answer_field!r} is blank; an answer, or empty text for none, is right")
     rest = {key: value for key, value in row.items() if key not in (prompt_field, answer_field)}
     return Record(index, where, prompt, str(answer), rest)
+
+
+def _is_missing(value: object) -> bool:
+    """Null; and NaN, which a gap in a column of pandas becomes."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _check_messages(messages: list[Any]) -> str | None:
@@ -203,8 +242,17 @@ def _check_messages(messages: list[Any]) -> str | None:
 
 
 def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        bytes: "bytes",
+        type(None): "null",
+    }
+    return names.get(type(value), f"of type {type(value).__name__}")
 
 
 def local_path(path: str) -> Path:

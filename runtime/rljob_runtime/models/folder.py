@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.trainable import check_config, check_formats
 
 if TYPE_CHECKING:
     import torch
@@ -73,11 +75,6 @@ class ModelFolder:
 
         return AutoTokenizer.from_pretrained(self.path)
 
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """What ends a response; see `eos_token_ids`."""
-        return eos_token_ids(self.model_files())
-
     def model_files(self) -> dict[str, bytes]:
         """Config and tokenizer files by name: everything but the weights."""
         return {file: (self.path / file).read_bytes() for file in SMALL_FILES if (self.path / file).is_file()}
@@ -108,8 +105,7 @@ class ModelFolder:
     def _check_weights(self, name: str) -> None:
         try:
             for file in self.weight_files():
-                with safe_open(file, "pt"):
-                    pass
+                check_formats(file)
         except ModelError as error:
             raise ModelError(f"{name}: {error}") from error
         except (SafetensorError, OSError) as error:
@@ -118,8 +114,11 @@ class ModelFolder:
     def _check_vocabulary(self, name: str) -> None:
         """Tokenizer, config and embedding must agree: a wrong pair trains on garbage without any error."""
         try:
-            config, tokens = self.config, len(self.tokenizer)
-        except (ValueError, OSError, KeyError) as error:
+            check_config(config := self.config)
+            tokens = len(self.tokenizer)
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from error
+        except (ValueError, OSError, KeyError, TypeError, StrictDataclassError) as error:
             raise ModelError(f"{name}: config or tokenizer cannot be read: {error}") from error
         if tokens > config.vocab_size:
             raise ModelError(
@@ -136,12 +135,3 @@ class ModelFolder:
                 if EMBEDDING in reader.keys():  # noqa: SIM118 - a safetensors reader is no mapping
                     return int(reader.get_slice(EMBEDDING).get_shape()[0])
         return None
-
-
-def eos_token_ids(model_files: dict[str, bytes]) -> frozenset[int]:
-    """The ids that end a response: those of the generation config, else of the config. Empty when neither names one."""
-    for file in (GENERATION_CONFIG, CONFIG):
-        found: Any = json.loads(model_files[file]).get("eos_token_id") if file in model_files else None
-        if found is not None:
-            return frozenset(found if isinstance(found, list) else [found])
-    return frozenset()

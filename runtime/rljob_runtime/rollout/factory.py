@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
-from rljob_runtime.models.folder import eos_token_ids
+from rljob_runtime.models.stop_tokens import eos_token_ids
 from rljob_runtime.rollout.engine import EngineSettings, KeptEngine
 from rljob_runtime.rollout.ranks import RankEngine, Zygote
 from rljob_runtime.rollout.replica import RolloutReplica

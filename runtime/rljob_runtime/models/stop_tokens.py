@@ -1,0 +1,66 @@
+"""Stop tokens: what ends a response, by the tokenizer and both configs together.
+
+Each of the three may be the only one that names the end of a turn: chat models end one with a token of the tokenizer's
+that the config does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rljob_runtime.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+
+
+def eos_token_ids(model_files: Mapping[str, bytes]) -> frozenset[int]:
+    """The ids that end a response by either config. Empty when neither names one. Raises `ModelError`."""
+    return frozenset(_named(model_files))
+
+
+def stop_token_ids(model_files: Mapping[str, bytes], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Those and the tokenizer's, in order. Raises `ModelError` for one that is outside of the vocabulary: it would
+    never come, and every response would run to its limit."""
+    named = _named(model_files)
+    if tokenizer.eos_token_id is not None:
+        named.setdefault(_checked(tokenizer.eos_token_id, "the tokenizer"), "the tokenizer")
+    size = _read(CONFIG, model_files).get("vocab_size") or len(tokenizer)
+    for token, where in named.items():
+        if not 0 <= token < size:
+            raise ModelError(
+                f"{where} says that token {token} ends a response (eos_token_id), but the vocabulary has {size} tokens;"
+                f" one of 0..{size - 1} would be right"
+            )
+    return tuple(sorted(named))
+
+
+def _named(model_files: Mapping[str, bytes]) -> dict[int, str]:
+    """Who names each id first."""
+    named: dict[int, str] = {}
+    for where in (GENERATION_CONFIG, CONFIG):
+        listed: Any = _read(where, model_files).get("eos_token_id")
+        for token in [] if listed is None else listed if isinstance(listed, list) else [listed]:
+            named.setdefault(_checked(token, where), where)
+    return named
+
+
+def _read(name: str, model_files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        found = json.loads(model_files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{name} is no JSON object")
+    return found
+
+
+def _checked(token: Any, where: str) -> int:
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise ModelError(f"{where}: eos_token_id has {token!r:.80}; the number of a token would be right")
+    return token
