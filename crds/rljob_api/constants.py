@@ -17,7 +17,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy lets no installed CRD go back to a lower one: the
 # server would drop the fields that it does not know from each object that is written.
-SCHEMA_REVISION: Final = 3
+SCHEMA_REVISION: Final = 4
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Who reconciles the job when `spec.managedBy` says nothing else.
@@ -51,7 +51,8 @@ SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
 REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
 EXPORT_FAILED: Final = "ExportFailed"
 ENGINE_MISMATCH: Final = "EngineMismatch"
-HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED, ENGINE_MISMATCH)
+STORE_HELD: Final = "StoreHeld"
+HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED, ENGINE_MISMATCH, STORE_HELD)
 
 # A suspect of this reason needs no second witness: the coordinator judges the machine's work and not its life.
 KEEPS_FAILING: Final = "KeepsFailing"

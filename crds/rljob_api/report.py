@@ -71,8 +71,8 @@ class Problem(StatusModel):
     """Something that wants a human and does not (yet) end the run, e.g. a full disk at a checkpoint."""
 
     reason: Annotated[str, Field(max_length=128)]
-    """One word, e.g. CheckpointFailed. With SandboxUnavailable, RewardsUnavailable, ExportFailed and EngineMismatch the
-    job does not go on, and is Stalled."""
+    """One word, e.g. CheckpointFailed. With SandboxUnavailable, RewardsUnavailable, ExportFailed, EngineMismatch and
+    StoreHeld the job does not go on, and is Stalled."""
     message: Sentence = ""
     """What happened and what would help."""
 

@@ -278,6 +278,8 @@ class BackOff(StatusModel):
     """Why it failed last."""
     doubted: bool | None = None
     """True: Kubernetes still believed in its pod then."""
+    unsettled: bool | None = None
+    """True: whether it counts against the budget depends on its node, and is known within a minute."""
     node: Name | None = None
     """Where that pod stood."""
 

@@ -11,7 +11,7 @@ import pytest
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator import store as store_module
 from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import StoreUnusable, journal_for
+from rljob_runtime.coordinator.store_file import Opening, StoreUnusable, journal_for
 from rljob_runtime.coordinator.store_records import Boundary, Tokens
 from rljob_runtime.coordinator.store_thread import StoreThread
 from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
@@ -393,7 +393,7 @@ async def test_the_stores_thread_tidies_up_when_nobody_waits(tmp_path, monkeypat
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(Store, "tidy", tidy)
-    thread = StoreThread(lambda: Store(tmp_path / "state.db", "uid-1"))
+    thread = await StoreThread.open(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Opening())
     await asyncio.gather(thread.do(lambda store: done.append("one")), thread.do(lambda store: done.append("two")))
     await thread.do(lambda store: done.append("three"))
     assert done[:2] == ["one", "two"], "nobody waits while it tidies up"

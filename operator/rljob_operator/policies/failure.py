@@ -14,9 +14,12 @@ from datetime import datetime, timedelta
 from rljob_api.constants import KEEPS_FAILING, ROLE_COORDINATOR, ROLE_TRAINER
 from rljob_api.spec import ReplacementBackOff, RLJobSpec
 from rljob_api.status import BackOff, Replacements, RLJobStatus, Role, Suspect
-from rljob_operator.policies.clock import passed
-from rljob_operator.policies.observed import Observed, Pod
+from rljob_operator.policies.clock import after, passed
+from rljob_operator.policies.observed import Node, Observed, Pod
 
+SILENT, NODE_NOT_READY = "CoordinatorSilent", "NodeNotReady"
+SETTLED_SECONDS = 60.0
+"""The node controller takes up to 50 s to notice that a node is away."""
 WITNESSES = 2
 """A machine that looks alive to Kubernetes is replaced when so many in the data plane believe it dead."""
 
@@ -37,6 +40,8 @@ class Loss:
     """Lengthens the back-off."""
     doubted: bool = False
     """Kubernetes still believes in the pod; whether its machine is dead, or cut off, nobody here can know."""
+    unsettled: bool = False
+    """Whether it counts is known in a while: see `settle`."""
 
     @property
     def must_delete(self) -> bool:
@@ -76,6 +81,8 @@ def remember(
     backoff = {m: entry for m, entry in old.backoff.items() if m in set(placed)}
     for loss in losses:
         entry = backoff.get(loss.machine, BackOff())
+        if entry.unsettled:
+            counted[loss.machine] = counted.get(loss.machine, 0) + 1
         if passed(_stable_at(entry, policy), now):
             entry = BackOff()
             counted.pop(loss.machine, None)
@@ -90,9 +97,31 @@ def remember(
                 last_failure_time=now,
                 reason=loss.reason,
                 doubted=loss.doubted or None,
-                node=loss.pod.node if loss.doubted and loss.pod is not None else None,
+                unsettled=loss.unsettled or None,
+                node=loss.pod.node if (loss.doubted or loss.unsettled) and loss.pod is not None else None,
             )
     return Replacements(total=old.total + len(losses), by_machine=counted, backoff=backoff)
+
+
+def settle(memory: Replacements, nodes: Mapping[str, Node], now: datetime) -> Replacements:
+    """The memory with silent coordinators judged: one whose node was lost too is the cluster's failure, one whose node
+    is well when all would have noticed its loss is the program's, and counts."""
+    counted, backoff = dict(memory.by_machine), dict(memory.backoff)
+    for machine, entry in memory.backoff.items():
+        if not entry.unsettled:
+            continue
+        node = nodes.get(entry.node) if entry.node is not None else None
+        if node is not None and not node.ready:
+            backoff[machine] = entry.model_copy(update={"unsettled": None, "reason": NODE_NOT_READY})
+        elif passed(settled_at(entry), now):
+            backoff[machine] = entry.model_copy(update={"unsettled": None})
+            counted[machine] = counted.get(machine, 0) + 1
+    return memory.model_copy(update={"by_machine": counted, "backoff": backoff})
+
+
+def settled_at(entry: BackOff) -> datetime | None:
+    """When it is clear whether a failure counts; None where that is clear already."""
+    return after(entry.last_failure_time, SETTLED_SECONDS) if entry.unsettled else None
 
 
 def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
@@ -185,13 +214,14 @@ def _superseded(pod: Pod, newest: Pod) -> Loss | None:
 def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]) -> Loss | None:
     """A pod that Kubernetes believes in and the job does not."""
 
-    def loss(reason: str, message: str, counts: bool = True, doubted: bool = False) -> Loss:
-        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, True, doubted)
+    def loss(reason: str, message: str, counts: bool = True, doubted: bool = False, unsettled: bool = False) -> Loss:
+        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, True, doubted, unsettled)
 
     silence = seen.silence
     if pod.role is Role.COORDINATOR:
         if silence is not None and silence.holder.partition("_")[0] == pod.name:
-            return loss("CoordinatorSilent", f"its Lease expired {silence.seconds:.0f} s ago")
+            told = f"its Lease expired {silence.seconds:.0f} s ago"
+            return loss(SILENT, told, counts=False, unsettled=True)
     elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
     elif (found := suspected(pod, seen, status)) is not None:
@@ -199,5 +229,5 @@ def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]
         return loss(suspect.reason or "Suspect", f"believed dead by {', '.join(sorted(witnesses))}", doubted=True)
     if pod.node is not None and pod.node in dead:
         state = "gone" if pod.node in seen.nodes and seen.nodes[pod.node].gone else "not ready"
-        return loss("NodeNotReady", f"its node {pod.node} is {state}", counts=False, doubted=True)
+        return loss(NODE_NOT_READY, f"its node {pod.node} is {state}", counts=False, doubted=True)
     return None

@@ -43,11 +43,13 @@ def judge(job: RLJob, seen: Observed, placed: Mapping[str, Role], now: datetime,
     found = failure.find_losses(placed, seen, job.status, nodes.dead(failed, policy, now))
     losses, paused = pause.hold(found, rollout, seen, job.status, policy, now)
     avoided, forgiven = nodes.forgive(nodes.avoid(before, losses, policy, now), seen, config, now)
-    memory = failure.remember(before, losses, placed, spec.failure_policy.backoff, now).model_copy(
+    remembered = failure.remember(before, losses, placed, spec.failure_policy.backoff, now)
+    memory = failure.settle(remembered, seen.nodes, now).model_copy(
         update={"not_ready_nodes": failed, "avoided_nodes": avoided, **pause.kept(paused)}
     )
     moments = (
         *(entry.until for entry in memory.backoff.values()),
+        *(failure.settled_at(entry) for entry in memory.backoff.values()),
         *(node.until for node in avoided),
         *nodes.graces(failed, policy),
         paused.until if paused is not None else None,

@@ -53,7 +53,7 @@ def avoid(
     until = now + timedelta(seconds=policy.avoid_failed_nodes_seconds)
     for loss in losses:
         name = loss.pod.node if loss.pod is not None else None
-        if name is not None and until > now and (loss.doubted or loss.reason == KEEPS_FAILING):
+        if name is not None and until > now and (loss.doubted or loss.unsettled or loss.reason == KEEPS_FAILING):
             kept[name] = AvoidedNode(name=name, until=until, reason=loss.reason)
     return tuple(sorted(kept.values(), key=lambda node: (node.until, node.name))[-MOST_AVOIDED:])
 

@@ -13,11 +13,14 @@ from rljob_api.status import Finished, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.course import RoundObserver
 from rljob_runtime.coordinator.environment import LazyRewards, open_prompts
+from rljob_runtime.coordinator.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.protocols import Binding, ControlPlane, PromptSource
 from rljob_runtime.coordinator.roundlog import RoundJournal, RoundLog, TensorBoard
 from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_thread import StoreThread
+
+STORE_PATIENCE = 5.0
+"""Seconds for which a store is waited for that another process has, where nobody knows that it will end."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,19 @@ async def play(
     observers: Sequence[RoundObserver] = (),
     on_report: Callable[[RuntimeStatus], None] = lambda status: None,
     on_start: Callable[[Coordinator], None] = lambda coordinator: None,
+    patience: float = STORE_PATIENCE,
 ) -> Finished | None:
     """Run the job's coordinator to the end of the job (or to `Coordinator.stop`, then None).
 
-    Raises `StoreUnusable` when the state folder is another job's.
+    Raises `StoreUnusable` when the state folder is another job's, or another process had its store for longer than
+    `patience` seconds.
     """
-    store = StoreThread(lambda: Store(folders.state / "state.db", job.metadata.uid or job.name))
+    settings, path = Settings.of(job), folders.state / "state.db"
+    early = EarlyReports(control, job.status.runtime, settings.back_off)
+    async with early.written():
+        store = await open_store(
+            lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
+        )
     journal = RoundJournal(
         {
             "rounds.jsonl": lambda: RoundLog(folders.state),
@@ -65,11 +75,11 @@ async def play(
             store,
             prompts_from,
             rewards,
-            Settings.of(job),
+            settings,
             term,
             observers=[journal, *observers],
             on_report=on_report,
-            before=job.status.runtime,
+            before=early.draft if job.status.runtime is not None else None,
         )
         on_start(coordinator)
         return await coordinator.run()

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.experience_history import begin, give_back
 from rljob_runtime.coordinator.experience_store import ExperienceStore
-from rljob_runtime.coordinator.store_file import attempts_before, begin_attempts, open_file, transaction
+from rljob_runtime.coordinator.store_file import Opening, attempts_before, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store_history import Remembered, remembered
 from rljob_runtime.coordinator.store_records import Boundary, OpenRound, Pool, Tokens, insert_boundary
 from rljob_runtime.enginemodel.speed import Speed
@@ -35,8 +35,8 @@ a small job's journal keeps to a few MB of its volume."""
 class Store:
     """One job's file. Raises `store_file.StoreUnusable` when it is not this job's."""
 
-    def __init__(self, path: Path, job: str) -> None:
-        self._db = open_file(path, job)
+    def __init__(self, path: Path, job: str, opening: Opening | None = None) -> None:
+        self._db = open_file(path, job, opening)
         self.experience = ExperienceStore(self._db)
         """What only `mode: Asynchronous` has."""
         self._tidied = self._turns = 0

@@ -32,8 +32,42 @@ ATTEMPTS_A_TERM = 1 << 20
 """More than a coordinator gives to one response."""
 
 
+LOCK_SECONDS = 1.0
+"""How long one try to open a file waits for its lock."""
+LOOKS_EVERY = 100_000
+"""SQLite's instructions, some milliseconds of them."""
+
+
 class StoreUnusable(Exception):
     """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
+
+
+class StoreHeld(StoreUnusable):
+    """Another process has the file open. It may end."""
+
+
+class Opening:
+    """The opening of a store, which may take minutes, as its thread tells it to others."""
+
+    def __init__(self, lock_seconds: float = LOCK_SECONDS) -> None:
+        self.lock_seconds = lock_seconds
+        """For which its lock is waited for."""
+        self.doing = ""
+        """For people: what takes long."""
+        self._given_up = False
+
+    def tell(self, doing: str) -> None:
+        """This is done now."""
+        log.info("%s", doing)
+        self.doing = doing
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. What it has not committed is undone."""
+        self._given_up = True
+
+    def watch(self, db: sqlite3.Connection) -> None:
+        """Have statements of this connection end where it is given up, until `db.set_progress_handler` says else."""
+        db.set_progress_handler(lambda: self._given_up, LOOKS_EVERY)
 
 
 def journal_for(path: Path, mounts: str | None = None) -> str:
@@ -45,25 +79,30 @@ def journal_for(path: Path, mounts: str | None = None) -> str:
     return "TRUNCATE" if kind in NETWORK_FILE_SYSTEMS else "WAL"
 
 
-def open_file(path: Path, job: str) -> sqlite3.Connection:
-    """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`."""
+def open_file(path: Path, job: str, opening: Opening | None = None) -> sqlite3.Connection:
+    """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`, `StoreHeld` where
+    another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    opening = opening or Opening()
     try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=opening.lock_seconds, isolation_level=None, check_same_thread=False)
         try:
-            _prepare(db, path, job)
+            opening.watch(db)
+            _prepare(db, path, job, opening)
+            db.set_progress_handler(None, 0)
         except (sqlite3.DatabaseError, StoreUnusable):
             db.close()
             raise
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
+        kind = StoreHeld if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreUnusable
+        raise kind(f"{path}: {error}; {_remedy(error)}") from error
     return db
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:
     """What to do about it. The history is given up only where the file itself is the trouble."""
     untouched = "; nothing in the file was changed"
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+    match _code(error):
         case sqlite3.SQLITE_FULL:
             return "its volume has no space left: make room there" + untouched
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -74,7 +113,12 @@ def _remedy(error: sqlite3.DatabaseError) -> str:
             return "restore the volume or give the job an empty one"
 
 
-def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
+def _code(error: sqlite3.DatabaseError) -> int:
+    """The primary code of SQLite's; 0 where there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _prepare(db: sqlite3.Connection, path: Path, job: str, opening: Opening) -> None:
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
     db.execute("PRAGMA synchronous = FULL")
@@ -94,9 +138,8 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str) -> None:
         found = owner[0] if owner is not None else "nobody"
         raise StoreUnusable(f"{path} belongs to job {found}, not {job}: give each job a folder of its own")
     if 0 < version < FORMAT:
-        log.info("%s: from format %d to %d", path, version, FORMAT)
         with transaction(db):
-            migrate(db, version, _statements(_TRIGGERS))
+            migrate(db, version, _statements(_TRIGGERS), opening.tell)
     # Not before: it would hold while tables are replaced.
     db.execute("PRAGMA foreign_keys = ON")
 

@@ -16,15 +16,18 @@ _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL
 _UNDER_WAY = "step > (SELECT COALESCE(MAX(step), 0) FROM boundaries)"
 
 
-def migrate(db: sqlite3.Connection, version: int, triggers: Iterable[str]) -> None:
+def migrate(db: sqlite3.Connection, version: int, triggers: Iterable[str], tell: Callable[[str], None]) -> None:
     """From format `version` (1 or more) to the present one. Inside a transaction, with foreign keys switched off: a
-    table that is replaced must not take its rows' children along."""
+    table that is replaced must not take its rows' children along. `tell`: how far it is."""
+    whole = f"the store is brought from format {version} to {FORMAT}"
     for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         db.execute(f"DROP TRIGGER {name}")
     for step in range(version, FORMAT):
+        tell(f"{whole}: step {step - version + 1} of {FORMAT - version + 1}")
         STEPS[step](db)
     for trigger in triggers:
         db.execute(trigger)
+    tell(f"{whole}: the last step, a check of all rows")
     if broken := db.execute("PRAGMA foreign_key_check").fetchall():
         raise sqlite3.IntegrityError(f"{len(broken)} rows without their parents after the change from format {version}")
     db.execute(f"PRAGMA user_version = {FORMAT}")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from rljob_api.constants import REWARDS_SOCKET, STATE_DIR
+from rljob_runtime.coordinator.lease import LeaseLost
 from rljob_runtime.coordinator.protocols import StaleTerm
 from rljob_runtime.coordinator.store_file import StoreUnusable
 from rljob_runtime.pod.health import PortTaken
@@ -32,6 +33,10 @@ def main() -> int:
             return run_reaped(_rewards)
         identity = Identity.of(os.environ)
         return asyncio.run(_run(role, identity))
+    except LeaseLost as error:
+        print(f"{role}: {error}; it starts over, and stands by until the API server answers", file=sys.stderr)
+        # In this pod: it costs none, and none is at fault. A new program: Ray cannot have two heads in one.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
         return 2

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import ray
 from prometheus_client import CollectorRegistry
 
 from rljob_api import RLJob
-from rljob_api.constants import RAY_PORT, REWARDS_SOCKET, SHM_DIR, STATE_DIR, TMP_DIR
+from rljob_api.constants import RAY_PORT, REWARDS_SOCKET, SHM_DIR, STATE_DIR, STORE_HELD, TMP_DIR
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.api_client import ApiClient, Server
@@ -27,20 +27,26 @@ from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.lease import TermLease
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.opening import EarlyReports
 from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.waiting import alongside
 from rljob_runtime.pod.health import serve
 from rljob_runtime.pod.identity import RELAY_KEY, Identity
-from rljob_runtime.pod.ray_node import NodeEnded, RayNode, head_command
+from rljob_runtime.pod.ray_node import NodeEnded, RayNode, head_command, tables_held
 from rljob_runtime.rewards import Elsewhere
 
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 300.0
 """Until the head answers its own driver."""
+TABLES_SECONDS = 1.0
+"""Between looks whether Ray's tables are free."""
 
 
 async def run(identity: Identity) -> int:
-    """Until the job is finished or SIGTERM came; 0 unless something broke."""
+    """Until the job is finished or SIGTERM came; 0 unless something broke. Raises `LeaseLost` when it could not renew
+    its Lease: nothing of the job's is held here any more, and another call stands by."""
     node = RayNode(head_command(identity), os.environ)
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
 
@@ -53,6 +59,9 @@ async def run(identity: Identity) -> int:
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
         lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))
         job = await control.job()
+        # Where a later pod is in office, its tables and its store are not waited for.
+        await lease.wait_for_server()
+        await _wait_for_tables(Path(STATE_DIR) / "ray", job, control)
         elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
         needed = [_head(node), control.run(), *([] if elsewhere is None else [elsewhere.watch()])]
 
@@ -60,14 +69,12 @@ async def run(identity: Identity) -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, node)
             term = await lease.take()
-            code = await _alongside(
-                _coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep()
-            )
+            code = await alongside(_coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep())
             await lease.release()
             return code
 
         try:
-            return await _alongside(in_office(), *needed)
+            return await alongside(in_office(), *needed)
         finally:
             if ray.is_initialized():
                 ray.shutdown()
@@ -110,6 +117,8 @@ async def _coordinate(
         observers=[metrics.round],
         on_report=metrics.status,
         on_start=on_start,
+        # Whoever has it will end: nobody takes a Lease that another pod renews.
+        patience=math.inf,
     )
     return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
 
@@ -119,20 +128,13 @@ async def _head(node: RayNode) -> None:
     raise NodeEnded(f"ray's head ended with {code}; the next pod takes up its tables")
 
 
-async def _alongside(work: Coroutine[Any, Any, int], *needed: Coroutine[Any, Any, None]) -> int:
-    """The result of `work`, unless one of those it needs ends first: then that one's error."""
-    main, others = asyncio.create_task(work), [asyncio.create_task(item) for item in needed]
-    everybody: list[asyncio.Task[Any]] = [main, *others]
-    try:
-        await asyncio.wait(everybody, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            if task.done():
-                task.result()
-        return await main
-    finally:
-        for task in everybody:
-            task.cancel()
-        await asyncio.gather(*everybody, return_exceptions=True)
+async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControlPlane) -> None:
+    """A former coordinator that cannot be reached lets go of Ray's tables when its Lease has expired."""
+    early = EarlyReports(control, job.status.runtime, Settings.of(job).back_off)
+    async with early.written():
+        while held := await asyncio.to_thread(tables_held, storage):
+            early.tell(STORE_HELD, f"{held}: another head has Ray's tables. The coordinator waits for its end")
+            await asyncio.sleep(TABLES_SECONDS)
 
 
 async def _connect(identity: Identity, node: RayNode) -> None:

@@ -29,7 +29,15 @@ from rljob_runtime.coordinator.protocols import Job, PeerTimeout
 from rljob_runtime.coordinator.waiting import news
 from rljob_runtime.simulation.events import Asked, Observe, Reported, unobserved
 from rljob_runtime.simulation.pace import loop_time
-from rljob_runtime.simulation.wire import DISORDER_SECONDS, LOSS_SHARE, SLOW_MESSAGE_SECONDS, Condition, Life, Trouble
+from rljob_runtime.simulation.wire import (
+    DISORDER_SECONDS,
+    LIFE,
+    LOSS_SHARE,
+    SLOW_MESSAGE_SECONDS,
+    Condition,
+    Life,
+    Trouble,
+)
 
 CALL_SECONDS = 5.0
 """After which a call of the API server counts as lost."""
@@ -50,8 +58,7 @@ class SimulatedControlPlane:
         self.reports: list[RuntimeStatus] = []
         self.unreachable = False
         self.condition = Condition()
-        self.life = Life()
-        """The coordinator that asks now."""
+        self._life = Life()
         self._rng = random.Random(f"{seed}/api")
         self._latency = latency
         self._observe = observe
@@ -77,6 +84,25 @@ class SimulatedControlPlane:
         self._before = self._job
         self.rounds = job.spec.rounds
         """As the coordinator was told last."""
+
+    @property
+    def name(self) -> str:
+        """The job's."""
+        return self._job.name
+
+    @property
+    def life(self) -> Life:
+        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
+        return LIFE.get() or self._life
+
+    @life.setter
+    def life(self, life: Life) -> None:
+        self._life = life
+
+    @property
+    def answers(self) -> bool:
+        """Whether the operator's own calls come through."""
+        return not self.unreachable and Trouble.CUT not in self.condition
 
     @property
     def last(self) -> RuntimeStatus:
@@ -265,9 +291,9 @@ class SimulatedControlPlane:
     # --- ControlPlane ---
 
     async def observe(self) -> Job:
-        await self._travel()
+        await self.travel()
         stale = self._suffers(Trouble.DISORDER) and self._rng.random() < 0.5
-        await self._travel()
+        await self.travel()
         job = self._before if stale else self._job
         if job.spec.rounds != self.rounds:
             self.rounds = job.spec.rounds
@@ -278,14 +304,14 @@ class SimulatedControlPlane:
         await news(self._changed, seconds)
 
     async def report(self, status: RuntimeStatus) -> None:
-        await self._travel()
+        await self.travel()
         self.reports.append(status)
         self._choose_layouts(status)
         self._choose_number(status)
         self._observe(Reported(status, status.event))
-        await self._travel()
+        await self.travel()
 
-    async def _travel(self) -> None:
+    async def travel(self) -> None:
         """Half of a call. Raises `PeerTimeout` where it is lost; never returns to a coordinator that is no more."""
         seconds = self._latency / 2
         if self._suffers(Trouble.SLOW):
@@ -300,7 +326,8 @@ class SimulatedControlPlane:
         await self.life.awake()
 
     def _suffers(self, trouble: Trouble) -> bool:
-        return trouble in self.condition or trouble in self.life.condition
+        life = self.life
+        return any(trouble in condition for condition in (self.condition, life.condition, life.api))
 
 
 def _pod(machine: str, role: Role, ready: bool) -> Pod:

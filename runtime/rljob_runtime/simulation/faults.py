@@ -48,6 +48,8 @@ class Role(StrEnum):
     REWARDS = "rewards"
     MACHINE = "machine"
     COORDINATOR = "coordinator"
+    OFFICE = "coordinator/api"
+    """The way from the coordinator's node to the API server."""
     API = "api"
 
 
@@ -61,6 +63,7 @@ APPLICABLE: dict[Role, tuple[Kind, ...]] = {
     Role.REWARDS: _PROCESS,
     Role.MACHINE: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL),
     Role.COORDINATOR: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL, Kind.DISK_LOST, Kind.LEAVE),
+    Role.OFFICE: (Kind.PARTITION,),
     Role.API: (Kind.SLOW, Kind.PARTITION, Kind.LOSS, Kind.REORDERING),
 }
 """What can happen to what. The rest has no meaning: a replica writes no file, rewards run in the coordinator's pod and
@@ -78,11 +81,11 @@ def role_of(target: str) -> Role:
     for pattern, role in patterns:
         if re.fullmatch(pattern, target):
             return role
-    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.API):
+    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.OFFICE, Role.API):
         return Role(target)
     raise ValueError(
-        f"target {target!r} is nothing here; trainer, rewards, coordinator, api, trainer-0, rollout-0, "
-        "rollout-0/relay, rollout-0/worker or rollout-0/replica-0 would be right"
+        f"target {target!r} is nothing here; trainer, rewards, coordinator, coordinator/api, api, trainer-0, "
+        "rollout-0, rollout-0/relay, rollout-0/worker or rollout-0/replica-0 would be right"
     )
 
 
@@ -175,7 +178,7 @@ SOON_SECONDS = 20.0
 """So late the next coordinator may come: a third of what the operator waits for at a suspension."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
-LEAVE_SHARE = 0.25
+LEAVE_SHARE = OFFICE_SHARE = 0.25
 
 
 def draw_plan(
@@ -194,7 +197,7 @@ def draw_plan(
     targets = targets_of(machines, replicas, workers)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
-        role = drawn.choice(list(Role))
+        role = drawn.choice([role for role in Role if role is not Role.OFFICE])
         kinds = [kind for kind in APPLICABLE[role] if kind is not Kind.LEAVE]
         (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is Kind.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
@@ -207,6 +210,10 @@ def draw_plan(
     if len(faults) < most and leaves.random() < LEAVE_SHARE:
         seconds = leaves.choice([1.0, GRACE_SECONDS])
         faults.append(_leave(leaves, leaves.choice(faults).time + leaves.uniform(-1, 1) * BURST_SECONDS, seconds))
+    offices = random.Random(f"{seed}/office")
+    if len(faults) < most and offices.random() < OFFICE_SHARE:
+        time, seconds = offices.uniform(0, horizon), longest * offices.random()
+        faults.append(Fault(round(time, 3), Kind.PARTITION, Role.OFFICE.value, round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 
@@ -239,6 +246,7 @@ def targets_of(machines: int, replicas: int, workers: bool = False) -> dict[Role
         Role.REWARDS: ["rewards"],
         Role.MACHINE: [*names, "trainer-0"],
         Role.COORDINATOR: ["coordinator"],
+        Role.OFFICE: ["coordinator/api"],
         Role.API: ["api"],
     }
 

@@ -31,7 +31,8 @@ class Seat:
     """Where the coordinator sits: its machine's condition outlives it. The run starts and kills coordinators."""
 
     def __init__(self) -> None:
-        self.condition = Condition()
+        self.condition, self.api = Condition(), Condition()
+        """Of the machine, and of its way to the API server."""
         self.full_disk = 0
         self.lost_disk = False
         """Its store is gone, as the next coordinator will find."""
@@ -43,6 +44,10 @@ class Seat:
         """Crashes that are not over: it cannot be started until it has returned."""
         self.changed: Callable[[], None] = lambda: None
         """Called when the condition or the disk changed."""
+
+    def move(self) -> None:
+        """The next coordinator sits on another machine: what befell this one is not its trouble."""
+        self.condition, self.api = Condition(), Condition()
 
 
 class Injector:
@@ -89,6 +94,8 @@ class Injector:
                 return self._on_rewards(fault)
             case Role.COORDINATOR:
                 return self._on_coordinator(fault)
+            case Role.OFFICE:
+                return _trouble(self._seat.api, fault.kind, lambda: None)
             case Role.API:
                 return _trouble(self._control.condition, fault.kind, lambda: None)
 

@@ -13,8 +13,11 @@ from typing import Any
 
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.coordinator.coordinator import Coordinator
-from rljob_runtime.coordinator.protocols import PromptSource
+from rljob_runtime.coordinator.lease import LeaseLost, TermLease
+from rljob_runtime.coordinator.protocols import PromptSource, StaleTerm
 from rljob_runtime.coordinator.settings import Settings
+from rljob_runtime.coordinator.store_file import StoreHeld
+from rljob_runtime.coordinator.waiting import alongside
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards, WorkloadLengths
@@ -24,17 +27,20 @@ from rljob_runtime.simulation.experience_invariants import invariants_of
 from rljob_runtime.simulation.faults import FaultPlan
 from rljob_runtime.simulation.injector import Injector, Seat
 from rljob_runtime.simulation.invariants import Violation
+from rljob_runtime.simulation.leases import LOOK_SECONDS, SimulatedLeases, Watch
 from rljob_runtime.simulation.pace import first_of, loop_time
 from rljob_runtime.simulation.programs import ProgramRewards
 from rljob_runtime.simulation.scenario import Scenario
 from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore, is_full_disk
-from rljob_runtime.simulation.wire import Life, Trouble
+from rljob_runtime.simulation.wire import LIFE, Life, Trouble
 from rljob_runtime.simulation.world import World
 from rljob_runtime.workloads import Workload, open_workload
 
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
 """From a coordinator's end to the next one's start, at least."""
+KILL_SECONDS = 30.0
+"""From the operator's word until the kubelet has killed a pod that stands still."""
 NEXT_POD_SECONDS = 5.0
 """The same where its pod was asked to go: the next one is made when it has gone."""
 
@@ -140,6 +146,13 @@ class _Run:
         )
         self._rewards = self._make_rewards()
         self._seat = Seat()
+        self._seat.changed = self._reach_all
+        self._leases = SimulatedLeases(self._control)
+        self._pods = 0
+        self._former: list[asyncio.Task[Finished | None]] = []
+        """Pods that another one has the place of, which may live."""
+        self._lives: dict[Life, WatchedStore | None] = {}
+        """Whoever lives, with the store that it has open."""
         Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
         if scenario.edit is not None:
             Editor(self._control, self._world, self._seat).schedule(scenario.edit)
@@ -178,16 +191,62 @@ class _Run:
         self._invariants.end(self._control.rounds)
 
     async def _coordinators_in_turn(self) -> Finished:
-        """As the operator does: another coordinator whenever one ends without having told the job's end."""
+        """As the operator does: another coordinator whenever one ends without having told the job's end, or has let
+        its Lease expire."""
+        try:
+            while True:
+                while self._seat.absent:
+                    await first_of((self._seat.returned,), None)
+                if self._seat.lost_disk:
+                    self._lose_store()
+                self._pods += 1
+                finished = await self._until_replaced(self._pods) or self._control.finished
+                if finished is not None:
+                    return finished
+                await asyncio.sleep(NEXT_POD_SECONDS if self._seat.asked.is_set() else RESTART_SECONDS)
+        finally:
+            for pod in self._former:
+                pod.cancel()
+            await asyncio.gather(*self._former, return_exceptions=True)
+
+    async def _until_replaced(self, number: int) -> Finished | None:
+        """A coordinator's pod, to its end, or until it is silent: it may live then, cut off from the API server."""
+        pod = asyncio.create_task(self._one_pod(number))
+        silence = asyncio.create_task(self._silence())
+        try:
+            await asyncio.wait({pod, silence}, return_when=asyncio.FIRST_COMPLETED)
+            if pod.done():
+                return pod.result()
+            silence.result()
+        except BaseException:
+            pod.cancel()
+            raise
+        finally:
+            silence.cancel()
+        condition, api = self._seat.condition, self._seat.api
+        if Trouble.CUT not in condition and Trouble.CUT not in api:
+            # The kubelet there hears of it.
+            asyncio.get_running_loop().call_later(KILL_SECONDS, pod.cancel)
+        self._former.append(pod)
+        self._seat.move()
+        return None
+
+    async def _silence(self) -> None:
+        """Return when the operator has seen the Lease unchanged for its duration."""
+        watch = Watch()
+        while not watch.silent:
+            await asyncio.sleep(LOOK_SECONDS)
+            watch.look(self._leases.looks if self._control.answers else None)
+
+    async def _one_pod(self, number: int) -> Finished | None:
+        """A program after the other in one pod: who has lost its Lease starts over, and stands by."""
         while True:
-            while self._seat.absent:
-                await first_of((self._seat.returned,), None)
-            if self._seat.lost_disk:
-                self._lose_store()
-            finished = await self._one_life() or self._control.finished
-            if finished is not None:
-                return finished
-            await asyncio.sleep(NEXT_POD_SECONDS if self._seat.asked.is_set() else RESTART_SECONDS)
+            try:
+                return await self._one_life(number)
+            except LeaseLost:
+                await asyncio.sleep(RESTART_SECONDS)
+            except StaleTerm:
+                return None
 
     def _lose_store(self) -> None:
         for file in self._path.parent.glob(f"{self._path.name}*"):
@@ -195,43 +254,80 @@ class _Run:
         self._seat.lost_disk = False
         self._observe(StoreLost())
 
-    async def _one_life(self) -> Finished | None:
-        """None when it was killed, died of a full disk, or left."""
-        life, since = Life(self._seat.condition), loop_time()
-        self._world.life = self._control.life = life
-        self._seat.crashes.clear()
-        self._seat.asked.clear()
-        self._rewards.forget()
-        self._coordinators += 1
-        store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
-        term = store.adopt_term(self._coordinators)
-        self._observe(CoordinatorStarted(term))
-        self._seat.changed = lambda: self._reach(life, store)
-        self._seat.changed()
-        coordinator = self._coordinator(life, store, term)
-        work = asyncio.create_task(coordinator.run())
-        killed = asyncio.create_task(self._seat.crashes.wait())
-        asked = asyncio.create_task(self._asked_to_go(coordinator))
+    async def _one_life(self, number: int) -> Finished | None:
+        """None when it was killed, died of a full disk, or left. Raises `LeaseLost` and `StaleTerm`."""
+        life, since = self._begin_life(number), loop_time()
+        lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
+        taking = asyncio.create_task(self._take_office(life, lease))
+        tasks: list[asyncio.Task[Any]] = [killed, taking]
+        store: WatchedStore | None = None
         try:
+            await asyncio.wait({taking, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                return None
+            store, term = taking.result()
+            self._coordinators += 1
+            self._observe(CoordinatorStarted(term))
+            self._lives[life] = store
+            self._reach_all()
+            coordinator = self._coordinator(life, store, term)
+            work = asyncio.create_task(alongside(coordinator.run(), lease.keep()))
+            tasks += [work, asyncio.create_task(self._asked_to_go(coordinator))]
             await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
             finished, why = self._last_words(work) if work.done() else (None, "killed")
             self._observe(CoordinatorEnded(term, why, since))
+            if work.done() and isinstance(work.exception(), LeaseLost | StaleTerm):
+                work.result()
             return finished
         finally:
             life.alive = False
-            for task in (work, killed, asked):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, killed, asked, return_exceptions=True)
-            self._seat.changed = lambda: None
-            store.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._lives.pop(life, None)
+            if store is not None:
+                store.close()
+
+    def _begin_life(self, number: int) -> Life:
+        """Of a program in this pod."""
+        life = Life(self._seat.condition, self._seat.api)
+        if number == self._pods:
+            self._world.life = self._control.life = life
+            self._seat.crashes.clear()
+            self._seat.asked.clear()
+            self._rewards.forget()
+        self._lives[life] = None
+        LIFE.set(life)
+        return life
+
+    async def _take_office(self, life: Life, lease: TermLease) -> tuple[WatchedStore, int]:
+        """As in `pod.coordinator` and `opening`: the Lease, then the store, whoever holds it still. A pod that lost the
+        Lease in the meantime is told by `StaleTerm`."""
+        await lease.wait_for_server()
+        term = await lease.take()
+        return await alongside(self._open_store(term), lease.keep())
+
+    async def _open_store(self, term: int) -> tuple[WatchedStore, int]:
+        while True:
+            try:
+                store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
+            except StoreHeld:
+                await asyncio.sleep(RESTART_SECONDS)
+            else:
+                return store, store.adopt_term(term)
+
+    def _reach_all(self) -> None:
+        """Faults of a pod reach the coordinators that live there."""
+        for life, store in self._lives.items():
+            self._reach(life, store)
 
     async def _asked_to_go(self, coordinator: Coordinator) -> None:
         await self._seat.asked.wait()
         coordinator.stop()
 
-    def _reach(self, life: Life, store: WatchedStore) -> None:
-        """Faults of its pod reach the coordinator that lives there."""
-        store.fill_disk(self._seat.full_disk > 0)
+    def _reach(self, life: Life, store: WatchedStore | None) -> None:
+        if store is not None:
+            store.fill_disk(self._seat.full_disk > 0)
         if Trouble.FROZEN not in life.condition:
             life.mail.go_on()
 
@@ -240,6 +336,8 @@ class _Run:
         if error is None:
             finished = work.result()
             return finished, "left" if finished is None else "finished"
+        if isinstance(error, LeaseLost | StaleTerm):
+            return None, type(error).__name__
         if not is_full_disk(error):
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")

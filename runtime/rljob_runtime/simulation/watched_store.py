@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store_file import Opening
 from rljob_runtime.simulation.events import Committed, Observe, Row, unobserved
 from rljob_runtime.simulation.wire import SLOW_MESSAGE_SECONDS, Life, Trouble
 
@@ -37,7 +38,7 @@ class WatchedStore(Store):
     """`Store` on a disk that is not waited for: what dies here is the coordinator, never the machine under it."""
 
     def __init__(self, path: Path, job: str, observe: Observe = unobserved) -> None:
-        super().__init__(path, job)
+        super().__init__(path, job, Opening(lock_seconds=0.0))
         self._observe = observe
         self._written: list[Row] = []
         self._db.execute("PRAGMA synchronous = OFF")

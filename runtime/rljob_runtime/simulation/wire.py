@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any
 
@@ -86,9 +87,12 @@ class Mail:
 class Life:
     """One coordinator's life. What it asked for before its end may still happen; it hears of nothing any more."""
 
-    def __init__(self, condition: Condition | None = None) -> None:
+    def __init__(self, condition: Condition | None = None, api: Condition | None = None) -> None:
         self.alive = True
-        self.condition = condition or Condition()
+        # Not `or`: one without a trouble is empty, and troubles come later.
+        self.condition = Condition() if condition is None else condition
+        self.api = Condition() if api is None else api
+        """Of the way to the API server alone."""
         self.mail = Mail()
 
     async def awake(self) -> None:
@@ -98,6 +102,10 @@ class Life:
         going_on = asyncio.Event()
         self.mail.put(False, going_on.set)
         await going_on.wait()
+
+
+LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+"""Whose call it is, where more than one coordinator lives: set in the task that all of a coordinator's descend from."""
 
 
 class Process:

@@ -19,7 +19,7 @@ from rljob_runtime.simulation.pace import Pace
 from rljob_runtime.simulation.relays import Network, SimulatedRelay, Weights
 from rljob_runtime.simulation.replica import EngineKind, Lengths, SimulatedReplica, steady
 from rljob_runtime.simulation.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
-from rljob_runtime.simulation.wire import Condition, Life, Process, SimulatedWire, Trouble
+from rljob_runtime.simulation.wire import LIFE, Condition, Life, Process, SimulatedWire, Trouble
 from rljob_runtime.simulation.worker import SimulatedWorker
 
 SHORT_BOUNDS = Bounds(
@@ -85,8 +85,7 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.absent: Counter[str] = Counter()
         """Processes that cannot be started, and incarnations of machines that are off."""
-        self.life = Life()
-        """The coordinator that asks now."""
+        self._life = Life()
         self._own: defaultdict[str, Condition] = defaultdict(Condition)
         self._gates: dict[str, asyncio.Event] = {}
         self._boots = 0
@@ -94,6 +93,15 @@ class World:
         self._observe = observe
 
     # --- questions ---
+
+    @property
+    def life(self) -> Life:
+        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
+        return LIFE.get() or self._life
+
+    @life.setter
+    def life(self, life: Life) -> None:
+        self._life = life
 
     def process(self, name: str) -> Process | None:
         """A running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""

@@ -1,0 +1,171 @@
+"""The Lease: who cannot renew it lets go in time, wherever the trouble is; who can is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rljob_runtime.coordinator.api_client import Conflict
+from rljob_runtime.coordinator.lease import LeaseLost, TermLease, is_later
+from rljob_runtime.coordinator.protocols import PeerTimeout, StaleTerm
+from rljob_runtime.coordinator.waiting import alongside
+from rljob_runtime.simulation import clock
+
+FIRST, SECOND = "demo-coordinator-0-1", "demo-coordinator-0-2"
+
+
+class Server:
+    """One Lease of 15 s. `broken`: what a call does; None: it answers."""
+
+    def __init__(self, holder: str = "", broken: str | None = None) -> None:
+        self.lease: dict[str, Any] = {"spec": {"leaseDurationSeconds": 15, "holderIdentity": holder}, "version": 0}
+        self.broken = broken
+        self.renewals: list[float] = []
+
+    async def _travel(self) -> None:
+        if self.broken == "silent":
+            await asyncio.sleep(15.0)  # as long as the client waits
+        if self.broken:
+            raise PeerTimeout(f"the API server is {self.broken}")
+
+    async def get(self, path: str) -> dict[str, Any]:
+        await self._travel()
+        return {**self.lease, "spec": dict(self.lease["spec"])}
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        await self._travel()
+        if body["version"] != self.lease["version"]:
+            raise Conflict("409")
+        self.lease = {**body, "version": self.lease["version"] + 1}
+        self.renewals.append(asyncio.get_running_loop().time())
+        return self.lease
+
+
+def lease_of(server: Server, holder: str = FIRST) -> TermLease:
+    return TermLease(server, "ns", "demo", holder, lambda: datetime(2026, 1, 2, tzinfo=UTC))
+
+
+async def let_go_after(server: Server, lease: TermLease, broken: str | None) -> float:
+    """Seconds from the last renewal until the coordinator lets go, where the server is `broken` after a while."""
+    await lease.take()
+    keeping = asyncio.create_task(lease.keep())
+    await asyncio.sleep(23.0)
+    assert not keeping.done()
+    server.broken = broken
+    with pytest.raises(LeaseLost, match="not renewed for 15 s"):
+        await asyncio.wait_for(keeping, 60)
+    return asyncio.get_running_loop().time() - server.renewals[-1]
+
+
+@pytest.mark.parametrize("broken", ["silent", "refusing"])
+def test_who_cannot_renew_for_the_duration_lets_go(broken):
+    seconds = clock.run(let_go_after(server := Server(), lease_of(server), broken))
+    # The operator makes another one when it has seen the Lease unchanged for as long.
+    assert 14.0 <= seconds <= 15.0
+
+
+def test_a_server_that_comes_back_in_time_costs_nothing():
+    async def program() -> None:
+        lease = lease_of(server := Server())
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        for _ in range(5):
+            server.broken = "silent"
+            await asyncio.sleep(5.5)
+            server.broken = None
+            await asyncio.sleep(8.3)
+            assert not keeping.done()
+        keeping.cancel()
+
+    clock.run(program())
+
+
+def test_after_a_standstill_of_its_own_the_server_is_asked_once():
+    """A process that stood still, with nobody in its place meanwhile, goes on."""
+
+    async def program(successor: str | None) -> None:
+        loop = asyncio.get_running_loop()
+        lease = lease_of(server := Server())
+        await lease.take()
+        lease._renewed = loop.time() - 100.0
+        if successor:
+            await lease_of(server, successor).take()
+        keeping = asyncio.create_task(lease.keep())
+        await asyncio.sleep(20.0)
+        if successor is None:
+            assert not keeping.done()
+            keeping.cancel()
+        else:
+            with pytest.raises(StaleTerm, match=f"{successor} holds the lease"):
+                await keeping
+
+    clock.run(program(None))
+    clock.run(program(SECOND))
+
+
+def test_a_later_pod_is_never_taken_over_from():
+    async def program() -> None:
+        first = lease_of(server := Server())
+        assert await first.take() == 1
+        assert await lease_of(server, SECOND).take() == 2
+        for ask in (first.take, first.wait_for_server):
+            with pytest.raises(StaleTerm, match=f"{SECOND} holds the lease, a later pod"):
+                await ask()
+        assert server.lease["spec"]["holderIdentity"] == SECOND
+        assert await lease_of(server, SECOND).take() == 2, "it starts over in its pod"
+
+    clock.run(program())
+
+
+def test_who_starts_over_waits_for_the_server():
+    async def program() -> None:
+        lease = lease_of(server := Server(holder=FIRST, broken="refusing"))
+        waiting = asyncio.create_task(lease.wait_for_server())
+        await asyncio.sleep(1000.0)
+        assert not waiting.done()
+        server.broken = None
+        await asyncio.wait_for(waiting, 5.0)
+
+    clock.run(program())
+
+
+@pytest.mark.parametrize(
+    ("holder", "pod", "later"),
+    [
+        (SECOND, FIRST, True),
+        (FIRST, SECOND, False),
+        (FIRST, FIRST, False),
+        ("demo-coordinator-0-10", "demo-coordinator-0-9", True),
+        ("other-coordinator-0-2", FIRST, False),
+        ("", FIRST, False),
+        ("somebody", FIRST, False),
+    ],
+)
+def test_which_pod_is_later(holder, pod, later):
+    assert is_later(holder, pod) is later
+
+
+def test_what_is_needed_ends_the_work():
+    async def program() -> list[str]:
+        told = []
+
+        async def work() -> int:
+            try:
+                await asyncio.sleep(100.0)
+            finally:
+                told.append("the work was ended first")
+            return 0
+
+        async def needed() -> None:
+            await asyncio.sleep(1.0)
+            raise LeaseLost("gone")
+
+        with pytest.raises(LeaseLost):
+            await alongside(work(), needed())
+        return told
+
+    assert clock.run(program()) == ["the work was ended first"]
