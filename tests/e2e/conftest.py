@@ -34,10 +34,11 @@ def installed(kubeconfig: Path) -> Iterator[None]:
 
 @pytest.fixture
 def kubectl(installed: None) -> Iterator[Kubectl]:
-    """kubectl in a namespace of its own, which goes with the test."""
+    """kubectl in a namespace of its own, which goes with the test. It enforces the strictest Pod Security Standard."""
     namespace = f"e2e-{uuid.uuid4().hex[:8]}"
     kube = Kubectl(namespace)
     kube("create", "namespace", namespace)
+    kube("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     yield kube
     kube("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
 

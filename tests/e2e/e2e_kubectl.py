@@ -49,6 +49,10 @@ class Kubectl:
         found: list[dict[str, Any]] = self.get("pods", "-l", selector)["items"]
         return [p for p in found if "deletionTimestamp" not in p["metadata"]]
 
+    def nodes(self) -> list[str]:
+        """Names of the cluster's nodes."""
+        return sorted(node["metadata"]["name"] for node in self.get("nodes")["items"])
+
     def wait(self, what: str, probe: Callable[[], Any], seconds: float = 400.0) -> Any:
         """The first truthy answer of `probe`, or a failure that shows how things stand."""
         end = time.monotonic() + seconds

@@ -1991,6 +1991,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
     Mutant(
+        "another job's pods reach this one's",
+        f"{OPERATOR}/policies/objects.py",
+        '{"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]}',
+        '{"from": [{"podSelector": {}}]}',
+        ("tests/operator/test_operator_network_policy.py",),
+    ),
+    Mutant(
+        "a node may be newer than its API server",
+        "hack/cluster/recipe.py",
+        "if not 0 <= behind <= _KUBELET_SKEW",
+        "if not behind <= _KUBELET_SKEW",
+        ("tests/cluster/test_cluster_lifecycle.py::test_a_node_is_never_newer_than_its_api_server",),
+    ),
+    Mutant(
         "a drain may take every machine",
         f"{OPERATOR}/policies/objects.py",
         "max(0, machines - 1)",
