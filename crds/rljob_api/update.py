@@ -7,21 +7,16 @@ failure policy) follows at the next boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rljob_api.errors import ABSENT, FieldError, InvalidSpec, show
 from rljob_api.spec import RLJob
 
-NEVER = (
-    "managedBy",
-    "mode",
-    "model",
-    "data.prompts",
-    "data.seed",
-    "checkpoint.volumeClaimName",
-    "checkpoint.emptyDir",
-)
+IDENTITY = ("mode", "model", "data.prompts", "data.seed")
+"""Fields of the spec that say which run it is, wherever it runs."""
+
+NEVER = ("managedBy", *IDENTITY, "checkpoint.volumeClaimName", "checkpoint.emptyDir")
 """Immutable fields of the spec."""
 
 WHILE_SUSPENDED = (
@@ -59,17 +54,21 @@ def validate_update(old: RLJob, new: RLJob) -> None:
         raise InvalidSpec(errors)
 
 
-def _changes(old: RLJob, new: RLJob) -> Iterator[FieldError]:
+def differences(old: RLJob, new: RLJob, paths: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
+    """(path, old value, new value) of the innermost fields below these paths of the spec that differ."""
     before, after = old.spec.to_dict(), new.spec.to_dict()
-    for path in NEVER:
-        for field, was, now in _differences(f"spec.{path}", _at(before, path), _at(after, path)):
-            yield FieldError(field, now, f"is immutable, it was {show(was)}; set it back, or make a new RLJob")
+    for path in paths:
+        yield from _differences(f"spec.{path}", _at(before, path), _at(after, path))
+
+
+def _changes(old: RLJob, new: RLJob) -> Iterator[FieldError]:
+    for field, was, now in differences(old, new, NEVER):
+        yield FieldError(field, now, f"is immutable, it was {show(was)}; set it back, or make a new RLJob")
     if old.spec.suspend or new.spec.suspend:
         return
-    for path in WHILE_SUSPENDED:
-        for field, was, now in _differences(f"spec.{path}", _at(before, path), _at(after, path)):
-            advice = f"can change only while the job is suspended, it was {show(was)}; set it back, or set spec.suspend"
-            yield FieldError(field, now, f"{advice}: true")
+    for field, was, now in differences(old, new, WHILE_SUSPENDED):
+        advice = f"can change only while the job is suspended, it was {show(was)}; set it back, or set spec.suspend"
+        yield FieldError(field, now, f"{advice}: true")
 
 
 def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:

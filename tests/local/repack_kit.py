@@ -22,9 +22,10 @@ from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
 from rljob_runtime.coordinator.protocols import GenerateRequest, RolloutMachine
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.local.control_plane import LocalControlPlane
+from rljob_runtime.local.own_ray import local_ray
 from rljob_runtime.local.replay import ReplayBinding, ReplayingReplica, StillTrainer
 from rljob_runtime.local.replayed_job import SHORT_SUMS
-from rljob_runtime.local.run import local_places, local_ray
+from rljob_runtime.local.run import local_places
 from rljob_runtime.local.watched import Event, WatchedBinding
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.toy import VOCABULARY, toy_tokenizer

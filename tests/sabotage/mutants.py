@@ -174,7 +174,9 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/agreement.py",
         "    if kl <= LARGEST_MISMATCH:",
         "    if not kl > 1e9:",
-        ("tests/coordinator/test_coordinator_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",),
+        (
+            "tests/coordinator/test_coordinator_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",
+        ),
     ),
     Mutant(
         "rows are not compared with the plain model",
@@ -1199,6 +1201,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "_pack([load for load in idle if load.version == version], rules)",
         "_pack(idle, rules)",
         REPACK,
+    ),
+    Mutant(
+        "a former incarnation keeps the machine's memory",
+        f"{RUNTIME}/coordinator/fleet.py",
+        "                await self._end_former(member)\n",
+        "",
+        ("tests/coordinator/test_coordinator_absences.py",),
+    ),
+    Mutant(
+        "a second run goes on with other data",
+        f"{RUNTIME}/local/folder.py",
+        'if path.exists() and has_history(folder / "state.db"):',
+        "if False:",
+        ("tests/local/test_local_folder.py",),
     ),
     Mutant(
         "repack fills replicas by what they hold now",

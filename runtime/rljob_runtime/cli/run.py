@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,25 +27,52 @@ def run(
         job = read_job(file)
     except Unusable as error:
         raise fail(str(error)) from None
-    name = job.metadata.name
-    place = workdir or Path("runs") / name
-    place.mkdir(parents=True, exist_ok=True)
+    place = workdir or Path("runs") / job.name
 
-    from rljob_runtime.local import (
-        run as run_local,
-    )  # Ray and torch take seconds to import: after the manifest is known good
+    # Ray and torch take seconds to import: after the manifest is known good.
+    from rljob_runtime.coordinator.store_file import StoreUnusable
+    from rljob_runtime.local import FolderRefused, RayFailed
+    from rljob_runtime.local import run as run_local
 
-    with Live(console=console, refresh_per_second=4) as live:
+    try:
+        with Live(console=console, refresh_per_second=4) as live:
+            told = _Problems()
 
-        def show(status: RuntimeStatus) -> None:
-            live.update(runtime_view(status, job.spec.rounds))
+            def show(status: RuntimeStatus) -> None:
+                live.update(runtime_view(status, job.spec.rounds))
+                if not console.is_terminal:
+                    told.tell(status)
 
-        result = run_local(job, place, show)
+            result = run_local(job, place, show)
+    except (FolderRefused, StoreUnusable) as error:
+        raise fail(str(error)) from None
+    except RayFailed as error:
+        raise fail(f"{job.name}: {error}", code=1) from None
     finished = result.finished
     if finished is None or finished.outcome != "Complete":
         reason = "interrupted" if finished is None else f"{finished.reason}: {finished.message}"
-        console.print(f"[red]{name}: not complete[/red] ({reason}); logs in {place}")
+        console.print(f"[red]{job.name}: not complete[/red] ({reason}); logs in {place}")
         raise typer.Exit(1)
-    console.print(
-        f"{name}: Complete rounds={result.round} weight_version={result.weight_version} reward={result.reward}"
-    )
+    console.print(_complete(job.name, result))
+
+
+def _complete(name: str, result: RuntimeStatus) -> str:
+    """The last line. A run that found all rounds done has published nothing."""
+    done = f"{name}: Complete rounds={result.round}"
+    if result.weight_version is None:
+        return f"{done}: nothing was left to do, the model is in {result.model_path}"
+    return f"{done} weight_version={result.weight_version} reward={result.reward}"
+
+
+class _Problems:
+    """Told once each, where no screen shows them."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+
+    def tell(self, status: RuntimeStatus) -> None:
+        """Those that are new."""
+        for problem in status.problems:
+            if (problem.reason, problem.message) not in self._told:
+                self._told.add((problem.reason, problem.message))
+                print(f"{problem.reason}: {problem.message}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
+from rljob_runtime.coordinator.absences import Absences
 from rljob_runtime.coordinator.broadcast import NOT_SHIPPED, Broadcast, Ship
 from rljob_runtime.coordinator.layouts import Layouts
 from rljob_runtime.coordinator.machines import RESTING, Machine, loss_reason, machine_of
@@ -46,6 +47,9 @@ class Fleet:
         self._reporter = reporter
         self._machines: dict[str, Machine] = {}
         self._keepers: dict[str, tuple[Member, asyncio.Task[None]]] = {}
+        self._former: dict[str, dict[int, Member]] = {}
+        """By machine: incarnations before the one that is kept, whose actors nobody has ended yet."""
+        self._absences = Absences(settings.join_tries, reporter)
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._bringing = asyncio.Lock()
         self._relapses = Relapses(settings.again_within)
@@ -127,6 +131,7 @@ class Fleet:
         for name, (member, _) in list(self._keepers.items()):
             if name not in wanted or wanted[name].incarnation != member.incarnation:
                 self._stop_keeping(name, "Replaced" if name in wanted else "Removed")
+                self._former.setdefault(name, {})[member.incarnation] = member
         for name, member in wanted.items():
             if name not in self._keepers:
                 task = asyncio.create_task(self._keep(member), name=f"keep-{name}")
@@ -143,6 +148,7 @@ class Fleet:
         if machine is not None:
             machine.gone.set()
         self._pulse.absolve(name)
+        self._absences.over(name)
         self._tell_generating()
         log.info("machine %s: %s", name, reason)
         self.on_change()
@@ -216,6 +222,7 @@ class Fleet:
         while True:
             files = await asyncio.shield(self._model_files)
             try:
+                await self._end_former(member)
                 found = await self._binding.rollout_machine(self._term, member, files)
                 layout = await self.layouts.settle(found)
                 status = await found.relay.status(self._term)
@@ -224,6 +231,7 @@ class Fleet:
             except PeerError as error:
                 failures += 1
                 log.info("machine %s.%d not there (try %d): %s", member.machine, member.incarnation, failures, error)
+                self._absences.note(member.machine, failures, error)
                 if failures == self._settings.join_tries:
                     self._pulse.suspect(member, "NotJoined")
                 if self.unable:
@@ -231,6 +239,8 @@ class Fleet:
                 await self._binding.release(member)
             else:
                 failures = 0
+                self._former.pop(member.machine, None)
+                self._absences.over(member.machine)
                 self._broadcast.seen((status.epoch, status.revision))
                 machine = Machine(found, *layout, status.host, status.port, status.whole)
                 self._machines[member.machine] = machine
@@ -242,6 +252,13 @@ class Fleet:
                 failures = 1
                 await self._binding.release(member)
             await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
+
+    async def _end_former(self, member: Member) -> None:
+        """The actors of its former incarnations hold what its own need, and outlive them where no pod goes with them.
+        One that was given up on may have come into being late, so they are ended before every try."""
+        for former in tuple(self._former.get(member.machine, {}).values()):
+            if former.incarnation != member.incarnation:
+                await self._binding.release(former)
 
     # --- background ---
 

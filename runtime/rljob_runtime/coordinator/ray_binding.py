@@ -35,6 +35,8 @@ from rljob_runtime.scheduling.lending import LendingRules
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
 RELAY, WORKER = "relay", "worker"
+_EXIT = "Worker exit detail:"
+"""Ray's, of a process whose end it did not ask for."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,19 @@ class RayWire:
         except exceptions.ActorUnavailableError as error:
             raise PeerTimeout(f"{self.name}: cannot be reached now: {error}") from error
         except exceptions.RayActorError as error:
-            raise PeerGone(f"{self.name}: its process has ended") from error
+            raise PeerGone(f"{self.name}: its process has ended: {_cause(error)}") from error
         except exceptions.RayError as error:
             raise PeerTimeout(f"{self.name}: {method}: {error}") from error
         if answer.error is not None:
             raise _error_named(answer.error)(answer.message)
         return answer.value
+
+
+def _cause(error: exceptions.RayActorError) -> str:
+    """Why an actor's process has ended, in one line: what its constructor raised, or what Ray saw of its end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    seen = next((line for line in lines if _EXIT in line), lines[-1] if lines else "")
+    return seen.rpartition(_EXIT)[2].strip()[:300]
 
 
 def _error_named(name: str) -> type[PeerError]:

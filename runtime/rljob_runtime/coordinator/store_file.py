@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterator
@@ -97,6 +98,19 @@ def open_file(path: Path, job: str, opening: Opening | None = None) -> sqlite3.C
         kind = StoreHeld if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreUnusable
         raise kind(f"{path}: {error}; {_remedy(error)}") from error
     return db
+
+
+def has_history(path: Path) -> bool:
+    """Whether a job has drawn prompts in this file, which nobody may have open. Raises `StoreUnusable`."""
+    if not path.exists():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            drawn = (f"SELECT 1 FROM {table} LIMIT 1" for table in ("rounds", "groups") if table in tables)
+            return any(db.execute(query).fetchone() is not None for query in drawn)
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:

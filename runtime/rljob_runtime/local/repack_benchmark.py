@@ -30,6 +30,7 @@ from rljob_runtime.coordinator.protocols import Binding, Replica, RolloutMachine
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.figures import figure
 from rljob_runtime.local.move_probe import Hand, Measured, Prober
+from rljob_runtime.local.own_ray import local_ray
 from rljob_runtime.local.replay import ReplayBinding, ReplayedLengths, StillTrainer
 from rljob_runtime.local.replayed_job import (
     MAX_PROMPT_TOKENS,
@@ -39,7 +40,7 @@ from rljob_runtime.local.replayed_job import (
     play_replayed,
     replayed_job,
 )
-from rljob_runtime.local.run import local_places, local_ray
+from rljob_runtime.local.run import local_places
 from rljob_runtime.local.watched import Event, Move, Submitted, Told, WatchedBinding, moves
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import resolve

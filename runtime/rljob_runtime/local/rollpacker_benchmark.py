@@ -32,9 +32,10 @@ from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.protocols import TrainReport
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.figures import figure
+from rljob_runtime.local.own_ray import local_ray
 from rljob_runtime.local.replay import ReplayBinding, ReplayedLengths, StillTrainer
 from rljob_runtime.local.replayed_job import STAND_INS, Sizes, generated_lengths, play_replayed, replayed_job
-from rljob_runtime.local.run import local_places, local_ray
+from rljob_runtime.local.run import local_places
 from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import read_key

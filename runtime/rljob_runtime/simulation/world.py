@@ -65,6 +65,8 @@ class Machine:
     processes: dict[str, Process] = field(default_factory=dict)
     off: bool = False
     """It has no power; nothing and nobody on it answers."""
+    incarnation: int = 0
+    """Whose processes these are."""
 
     def refresh(self) -> None:
         """Its condition changed."""
@@ -190,6 +192,7 @@ class World:
         await self._expect(f"{name}.{member.incarnation}", f"{name}/relay", *parts, *workers)
         if name in self._gates:
             await self._gates[name].wait()
+        self.machine(name).incarnation = member.incarnation
         relay = self.process(f"{name}/relay") or self._start_relay(name)
         replicas = [self.process(part) or self._start_replica(part) for part in parts]
         return RolloutMachine(
@@ -206,7 +209,8 @@ class World:
         name = TRAINER if member.role is Role.TRAINER else member.machine
         condition = self.machine(name).condition
         out_of_reach = Trouble.CUT in self.life.condition or Trouble.CUT in condition or Trouble.FROZEN in condition
-        if not out_of_reach:
+        theirs = member.role is Role.TRAINER or member.incarnation >= self.machine(name).incarnation
+        if theirs and not out_of_reach:
             self._end(name)
 
     async def _expect(self, *names: str) -> None:
