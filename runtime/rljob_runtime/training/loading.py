@@ -53,14 +53,20 @@ def fill(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model with the weights of `folder`, split over `ranks`, and what transformers says of the files. Raises
     `UnsupportedModel` when slices of the files are no slices of the weights."""
-    kind = type(described(config, dtype))
-    loaded: Any = (kind if ranks.mesh is None else _split_before_reading(kind, ranks)).from_pretrained(
-        folder, config=config, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True,
-        device_map={"": device},
-    )  # fmt: skip
+    kind, splits = type(described(config, dtype)), ranks.mesh is not None
+    loaded: Any = (_split_before_reading(kind, ranks) if splits else kind).from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention.NAME,
+        output_loading_info=True,
+        # For an accelerator transformers reserves the whole model there, whatever the shards are: those go by the host.
+        device_map=None if splits else {"": device},
+    )
     model, info = loaded
-    if ranks.mesh is not None:
+    if splits:
         _check_slices(model)
+        model.to(device)
     return model, info
 
 

@@ -68,6 +68,7 @@ class RankGroup:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
 
     def sum(self, sums: Sums) -> Sums:
         """The sums of all ranks together."""
