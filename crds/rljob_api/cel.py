@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
+from rljob_api.rewards import FUNCTION_KINDS
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
@@ -113,6 +114,10 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule("!has(self.code) || self.kind == 'Code'", "code is for kind Code only"),
         Rule(
+            f"!has(self.parallelism) || self.kind in {list(FUNCTION_KINDS)}",
+            f"parallelism is for kinds {', '.join(FUNCTION_KINDS)}; set code.parallelism or judge.parallelism instead",
+        ),
+        Rule(
             "!has(self.code) || !has(self.code.program) || self.code.program.contains('{response}')",
             "code.program must have {response} in it",
         ),
@@ -124,6 +129,9 @@ RULES: dict[str, list[Rule]] = {
             "(self.kind == 'Python') == has(self.__function__)",
             "function is required for kind Python, as module:function, and for no other kind",
         ),
+    ],
+    "spec.rewards[].range": [
+        Rule("self.min < self.max", "min must be less than max"),
     ],
     "spec.rewards[].timeout": [
         Rule("self.minSeconds <= self.maxSeconds", "minSeconds must be at most maxSeconds"),

@@ -126,6 +126,9 @@ class RoundReport(StatusModel):
     """Samples dropped for a failure of ours."""
     filtered_groups: Count | None = None
     """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    unscored_groups: Count | None = None
+    """Of these, groups in which a reward could not score a response, or kept failing: what is left of such a group
+    would be chosen by what can be scored."""
     launched_prompts: Count | None = None
     """Prompts launched; more than are trained on where rounds race or groups are filtered."""
     launched_responses: Count | None = None
@@ -218,6 +221,8 @@ class RuntimeTotals(StatusModel):
     """Samples dropped because a reward failed or an engine died under them, and not the response."""
     filtered_groups: Count = 0
     """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    unscored_groups: Count = 0
+    """Of these, groups in which a reward could not score a response, or kept failing."""
     requeued_prompts: Count = 0
     """Prompts that lost the race of a short round and were queued for a long one."""
     skipped_prompts: Count = 0

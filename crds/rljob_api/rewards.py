@@ -10,6 +10,10 @@ from pydantic import Field
 from rljob_api.fields import Bytes, DnsLabel, FieldName, FreeForm, FunctionPath, HttpUrl, Model, VariableName
 
 OUR_PACKAGE = "rljob_runtime."
+DEFAULT_PARALLELISM = 2
+"""Of functions."""
+FUNCTION_KINDS = ("Math", "ReasoningGym", "Python")
+"""Kinds that are computed by functions, in worker processes."""
 
 
 class RewardKind(StrEnum):
@@ -33,6 +37,16 @@ class RewardTimeout(Model):
     """Code: times the longest run of a correct response to the same test so far."""
     max_seconds: float = Field(default=30.0, gt=0, le=3600)
     """Never more than this; for Code the bound of every test that has no correct response yet."""
+
+
+class RewardRange(Model):
+    """What a rule's value may be, before its weight. A value beyond it is a failure of the rule, and the sample is
+    aborted: one of 1e308 would drown all others."""
+
+    min: float = Field(default=-1e6, ge=-1e9, le=1e9)
+    """No value is less."""
+    max: float = Field(default=1e6, ge=-1e9, le=1e9)
+    """No value is more."""
 
 
 class CodeScore(StrEnum):
@@ -101,6 +115,11 @@ class Reward(Model):
     """Settings of the rule, passed on as they stand."""
     timeout: RewardTimeout = RewardTimeout()
     """How long it may run."""
+    range: RewardRange = RewardRange()
+    """What its value may be."""
+    parallelism: Annotated[int | None, Field(ge=1, le=256)] = None
+    """Responses that are scored at a time. Math, ReasoningGym and Python; left out: 2. Rules share their worker
+    processes, so the largest counts. Code and Judge have their own."""
 
     @property
     def apart(self) -> bool:

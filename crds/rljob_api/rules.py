@@ -14,7 +14,7 @@ from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.learning import AUTO, Mode
-from rljob_api.rewards import CodeReward, RewardKind
+from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.templates import check_template, memory_limit
 
@@ -25,6 +25,7 @@ MAX_TOKENS_PER_SEQUENCE = 1 << 20
 MAX_ACCELERATORS = 1 << 14
 MIN_HEARTBEAT_SECONDS = 0.05
 REWARDS_OWN_BYTES = 512 << 20
+WORKER_BYTES = 128 << 20
 
 
 def check(job: RLJob) -> Errors:
@@ -141,10 +142,13 @@ def _rewards_container(spec: RLJobSpec) -> Errors:
     limit = memory_limit(template.container(c.REWARDS_CONTAINER))
     codes = [reward.code or CodeReward() for reward in spec.rewards if reward.kind is RewardKind.CODE]
     needed = REWARDS_OWN_BYTES + sum(code.parallelism * code.memory_bytes for code in codes)
+    further = (reward.parallelism - DEFAULT_PARALLELISM for reward in spec.rewards if reward.parallelism is not None)
+    needed += WORKER_BYTES * sum(max(0, workers) for workers in further)
     if limit is not None and limit < needed:
         advice = (
-            f"must be at least {needed}: parallelism x memoryBytes of the rewards of kind Code, and "
-            f"{REWARDS_OWN_BYTES >> 20}Mi for what runs them"
+            f"must be at least {needed}: parallelism x memoryBytes of the rewards of kind Code, "
+            f"{REWARDS_OWN_BYTES >> 20}Mi for what runs them, and {WORKER_BYTES >> 20}Mi for each worker of a function "
+            f"past {DEFAULT_PARALLELISM}"
         )
         names = [container.get("name") for container in template.spec["containers"]]
         where = f"{path}.containers[{names.index(c.REWARDS_CONTAINER)}]"
@@ -178,6 +182,12 @@ def _rewards(spec: RLJobSpec) -> Errors:
             and (prompts.file or prompts.dataset)
         ):
             yield FieldError(f"{path}.kind", reward.kind.value, "needs prompts from spec.data.prompts.reasoningGym")
+        if reward.parallelism is not None and reward.kind.value not in FUNCTION_KINDS:
+            own = f"{reward.kind.value.lower()}.parallelism"
+            advice = f"is for kinds {', '.join(FUNCTION_KINDS)}; set {own} instead"
+            yield FieldError(f"{path}.parallelism", reward.parallelism, advice)
+        if reward.range.min >= reward.range.max:
+            yield FieldError(f"{path}.range.min", reward.range.min, f"must be less than max ({reward.range.max:g})")
         if reward.timeout.min_seconds > reward.timeout.max_seconds:
             yield FieldError(
                 f"{path}.timeout.minSeconds",

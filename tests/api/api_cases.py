@@ -321,6 +321,16 @@ CROSS_FIELD = [
         for url in ("judge.example/v1", "https://user:key@judge/v1", "https://judge/v1?key=1", "file:///etc/passwd")
     ),
     one("spec.rewards[0].timeout.minSeconds", 60, "must be at most maxSeconds (30)"),
+    one("spec.rewards[0].range.min", 1e6, "must be less than max (1e+06)"),
+    one("spec.rewards[0].range.max", 2e9, "must be at most 1000000000"),
+    one("spec.rewards[0].parallelism", 0, "must be at least 1"),
+    one("spec.rewards[0].parallelism", 257, "must be at most 256"),
+    Case(
+        {"spec.rewards[0]": {"name": "c", "kind": "Code", "parallelism": 2}},
+        "spec.rewards[0].parallelism",
+        "is for kinds Math, ReasoningGym, Python; set code.parallelism instead",
+        value=2,
+    ),
     Case(
         {"spec.streamTraining.enabled": True, "spec.algorithm.minibatches": 2},
         "spec.streamTraining.enabled",

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import RewardsUnavailable
+from rljob_runtime.coordinator.protocols import RewardFailed, RewardsUnavailable
 from rljob_runtime.scheduling.reward_figures import RewardFigures
 from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, Anchors, TimeoutRule
 from rljob_runtime.simulation import clock
@@ -202,3 +202,28 @@ def test_another_reason_to_wait_takes_the_place_of_the_first(tmp_path):
     told = [tuple(problem.reason for problem in report.problems) for report in stage.control.reports]
     assert set(told) == {(), ("SandboxUnavailable",), ("RewardsUnavailable",)}
     assert stage.control.last.problems == ()
+
+
+class Choosy(SimulatedRewards):
+    """Raises for some responses of two prompts, always for the same ones; another one in their place might do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[str, int] = {}
+
+    async def score(self, prompt: object, response_text: str) -> float:
+        name = str(getattr(prompt, "key", prompt))
+        self.asked[name] = self.asked.get(name, 0) + 1
+        if name in ("0.1", "0.4") and self.asked[name] == 2:
+            raise RewardFailed("it raised for this text", by_response=True)
+        return await super().score(prompt, response_text)
+
+
+@pytest.mark.parametrize("mode", ["OnPolicy", "Asynchronous"])
+def test_a_group_of_which_a_response_cannot_be_scored_is_given_up_at_once(tmp_path, mode):
+    rewards = Choosy()
+    stage = Stage(tmp_path / "state.db", job=job(rounds=3, prompts=3, responses=3, mode=mode), rewards=rewards)
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    totals = stage.control.last.totals
+    assert (totals.unscored_groups, totals.filtered_groups, totals.aborted_samples) == (2, 2, 2)
+    assert max(rewards.asked["0.1"], rewards.asked["0.4"]) <= 3, "nothing is generated in its place"

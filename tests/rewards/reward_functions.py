@@ -54,7 +54,15 @@ def by_order(prompt, response):
                 os.write(descriptor, b"garbage\n")
             except OSError:
                 continue
-    values = {"nan": float("nan"), "infinite": float("inf"), "text": "1.0", "none": None, "list": [1]}
+    values = {
+        "beyond": 1e308,
+        "below": -1e7,
+        "nan": float("nan"),
+        "infinite": float("inf"),
+        "text": "1.0",
+        "none": None,
+        "list": [1],
+    }
     return values.get(response, 1.0)
 
 

@@ -54,6 +54,8 @@ FAILURES = {
     "crash": ("Crashed", "ended with code -11", True),
     "exit": ("Crashed", "ended with code 3", True),
     "nan": ("NotFinite", "it returned nan", False),
+    "beyond": ("OutOfRange", r"it returned 1e\+308; a number of its range, -1e\+06 to 1e\+06, would be right", False),
+    "below": ("OutOfRange", r"it returned -1e\+07", False),
     "infinite": ("NotFinite", "it returned inf", False),
     "text": ("Raised", "it returned str; a number would be right", False),
     "none": ("Raised", "it returned NoneType", False),
@@ -65,14 +67,30 @@ async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> 
     async with RewardPool([rule("by_order", timeout_seconds=1)], workers=1) as pool:
         starts = 1
         for number, (order, (reason, message, lost)) in enumerate(FAILURES.items(), start=1):
-            with pytest.raises(RewardFailed, match=f"reward rule \\({reason}\\): .*{message}"):
+            with pytest.raises(RewardFailed, match=f"reward rule \\({reason}\\): .*{message}") as raised:
                 await pool.score(PROMPT, order)
+            assert raised.value.by_response == (reason in ("Raised", "NotFinite", "OutOfRange"))
             assert await pool.score(PROMPT, "fine") == 1.0
             starts += lost
             assert pool.figures().processes == starts, order
             assert pool.figures().failed.total() == number
         assert pool.figures().failed["rule", "Crashed"] == 2
         assert pool.figures().scored == len(FAILURES)
+
+
+async def test_a_value_of_the_range_is_taken_whatever_the_weight() -> None:
+    rules = [rule("scaled", weight=1000.0, config={"factor": -1e5}, least=-1e6, most=0.0)]
+    async with RewardPool(rules, workers=1) as pool:
+        assert await pool.score(PROMPT, "x" * 10) == -1e9
+        with pytest.raises(RewardFailed, match=r"it returned -1.1e\+06; a number of its range, -1e\+06 to 0"):
+            await pool.score(PROMPT, "x" * 11)
+
+
+async def test_as_many_calls_run_as_the_largest_parallelism_says() -> None:
+    rules = [rule("slow_agreement", "a", parallelism=3), rule("length", "b")]
+    async with RewardPool(rules) as pool:
+        await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(9)))
+        assert pool.figures().processes == 3
 
 
 def wait_ended(pid: int) -> None:
@@ -215,9 +233,19 @@ def test_number_rewards() -> None:
 def test_rules_of_a_spec() -> None:
     rewards = [
         Reward(name="answer", kind=RewardKind.MATH, timeout={"max_seconds": 7}),
-        Reward(name="style", kind=RewardKind.PYTHON, weight=0.1, function="mine:style", config={"a": 1}),
+        Reward(
+            name="style",
+            kind=RewardKind.PYTHON,
+            weight=0.1,
+            function="mine:style",
+            config={"a": 1},
+            range={"min": -5, "max": 7},
+            parallelism=9,
+        ),
     ]
     answer, style = rules_of(rewards)
+    assert (answer.least, answer.most, answer.parallelism) == (0.0, 1.0, 2), "a share, whatever a text chose"
+    assert (style.least, style.most, style.parallelism) == (-5.0, 7.0, 9)
     assert (answer.function, answer.weight, answer.timeout_seconds) == ("rljob_runtime.rewards.scorers:math", 1.0, 7)
     assert (style.function, style.weight, style.config) == ("mine:style", 0.1, {"a": 1})
     for kind in (RewardKind.JUDGE, RewardKind.PYTHON):

@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.streaming import Streamed
 from rljob_runtime.scheduling.lending import Decision
 from rljob_runtime.scheduling.plans import Chosen
 from rljob_runtime.scheduling.reporting import shown
-from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, PromptFate, Round, RoundPlan, Settlement
+from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, REWARD_FAILED, PromptFate, Round, RoundPlan, Settlement
 from rljob_runtime.scheduling.survival import mean_length
 from rljob_runtime.scheduling.trajectory import Group
 
@@ -71,6 +71,7 @@ def round_report(
         reward=shown(_mean(rewards)),
         aborted_samples=tally.aborted_samples,
         filtered_groups=len(settlement.with_fate(PromptFate.FILTERED)),
+        unscored_groups=list(generation.round.filtered.values()).count(REWARD_FAILED),
         launched_prompts=len(plan.prompts),
         launched_responses=len(ended) + len(cut),
         aborted_responses=tally.aborted_responses,
@@ -121,6 +122,7 @@ def totals_after(totals: RuntimeTotals, plan: RoundPlan, settlement: Settlement,
         "discarded_trajectories": len(plan.trajectories()) - len(settlement.kept),
         "aborted_samples": report.aborted_samples,
         "filtered_groups": report.filtered_groups,
+        "unscored_groups": report.unscored_groups,
         "requeued_prompts": report.requeued_prompts,
         "tokens": report.tokens,
         "discarded_tokens": report.discarded_tokens,

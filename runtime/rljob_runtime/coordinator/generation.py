@@ -298,8 +298,8 @@ class Generation:
                 await self._collect(replica.name, report)
             case Broken(error):
                 raise error
-            case Scored(response, None):
-                await self._reward_failed(response)
+            case Scored(response, None, by_response):
+                await self._reward_failed(response, by_response)
             case Scored(response, reward) if reward is not None:
                 if self.round.scored(response.key, response.attempt, reward):
                     await self._store.do(lambda store: store.score(self._step, response.key, reward))
@@ -334,17 +334,18 @@ class Generation:
             self.responses[response.key] = response
             self._scoring.start(response)
 
-    async def _reward_failed(self, response: Response) -> None:
+    async def _reward_failed(self, response: Response, by_response: bool) -> None:
         """Aborted, never a zero: it is generated anew, or its group is given up."""
         key = response.key
-        if not self.round.reward_failed(key, response.attempt):
+        if not self.round.reward_failed(key, response.attempt, by_response):
             return
         self.tally.aborted_samples += 1
         self.tally.lost_tokens += len(self.responses.pop(key).token_ids)
         failures = self.round.failures(key)
         await self._store.do(lambda store: store.restart(self._step, key, failures))
         if key.prompt in self.round.filtered:
-            log.warning("prompt %s is filtered: its rewards keep failing", key.prompt)
+            why = "a reward cannot score one of its responses" if by_response else "its rewards keep failing"
+            log.warning("prompt %s is filtered: %s", key.prompt, why)
 
     async def _flush(self) -> None:
         tokens = self._intake.take_unsaved()

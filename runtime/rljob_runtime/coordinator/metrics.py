@@ -21,6 +21,7 @@ _COUNTED = {
     "aborted_responses": "Responses stopped: others were first.",
     "requeued_prompts": "Prompts that lost a race and were queued.",
     "filtered_groups": "Groups given up.",
+    "unscored_groups": "Of these because a reward failed.",
     "aborted_samples": "Samples dropped for a failure of ours.",
     "preemptions": "Requests preempted.",
     "early_groups": "Groups whose gradients were computed while others still generated.",

@@ -32,7 +32,7 @@ from rljob_runtime.coordinator.waiting import Broken
 from rljob_runtime.scheduling.continuous import JOB_ENDED, VERSION_GONE, InFlight, Over
 from rljob_runtime.scheduling.occupation import Draw, Quota, Seat, occupy
 from rljob_runtime.scheduling.partials import Verdict
-from rljob_runtime.scheduling.rounds import Launch, PromptFate, Saved
+from rljob_runtime.scheduling.rounds import REWARD_FAILED, Launch, PromptFate, Saved
 from rljob_runtime.scheduling.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
 
 log = logging.getLogger(__name__)
@@ -306,8 +306,8 @@ class Rollouts:
                 raise error
             case Loaded():
                 self._holders.ended(event)
-            case Scored(response, None):
-                await self._reward_failed(response)
+            case Scored(response, None, by_response):
+                await self._reward_failed(response, by_response)
             case Scored(response, reward) if reward is not None:
                 if self.flight.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
@@ -344,10 +344,10 @@ class Rollouts:
                 self._repacking.ended(len(response.token_ids))
                 self._scoring.start(response)
 
-    async def _reward_failed(self, response: Response) -> None:
+    async def _reward_failed(self, response: Response, by_response: bool) -> None:
         """Aborted, never a zero: it is generated anew, or its group is given up."""
         key = response.key
-        if not self.flight.reward_failed(key, response.attempt):
+        if not self.flight.reward_failed(key, response.attempt, by_response):
             return
         self.tally.aborted_samples += 1
         self.tally.lost_tokens += len(response.token_ids)
@@ -376,6 +376,7 @@ class Rollouts:
             return
         self.barren.append(group.reason)
         self.tally.filtered_groups += 1
+        self.tally.unscored_groups += group.reason == REWARD_FAILED
         reason = group.reason
         await self._flush()
         await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptFate.FILTERED, reason))

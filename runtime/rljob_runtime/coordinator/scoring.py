@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rljob_runtime.coordinator.protocols import PeerError, PromptSource, Rewards
+from rljob_runtime.coordinator.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.coordinator.waiting import Broken, StageTasks
 from rljob_runtime.scheduling.trajectory import Response
@@ -17,10 +17,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scored:
-    """`reward` is None where none could be had: a failure of ours."""
+    """`reward` is None where none could be had: a failure of ours. `by_response`: one that the text brought about."""
 
     response: Response
     reward: float | None
+    by_response: bool = False
 
 
 class Scoring:
@@ -49,15 +50,15 @@ class Scoring:
             text = await self._prompts.decode(response.token_ids)
         except Exception as error:  # what a tokenizer says of an id that has no text is its own affair
             log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
-            self._post(Scored(response, None))
+            self._post(Scored(response, None, by_response=True))
             return
-        ended = asyncio.get_running_loop().time()
+        ended, by_response = asyncio.get_running_loop().time(), False
         try:
             reward: float | None = await self._rewards.score(prompt, text)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
-            reward = None
+            reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
         else:
             self._tally.rewards += 1
             self._tally.reward_seconds += asyncio.get_running_loop().time() - ended
-        self._post(Scored(response, reward))
+        self._post(Scored(response, reward, by_response))

@@ -22,6 +22,8 @@ class Tally:
     """Tokens of responses that were generated anew from nothing."""
     drawn_prompts: int = 0
     filtered_groups: int = 0
+    unscored_groups: int = 0
+    """Of these, given up because a reward failed."""
     requeued_prompts: int = 0
     repacks: int = 0
     """Replicas that were emptied onto others."""

@@ -14,10 +14,15 @@ class Failure(StrEnum):
     TIMED_OUT = "TimedOut"
     CRASHED = "Crashed"
     NOT_FINITE = "NotFinite"
+    OUT_OF_RANGE = "OutOfRange"
     NOT_STARTED = "NotStarted"
     NO_TESTS = "NoTests"
     SANDBOX_FAILED = "SandboxFailed"
     JUDGE_FAILED = "JudgeFailed"
+
+
+BY_RESPONSE = frozenset({Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS})
+"""Would come again with the same text: the rule has been computed. The others may be a busy or failing machine's."""
 
 
 class RewardsNotReady(Exception):

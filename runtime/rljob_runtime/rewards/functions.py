@@ -71,6 +71,9 @@ class _Worker(ChildProcess):
         value = float(answer["value"])
         if not math.isfinite(value):
             raise ScoreFailed(Failure.NOT_FINITE, rule.name, f"it returned {value}; a finite number would be right")
+        if not rule.least <= value <= rule.most:
+            bounds = f"a number of its range, {rule.least:g} to {rule.most:g}, would be right"
+            raise ScoreFailed(Failure.OUT_OF_RANGE, rule.name, f"it returned {value:g}; {bounds}")
         return value
 
     async def _ask(self, message: object, seconds: float) -> dict[str, Any] | None:
@@ -100,7 +103,11 @@ class _Worker(ChildProcess):
             if "process" in answer:
                 self._process_of_call = answer["process"]
                 answer = json.loads(await self.stdout.readline())
-        except (ConnectionError, ValueError):  # its end is closed, or it wrote no JSON, or a line without end
+        except (
+            ConnectionError,
+            ValueError,
+            RecursionError,
+        ):  # its end is closed, or it wrote no JSON, or a line without end
             await self.kill()
             return None
         return answer

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.rewards.code import CodeScorer
 from rljob_runtime.rewards.elsewhere import Elsewhere, FunctionsElsewhere, SandboxElsewhere
-from rljob_runtime.rewards.failure import Failure, ScoreFailed
+from rljob_runtime.rewards.failure import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.functions import FunctionScorer
 from rljob_runtime.rewards.judge import JudgeScorer
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
@@ -42,7 +42,10 @@ class Scorer(Protocol):
         ...
 
 
-def _functions(rules: Sequence[Rule], workers: int, elsewhere: Elsewhere | None) -> FunctionScorer | FunctionsElsewhere:
+def _functions(
+    rules: Sequence[Rule], workers: int | None, elsewhere: Elsewhere | None
+) -> FunctionScorer | FunctionsElsewhere:
+    workers = workers or max(rule.parallelism for rule in rules)
     if elsewhere is None:
         return FunctionScorer(rules, workers=workers)
     return FunctionsElsewhere(elsewhere, rules, workers=workers)
@@ -57,14 +60,14 @@ class RewardPool:
     """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
 
     Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
-    or a worker in; and `RewardsNotReady` when a later try may succeed. `workers` functions run at a time, and as many
-    of ours that evaluate a text, in confined workers; programs and judges have bounds of their own. Functions and
-    programs run in processes of ours, or `elsewhere`.
+    or a worker in; and `RewardsNotReady` when a later try may succeed. As many functions run at a time as the largest
+    `parallelism` of their rules says (or `workers`), and as many of ours that evaluate a text, in confined workers;
+    programs and judges have bounds of their own. Functions and programs run in processes of ours, or `elsewhere`.
     """
 
-    def __init__(self, rules: Sequence[AnyRule], *, workers: int = 2, elsewhere: Elsewhere | None = None):
-        if not rules or workers < 1:
-            raise ValueError("a reward pool needs at least one rule and one worker")
+    def __init__(self, rules: Sequence[AnyRule], *, workers: int | None = None, elsewhere: Elsewhere | None = None):
+        if not rules:
+            raise ValueError("a reward pool needs at least one rule")
         self.rules = tuple(rules)
         self._scored, self._seconds = 0, 0.0
         self._failed: Counter[tuple[str, str]] = Counter()
@@ -102,7 +105,8 @@ class RewardPool:
             total = await self._sum(prompt, response_text)
         except ScoreFailed as failed:
             self._failed[failed.rule, failed.failure.value] += 1
-            raise RewardFailed(f"reward {failed.rule} ({failed.failure}): {failed}") from failed
+            message = f"reward {failed.rule} ({failed.failure}): {failed}"
+            raise RewardFailed(message, by_response=failed.failure in BY_RESPONSE) from failed
         finally:
             self._seconds += asyncio.get_running_loop().time() - began
         self._scored += 1

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.constants import SANDBOX_UNAVAILABLE
-from rljob_api.rewards import OUR_PACKAGE, CodeReward, JudgeReward, Reward, RewardKind, RewardTimeout
+from rljob_api.rewards import (
+    DEFAULT_PARALLELISM,
+    OUR_PACKAGE,
+    CodeReward,
+    JudgeReward,
+    Reward,
+    RewardKind,
+    RewardTimeout,
+)
 
 BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.scorers:math",
@@ -43,6 +51,11 @@ class Rule:
     timeout_seconds: float = 30.0
     """Bound of one call, less what it waits for a processor. What takes longer is our failure: the worker is killed
     and the sample aborted."""
+    least: float = -1e6
+    most: float = 1e6
+    """Bounds of its value."""
+    parallelism: int = DEFAULT_PARALLELISM
+    """Calls at a time, together with the rules that share its workers."""
 
     @property
     def ours(self) -> bool:
@@ -100,4 +113,14 @@ def _rule(where: str, reward: Reward) -> AnyRule:
     function = reward.function if reward.kind is RewardKind.PYTHON else BUILT_IN[reward.kind]
     if function is None:
         raise InvalidReward(f"{where}: kind Python needs function: module:function")
-    return Rule(reward.name, function, reward.weight, dict(reward.config), reward.timeout.max_seconds)
+    ours = function.startswith(OUR_PACKAGE)  # a share of 1, though a text that is evaluated may choose another value
+    return Rule(
+        reward.name,
+        function,
+        reward.weight,
+        dict(reward.config),
+        reward.timeout.max_seconds,
+        max(0.0, reward.range.min) if ours else reward.range.min,
+        min(1.0, reward.range.max) if ours else reward.range.max,
+        reward.parallelism or DEFAULT_PARALLELISM,
+    )

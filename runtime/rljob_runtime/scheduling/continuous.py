@@ -217,13 +217,13 @@ class InFlight:
         self._judge(key.prompt)
         return True
 
-    def reward_failed(self, key: TrajectoryKey, attempt: int) -> bool:
-        """No reward could be had: the response is aborted and generated anew, or its group given up. False when it is
-        not awaited any more."""
+    def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
+        """No reward could be had: the response is aborted and generated anew, or its group given up: at once where
+        the failure is `by_response`. False when it is not awaited any more."""
         sample = self._awaiting(key, attempt)
         if sample is None:
             return False
-        sample.failures += 1
+        sample.failures += self._max_failures + 1 if by_response else 1
         self._move(key, SampleState.WAITING)
         self._judge(key.prompt)
         return True

@@ -303,13 +303,14 @@ class Round:
         self._end_won_race()
         return True
 
-    def reward_failed(self, key: TrajectoryKey, attempt: int) -> bool:
+    def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
         """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and the
         siblings that had lost to it race again; past `max_failures`, its group is filtered. False as for `scored`."""
         sample = self._samples[key]
         if sample.state is not SampleState.GENERATED or sample.attempt != attempt:
             return False
-        sample.failures += 1
+        by_response = by_response and sample.state is not SampleState.LOST
+        sample.failures += self.plan.rules.max_failures + 1 if by_response else 1
         if sample.failures > self.plan.rules.max_failures:
             self.filter(key.prompt, REWARD_FAILED)
             return True

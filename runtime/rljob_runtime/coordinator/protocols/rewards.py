@@ -11,7 +11,12 @@ from rljob_runtime.scheduling.reward_timeout import Anchors
 
 class RewardFailed(PeerError):
     """Our failure (raised, hung, returned no finite number), not the response's: the sample is aborted, never a
-    zero."""
+    zero. `by_response`: whether it depends on what the response says. Another one in its place would be chosen by that,
+    so the group is given up."""
+
+    def __init__(self, message: str, by_response: bool = False) -> None:
+        super().__init__(message)
+        self.by_response = by_response
 
 
 class RewardsNotUsable(Exception):
