@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.cli.files import Unusable, fail, read_job
 from rljob_runtime.cli.view import runtime_view
@@ -50,10 +51,17 @@ def run(
         raise fail(f"{job.name}: {error}", code=1) from None
     finished = result.finished
     if finished is None or finished.outcome != "Complete":
-        reason = "interrupted" if finished is None else f"{finished.reason}: {finished.message}"
-        console.print(f"[red]{job.name}: not complete[/red] ({reason}); logs in {place}")
+        console.print(f"[red]{job.name}: not complete[/red] ({_why(result)}); logs in {place}")
         raise typer.Exit(1)
     console.print(_complete(job.name, result))
+
+
+def _why(result: RuntimeStatus) -> str:
+    """Why a run is not complete."""
+    if result.finished is not None:
+        return f"{result.finished.reason}: {result.finished.message}"
+    halt = next((problem for problem in result.problems if problem.reason == ENGINE_MISMATCH), None)
+    return f"{halt.reason}: {halt.message}" if halt is not None else "interrupted"
 
 
 def _complete(name: str, result: RuntimeStatus) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rljob_api import RLJob
+from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RLJobStatus, RuntimeStatus
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.assembly import Folders, play
@@ -67,15 +68,26 @@ def local_places(folder: Path, shared: Path) -> Iterator[Places]:
 async def _run(
     job: RLJob, places: Places, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
 ) -> RuntimeStatus:
+    running: list[Coordinator] = []
+
+    def started(coordinator: Coordinator) -> None:
+        running.append(coordinator)
+        _stop_on_signals(coordinator)
+
     def show(status: RLJobStatus) -> None:
-        if status.runtime is not None:
-            on_progress(status.runtime)
+        if status.runtime is None:
+            return
+        on_progress(status.runtime)
+        # Nobody is here to change what makes it halt: it ends, and its problems say why.
+        if any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.problems):
+            for coordinator in running:
+                coordinator.stop()
 
     control = LocalControlPlane(job, show)
     binding = RayBinding(job, places, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
     folders = Folders(places.volume, places.scratch)
-    playing = asyncio.create_task(play(job, rewards, control, binding, folders, term=1, on_start=_stop_on_signals))
+    playing = asyncio.create_task(play(job, rewards, control, binding, folders, term=1, on_start=started))
     ended = asyncio.create_task(node.ended())
     try:
         await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)
