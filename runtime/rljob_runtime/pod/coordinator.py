@@ -26,6 +26,7 @@ from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.environment import LazyRewards
 from rljob_runtime.coordinator.lease import TermLease
+from rljob_runtime.coordinator.loop_watch import LoopWatch
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.opening import EarlyReports
 from rljob_runtime.coordinator.ray_binding import RayBinding
@@ -49,6 +50,8 @@ async def run(identity: Identity) -> int:
     its Lease: nothing of the job's is held here any more, and another call stands by."""
     node = RayNode(head_command(identity), os.environ)
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
+    watch = LoopWatch()
+    metrics.watch_loop(lambda: watch.longest_seconds)
 
     def why_not_ready() -> str | None:
         if not (node.up and started.is_set()):
@@ -63,7 +66,9 @@ async def run(identity: Identity) -> int:
         await lease.wait_for_server()
         await _wait_for_tables(Path(STATE_DIR) / "ray", job, control)
         elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
-        needed = [_head(node), control.run(), *([] if elsewhere is None else [elsewhere.watch()])]
+        needed = [_head(node), control.run(), watch.run()]
+        if elsewhere is not None:
+            needed.append(elsewhere.watch())
 
         async def in_office() -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
