@@ -18,12 +18,13 @@ from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, WORKLOAD, Json, resource_of
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies import gang
+from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.kueue_settle import Settlement
 from rljob_operator.policies.meanwhile import only_reported
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
-from rljob_operator.policies.plan import Creation, Plan
+from rljob_operator.policies.plan import Plan
 from rljob_operator.policies.refusal import in_order, no_priority_class, pod_refusal, refused, stalled
 
 _logger = logging.getLogger(__name__)

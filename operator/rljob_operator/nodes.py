@@ -77,14 +77,14 @@ class NodeBook:
         return tuple(node for node in self._nodes.values() if not node.gone) if self.open else None
 
     async def facts(self, names: Iterable[str]) -> dict[str, Node]:
-        """What is known of these nodes. One that the watch has never shown is asked for by name: the watch may be
-        late, and only the API server can say that a node does not exist."""
+        """What is known of these nodes. One that the watch has never shown, or shows as failed, is asked for by name:
+        the watch may be late, and only the API server can say that a node does not exist, or is not ready still."""
         if not self.open:
             return {}
         found = {}
         for name in sorted(set(names)):
-            node = self._nodes.get(name) or await self._ask(name)
-            found[name] = node
+            node = self._nodes.get(name)
+            found[name] = node if node is not None and node.ready else await self._ask(name)
         return found
 
     async def _ask(self, name: str) -> Node:
@@ -94,4 +94,5 @@ class NodeBook:
             if not error.not_found:
                 raise
             return Node(name, ready=False, gone=True)
-        return self._nodes.setdefault(name, node)
+        self._nodes.setdefault(name, node)  # what the watch has shown stays: its next event tells all jobs on the node
+        return node

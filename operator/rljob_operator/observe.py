@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
@@ -76,14 +76,21 @@ async def look_regularly(look: Callable[[], Awaitable[None]], seconds: float, st
             continue
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Watched:
-    """What one Lease looked like, and for how long it has looked so."""
+    """The newest state of a Lease that was seen, and for how long no newer one was."""
 
+    version: int
     renewed: str
     holder: str
     duration: float
     unchanged: float = 0.0
+    confirmed: bool = False
+    """The store itself has no newer one."""
+
+    @property
+    def expired(self) -> bool:
+        return bool(self.holder) and self.unchanged > self.duration
 
 
 class LeaseMonitor:
@@ -91,7 +98,8 @@ class LeaseMonitor:
 
     Clocks of other machines do not enter: a Lease is old when *we* have seen it unchanged for its duration. Time in
     which we could not look (or were stopped) counts as one interval at most: after an outage of the API server
-    everybody gets time to renew.
+    everybody gets time to renew. The list comes from the server's cache, which may stand still while coordinators renew
+    at other servers; so before a coordinator counts as silent its Lease is read from the store.
     """
 
     def __init__(
@@ -101,12 +109,16 @@ class LeaseMonitor:
         wake: Callable[[Key], None],
         *,
         interval: float = 5.0,
+        parallel: int = 16,
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        """`parallel` bounds the reads that are under way together: where the cache stands still, all Leases look
+        old."""
         self._kube = kube
         self._namespaces = namespaces
         self._wake = wake
         self._interval = interval
+        self._parallel = parallel
         self._clock = clock
         self._watched: dict[Key, _Watched] = {}
         self._looked: float | None = None
@@ -114,7 +126,7 @@ class LeaseMonitor:
     def silence(self, key: Key) -> Silence | None:
         """The silence of a job's coordinator, if its Lease has expired."""
         lease = self._watched.get(key)
-        if lease is None or not lease.holder or lease.unchanged <= lease.duration:
+        if lease is None or not lease.expired or not lease.confirmed:
             return None
         return Silence(lease.holder, lease.unchanged - lease.duration)
 
@@ -130,22 +142,52 @@ class LeaseMonitor:
         now = self._clock()
         passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self._interval)
         self._looked = now
-        seen: dict[Key, _Watched] = {}
-        for item in items:
-            key = (item["metadata"]["namespace"], item["metadata"]["name"])
-            spec = item.get("spec") or {}
-            fresh = _Watched(
-                spec.get("renewTime") or "",
-                spec.get("holderIdentity") or "",
-                float(spec.get("leaseDurationSeconds") or 15),
-            )
-            old = self._watched.get(key)
-            if old is not None and (old.renewed, old.holder) == (fresh.renewed, fresh.holder):
-                fresh.unchanged = old.unchanged + passed
-                if fresh.holder and old.unchanged <= fresh.duration < fresh.unchanged:
-                    self._wake(key)
-            seen[key] = fresh
-        self._watched = seen
+        before = self._watched
+        listed = {(item["metadata"]["namespace"], item["metadata"]["name"]): _watched(item) for item in items}
+        self._watched = {key: _older(before.get(key), lease, passed) for key, lease in listed.items()}
+        gate = asyncio.Semaphore(self._parallel)
+        expired = [key for key, lease in self._watched.items() if lease.expired]
+        await asyncio.gather(*(self._confirm(key, gate) for key in expired))
+        for key in expired:
+            if self.silence(key) is not None and not (key in before and before[key].confirmed):
+                self._wake(key)
+
+    async def _confirm(self, key: Key, gate: asyncio.Semaphore) -> None:
+        """Read an old Lease from the store. Where that fails nobody is silent until the next look."""
+        async with gate:
+            try:
+                item = await self._kube.find(LEASE, *key)
+            except (ApiError, Unreachable) as error:
+                _logger.warning("%s/%s: its Lease looks old and could not be read: %s", *key, error)
+                self._watched[key] = replace(self._watched[key], confirmed=False)
+                return
+        if item is None:
+            del self._watched[key]
+            return
+        lease = _older(self._watched[key], _watched(item), 0.0)
+        self._watched[key] = replace(lease, confirmed=lease.expired)
+
+
+def _watched(item: Json) -> _Watched:
+    """A Lease as it was read."""
+    spec, version = item.get("spec") or {}, item["metadata"].get("resourceVersion") or ""
+    return _Watched(
+        int(version) if version.isdigit() else 0,
+        spec.get("renewTime") or "",
+        spec.get("holderIdentity") or "",
+        float(spec.get("leaseDurationSeconds") or 15),
+    )
+
+
+def _older(known: _Watched | None, read: _Watched, passed: float) -> _Watched:
+    """What is known of a Lease after it was read again, `passed` seconds later. What a cache shows may be older than
+    what is known."""
+    if known is None:
+        return read
+    if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):
+        newer = max(known, read, key=lambda one: one.version)
+        return replace(newer, unchanged=known.unchanged + passed, confirmed=known.confirmed)
+    return read
 
 
 async def _no_gang(job: RLJob) -> bool | None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +41,8 @@ _logger = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 10.0
 _RESYNCED_PER_SECOND = 20.0
+_NESTED = 30_000
+"""Levels of recursion that this process may need: API servers take objects of 10,000 levels."""
 
 
 async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
@@ -133,7 +136,7 @@ class Operator:
             options.config,
             forget=lambda key: self._forget(key, ""),
         )
-        self.queue: WorkQueue[Key] = WorkQueue(reconciler, workers=options.workers)
+        self.queue: WorkQueue[Key] = WorkQueue(reconciler, failed=reconciler.failed, workers=options.workers)
         self._watch = handlers.Watch(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
         self._lag = WatchLag()
         self.health.queue_seconds = self.queue.oldest_seconds
@@ -142,6 +145,8 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises `LeadershipLost` when another replica may lead, and whatever kopf dies of."""
+        # One object that Python's JSON reader gave up on would end the watch of all.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _NESTED))
         async with self._kube.opened(), self._endpoints():
             await self._preflight(stop)
             self.health.problem = None

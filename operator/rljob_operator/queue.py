@@ -36,6 +36,10 @@ class _Entry:
     since: float  # when it was first asked for: the age that liveness looks at
 
 
+async def _unnoticed(key: Hashable, error: Exception) -> None:
+    return
+
+
 class WorkQueue(Generic[K]):
     """Keys that wait for their turn. All methods belong to one event loop."""
 
@@ -43,6 +47,7 @@ class WorkQueue(Generic[K]):
         self,
         work: Callable[[K, float], Awaitable[float | None]],
         *,
+        failed: Callable[[K, Exception], Awaitable[None]] = _unnoticed,
         workers: int = 8,
         work_seconds: float = 120.0,
         backoff: Backoff | None = None,
@@ -50,8 +55,9 @@ class WorkQueue(Generic[K]):
     ) -> None:
         """`work(key, since)` gets the loop's time at which the key was first marked, and returns after how many seconds
         it wants to see the key again (None: when something happens). It may raise: then it is tried again after a
-        back-off. `work_seconds` bounds one call."""
+        back-off, and `failed` is called with the error. `work_seconds` bounds one call of either."""
         self._work = work
+        self._failed = failed
         self._workers = workers
         self._work_seconds = work_seconds
         self._backoff = backoff or Backoff()
@@ -140,6 +146,7 @@ class WorkQueue(Generic[K]):
             pause = self._backoff.pause(failures, self._random.random())
             level = logging.WARNING if failures > 1 else logging.INFO
             _logger.log(level, "%s: failed %d times, again in %.1f s: %s", key, failures, pause, error or repr(error))
+            await self._tell(key, error)
             self.add(key, pause)
         else:
             self._failures.pop(key, None)
@@ -148,3 +155,10 @@ class WorkQueue(Generic[K]):
         finally:
             self._running.pop(key, None)
             self._wake.set()
+
+    async def _tell(self, key: K, error: Exception) -> None:
+        try:
+            async with asyncio.timeout(self._work_seconds):
+                await self._failed(key, error)
+        except Exception as again:
+            _logger.warning("%s: could not be told that it failed: %s", key, again or repr(again))

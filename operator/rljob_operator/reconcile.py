@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from rljob_api import InvalidSpec
 from rljob_operator.act import Actor, Postponed
 from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import ApiError, Unreachable
+from rljob_operator.kube.leader import LeadershipLost
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import RLJOB, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.observe import Key, Observer
 from rljob_operator.policies.admission import admit, is_ours
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.invalid import plan_invalid
+from rljob_operator.policies.events import Event
+from rljob_operator.policies.invalid import INTERNAL_ERROR, plan_failed, plan_invalid
 from rljob_operator.policies.objects import addressed_by
+from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.plan import plan
 
 _logger = logging.getLogger(__name__)
@@ -79,14 +82,16 @@ class Reconciler:
         if not is_ours(document):
             return None
         try:
-            admitted = admit(document)
+            # A spec may have 256 KiB: what is computed from it keeps no other job, and no renewal, waiting.
+            admitted = await asyncio.to_thread(admit, document)
         except InvalidSpec as invalid:
-            await self._tell_invalid(document, invalid)
+            # The next try is at the next generation: nothing else can help.
+            await self._write(document, *plan_invalid(document, invalid.errors, self._clock()))
             return None
         job = admitted.job
         seen = await self._observer.observe(job)
         now = self._clock()
-        decided = plan(job, seen, now, self._config, admitted.refused)
+        decided = await asyncio.to_thread(plan, job, seen, now, self._config, admitted.refused)
         if decided.empty:
             return decided.again_seconds
         addressed = addressed_by(decided.children)
@@ -96,7 +101,7 @@ class Reconciler:
         done = await self._actor.carry_out(job, decided, now)
         if addressed is not None and done is decided:
             self._observer.addressed(job, addressed)
-        if decided.children and not seen.children_present:
+        if addressed is not None and not seen.children_present:  # all of them: the Service is among them
             self._observer.ensured(job)
         if decided.losses and decided.creations:
             self._metrics.recovery_seconds.observe(max(0.0, asyncio.get_running_loop().time() - since))
@@ -111,12 +116,34 @@ class Reconciler:
             self._forget(key)
         return found
 
-    async def _tell_invalid(self, document: dict[str, Any], invalid: InvalidSpec) -> None:
-        """Stalled, with every mistake by its path. The next try is at the next generation: nothing else can help."""
-        status, events = plan_invalid(document, invalid.errors, self._clock())
+    async def failed(self, key: Key, error: Exception) -> None:
+        """Tell the job's user of an error that does not pass by itself: Stalled, until a look at the job succeeds."""
+        trouble = unforeseen(error)
+        if trouble is None:
+            return
+        _logger.error("%s/%s: %s", *key, trouble.message, exc_info=error)
+        document = await self._fetch(key)
+        if document is not None and not document["metadata"].get("deletionTimestamp") and is_ours(document):
+            await self._write(document, *plan_failed(document, trouble, self._clock()))
+
+    async def _write(self, document: Json, status: Json | None, events: Iterable[Event]) -> None:
         meta = document["metadata"]
         where = meta["namespace"], meta["name"], meta["uid"]
         if status is not None:
             await self._actor.apply_status(*where, meta["resourceVersion"], status)
         for event in events:
             await self._recorder.record(*where, event.kind, event.reason, event.message)
+
+
+def unforeseen(error: Exception) -> Trouble | None:
+    """What a job's user learns of an error; None for one that passes by itself."""
+    if isinstance(error, Unreachable | LeadershipLost | Postponed):
+        return None
+    if isinstance(error, ApiError):
+        if error.transient or error.status in (401, 404, 409, 410):
+            return None
+        advice = "Nothing else of the job's state is changed; this is tried again."
+        return Trouble("RequestRefused", f"The API server refuses a request of the operator: {error}. {advice}"[:2000])
+    what = "a look at the job took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+    advice = "Pods that run go on; this is tried again. Report it with the operator's log."
+    return Trouble(INTERNAL_ERROR, f"The operator failed at this job: {what[:1500]}. {advice}")

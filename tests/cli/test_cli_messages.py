@@ -149,7 +149,7 @@ def answers() -> Iterator[dict[str, Any]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = held.get("demo") if self.path == "/apis/rljob.dev/v1alpha1/namespaces/lab/rljobs/demo" else None
-            body = json.dumps(found or {"kind": "Status"}).encode()
+            body = found.encode() if isinstance(found, str) else json.dumps(found or {"kind": "Status"}).encode()
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -184,6 +184,9 @@ def test_status_draws_what_a_newer_version_wrote(rljob: Callable[..., Result], a
     answers["demo"]["status"]["runtime"]["round"] = "three"
     broken = rljob("status", "demo")
     assert (broken.exit_code, broken.stderr) == (1, "status.runtime.round: 'three' must be a whole number\n")
+    answers["demo"] = '{"spec": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    deep = rljob("status", "demo")
+    assert (deep.exit_code, deep.stderr) == (1, "rljob/demo in lab: its spec is nested too deeply to be read\n")
 
 
 # --- bench -----------------------------------------------------------------------------------------------------------

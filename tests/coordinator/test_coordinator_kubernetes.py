@@ -187,6 +187,27 @@ async def test_an_event_of_any_size_that_etcd_takes_is_read_and_a_larger_one_end
         watching.cancel()
 
 
+async def test_an_edit_that_is_nested_as_deeply_as_a_server_takes_ends_no_watch():
+    server = FakeServer()
+    server.touch(accepted=accept(load(server.job)).to_dict())
+    async with client_of(server) as client:
+        control = KubernetesControlPlane(client, "ns", "demo")
+        watching = asyncio.create_task(control.run())
+        await until(lambda: bool(server.watches), 0.01)
+        server.touch(target={"revision": 2})
+        deep: list = []
+        for _ in range(9000):
+            deep = [deep]
+        template = {"spec": {"ofANewerKubernetes": deep}}
+        spec = {**server.job["spec"], "rollout": {**server.job["spec"]["rollout"], "template": template}}
+        server.watches[0].put_nowait({"type": "MODIFIED", "object": {**server.job, "spec": spec}})
+        while (await control.observe()).job.status.target.revision == 1:
+            await control.wait_changed(5)
+        assert not watching.done()
+        assert (len(server.watches), (await control.observe()).job.spec.rollout.template.spec) == (1, {})
+        watching.cancel()
+
+
 @pytest.mark.parametrize("edit", [{"rounds": 99}, {"rounds": 0}])
 async def test_a_spec_is_followed_once_the_operator_has_accepted_it(edit):
     server = FakeServer()

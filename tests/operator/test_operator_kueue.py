@@ -157,7 +157,7 @@ def test_the_base_is_asked_for_first_and_single_machines_once_it_is_admitted() -
 def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
     job = queued(make_job(rollout=BOUNDS))
     kueue = Kueue("lq", priority=Priority(100, "kueue.x-k8s.io", "high"))
-    base, surplus = kueue_ask.base(job, kueue, CONFIG), kueue_ask.surplus(job, kueue, 1, 100, CONFIG)
+    base, (surplus,) = kueue_ask.base(job, kueue, CONFIG), kueue_ask.surplus(job, kueue, [1], 100, CONFIG)
     for manifest in (base, surplus):
         assert [owner["uid"] for owner in manifest["metadata"]["ownerReferences"]] == [UID]
         assert manifest["spec"]["queueName"] == "lq"
@@ -169,7 +169,7 @@ def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urge
     }
     assert surplus["spec"]["priority"] == 100 - kueue_ask.SURPLUS_DROP < -100_000_000
     assert "priorityClassRef" not in surplus["spec"]
-    lowest = kueue_ask.surplus(job, kueue, 1, -2_000_000_000, CONFIG)
+    (lowest,) = kueue_ask.surplus(job, kueue, [1], -2_000_000_000, CONFIG)
     assert lowest["spec"]["priority"] == kueue_ask.LOWEST
 
 

@@ -553,7 +553,8 @@ class Api:
 
 async def test_a_nodes_report_wakes_only_the_jobs_on_it_and_only_when_it_matters() -> None:
     marks: list[tuple[str, str]] = []
-    book = NodeBook(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
+    api = Api(_node("n1"), _node("n2"))
+    book = NodeBook(api)  # type: ignore[arg-type]
     await book.prime()
     watch = Watch(lambda key, seconds: marks.append(key), lambda key, uid: None, mock.Mock(), book, Metrics())
 
@@ -576,6 +577,7 @@ async def test_a_nodes_report_wakes_only_the_jobs_on_it_and_only_when_it_matters
     assert woken() == ["a"]
     watch.node_event("DELETED", _node("n2"))
     assert woken() == ["b"]
+    api.nodes = {"n1": _node("n1", "Unknown", "node.kubernetes.io/out-of-service")}
     assert (await book.facts(["n1", "n2"])) == {
         "n1": Node("n1", ready=False, fenced=True),
         "n2": Node("n2", ready=False, gone=True),
@@ -596,8 +598,20 @@ async def test_a_node_counts_as_deleted_on_the_api_servers_word_alone() -> None:
     api.nodes["n3"] = _node("n3", "False")
     assert await book.facts(["n3", "n4"]) == {"n3": Node("n3", ready=False), "n4": Node("n4", ready=False, gone=True)}
     assert api.asked == ["n3", "n4"]
-    await book.facts(["n1", "n2", "n3"])
-    assert api.asked == ["n3", "n4"], "what the watch shows costs nothing"
+    await book.facts(["n1", "n2"])
+    assert api.asked == ["n3", "n4"], "what the watch shows to be ready costs nothing"
+
+
+async def test_a_watch_that_stands_still_fails_no_node() -> None:
+    api = Api(_node("n1", "Unknown"))
+    book = NodeBook(api)  # type: ignore[arg-type]
+    await book.prime()
+    book.hosts("uid", "n1", ("ns", "a"))
+    api.nodes["n1"] = _node("n1")
+    assert await book.facts(["n1"]) == {"n1": Node("n1")}
+    assert book.saw("MODIFIED", _node("n1")) == [("ns", "a")], "its jobs are told when the watch goes on"
+    book.saw("DELETED", _node("n1"))
+    assert await book.facts(["n1"]) == {"n1": Node("n1")}, "another node of this name is there by now"
 
 
 async def test_without_the_right_to_see_nodes_the_operator_goes_on() -> None:

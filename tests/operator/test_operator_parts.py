@@ -18,7 +18,7 @@ from rljob_operator.act import Actor, _covers
 from rljob_operator.handlers import Watch
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import ApiError
+from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.leader import LeadershipLost
 from rljob_operator.kube.recorder import Recorder, event_name
 from rljob_operator.kube.resources import DISRUPTION_BUDGET, RESOURCES
@@ -27,11 +27,12 @@ from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, PodLister
 from rljob_operator.operator import serve
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.creation import Creation, Drafts
 from rljob_operator.policies.objects import children, disruption_budget, service
-from rljob_operator.policies.observed import Pod
+from rljob_operator.policies.observed import Observed, Pod, Silence
 from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.plan import Creation, Plan
-from rljob_operator.policies.pods import render_pod, shape
+from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.pods import render_pod, render_role, shape
 from rljob_operator.queue import Backoff, WorkQueue
 from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_signature
 
@@ -287,10 +288,10 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
 
     job = make_job()
     new = NewPod("rollout-0", Role.ROLLOUT, 1)
-    manifest = render_pod(job, new, 1, Config())
+    drafts = Drafts(job, Observed(), ("rollout-0",), {Role.ROLLOUT: render_role(job, Role.ROLLOUT, 1, Config(), "")})
     actor = Actor(client, Recorder(client), Metrics(), confirm_leader, pods.saw)
     await pods.pods("default", "demo")
-    await actor.carry_out(job, Plan(creations=(Creation(new, manifest),)), NOW)
+    await actor.carry_out(job, Plan(creations=(Creation(new, drafts),)), NOW)
     await pods.pods("default", "demo")
     assert client.floors == ["0", "42"]
 
@@ -381,38 +382,95 @@ def test_another_reason_of_the_scheduler_is_told_and_another_number_is_not() -> 
 
 
 class Leases:
-    """A list of Leases, and a clock."""
+    """One Lease, as the store has it and as the cache shows it, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.renewed = 0
+        self.shown: int | None = None
+        """What the cache stands still at."""
+        self.readable = True
+        self.reads = 0
 
     async def list(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        spec = {"holderIdentity": "demo-coordinator-0-1", "leaseDurationSeconds": 15, "renewTime": str(self.renewed)}
-        return [{"metadata": {"namespace": "ns", "name": "demo"}, "spec": spec}]
+        return [self._lease(self.renewed if self.shown is None else self.shown)]
+
+    async def find(self, *args: Any) -> dict[str, Any]:
+        self.reads += 1
+        if not self.readable:
+            raise Unreachable("no answer")
+        return self._lease(self.renewed)
+
+    def _lease(self, renewed: int) -> dict[str, Any]:
+        spec = {"holderIdentity": "demo-coordinator-0-1", "leaseDurationSeconds": 15, "renewTime": str(renewed)}
+        return {"metadata": {"namespace": "ns", "name": "demo", "resourceVersion": str(10 + renewed)}, "spec": spec}
+
+
+def _monitor(leases: Any) -> tuple[LeaseMonitor, list[tuple[str, str]]]:
+    woken: list[tuple[str, str]] = []
+    return LeaseMonitor(leases, ["ns"], woken.append, interval=5.0, clock=lambda: leases.now), woken
+
+
+async def _looks(monitor: LeaseMonitor, leases: Leases, count: int, *, renewing: bool) -> list[Silence | None]:
+    """What is said of the coordinator after each of so many looks, 5 s apart."""
+    said = []
+    for _ in range(count):
+        await monitor.look()
+        said.append(monitor.silence(("ns", "demo")))
+        leases.now += 5
+        leases.renewed += renewing
+    return said
 
 
 async def test_a_lease_that_stands_still_is_silence() -> None:
-    leases: Any = Leases()
-    woken: list[tuple[str, str]] = []
-    monitor = LeaseMonitor(leases, ["ns"], woken.append, interval=5.0, clock=lambda: leases.now)
-    for _ in range(10):  # renewed between looks
-        await monitor.look()
-        leases.now += 5
-        leases.renewed += 1
-    assert monitor.silence(("ns", "demo")) is None
-    for _ in range(6):
-        await monitor.look()
-        leases.now += 5
-    silence = monitor.silence(("ns", "demo"))
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    assert await _looks(monitor, leases, 10, renewing=True) == [None] * 10
+    assert leases.reads == 0, "one list for all jobs is enough while they renew"
+    *_, silence = await _looks(monitor, leases, 6, renewing=False)
     assert silence is not None
     assert silence.seconds > 0
     assert woken == [("ns", "demo")]
 
 
+async def test_a_cache_that_stands_still_makes_nobody_silent() -> None:
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
+    leases.shown = leases.renewed
+    assert await _looks(monitor, leases, 60, renewing=True) == [None] * 60
+    assert woken == []
+    assert leases.reads < 20, "the store is asked once a duration, not at each look"
+    *_, silence = await _looks(monitor, leases, 8, renewing=False)
+    assert silence is not None, "who has really stopped is found, whatever the cache shows"
+    assert woken == [("ns", "demo")]
+
+
+async def test_who_cannot_be_asked_for_is_not_silent() -> None:
+    leases = Leases()
+    leases.readable = False
+    monitor, woken = _monitor(leases)
+    assert await _looks(monitor, leases, 12, renewing=False) == [None] * 12
+    assert woken == []
+    leases.readable = True
+    (silence,) = await _looks(monitor, leases, 1, renewing=False)
+    assert silence is not None
+    assert woken == [("ns", "demo")]
+
+
+async def test_a_coordinator_that_renews_again_is_not_silent_any_more() -> None:
+    leases = Leases()
+    monitor, _ = _monitor(leases)
+    *_, silence = await _looks(monitor, leases, 6, renewing=False)
+    assert silence is not None
+    leases.shown, leases.renewed = leases.renewed, leases.renewed + 1
+    (silence,) = await _looks(monitor, leases, 1, renewing=True)
+    assert silence is None, "by the store, though the cache does not show it yet"
+
+
 async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> None:
-    leases: Any = Leases()
-    monitor = LeaseMonitor(leases, ["ns"], lambda key: None, interval=5.0, clock=lambda: leases.now)
+    leases = Leases()
+    monitor, _ = _monitor(leases)
     await monitor.look()
     leases.now += 3600
     await monitor.look()

@@ -54,6 +54,7 @@ COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
 LEAVING = "tests/coordinator/test_coordinator_leaving.py"
 SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
 BENCH = "tests/operator/test_operator_bench.py"
+COST = "tests/operator/test_operator_cost.py"
 QUOTA = "tests/operator/test_operator_kueue.py"
 DEVICES = "tests/operator/test_operator_devices.py"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
@@ -494,7 +495,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a claim is in the pod and not in its container",
         f"{OPERATOR}/policies/devices.py",
-        'claims.append({"name": CLAIM})',
+        'resources["claims"] = [*resources.get("claims", []), {"name": CLAIM}]',
         "pass",
         (f"{DEVICES}::test_what_pods_ask_for",),
     ),
@@ -1765,8 +1766,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who joins the chain joins at its end, wherever it is",
         f"{OPERATOR}/policies/relay.py",
-        "chain.insert(wished if detours[wished] == least else last, machine)",
-        "chain.insert(wished, machine)",
+        "place = wished if detours[wished] == least else last",
+        "place = wished",
         POLICIES,
     ),
     Mutant(
@@ -1884,8 +1885,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a node of which the watch is late counts as deleted",
         f"{OPERATOR}/nodes.py",
-        "node = self._nodes.get(name) or await self._ask(name)",
-        "node = self._nodes.get(name) or Node(name, ready=False, gone=True)",
+        "node if node is not None and node.ready else await self._ask(name)",
+        "node or Node(name, ready=False, gone=True)",
         NODES,
     ),
     Mutant(
@@ -3362,5 +3363,61 @@ MUTANTS: tuple[Mutant, ...] = (
         'params = kept | {"continue": token}',
         'params = {"continue": token} | kept',
         ("tests/operator/test_operator_client.py::test_a_list_whose_version_is_dropped_begins_anew",),
+    ),
+    Mutant(
+        "a plan is made in the event loop",
+        f"{OPERATOR}/reconcile.py",
+        "decided = await asyncio.to_thread(plan, job, seen, now, self._config, admitted.refused)",
+        "decided = plan(job, seen, now, self._config, admitted.refused)",
+        (f"{COST}::test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned",),
+    ),
+    Mutant(
+        "a manifest changes the template that it shares",
+        f"{OPERATOR}/policies/devices.py",
+        'resources = dict(container.get("resources", {}))',
+        'resources = container.get("resources", {})',
+        ("tests/operator/test_operator_template_fuzz.py::test_a_template_is_refused_or_makes_pods",),
+    ),
+    Mutant(
+        "an error in a plan is nobody's to know",
+        f"{OPERATOR}/queue.py",
+        "            await self._tell(key, error)\n",
+        "",
+        ("tests/operator/test_operator_failed.py::test_an_error_in_a_plan_is_told_and_taken_back",),
+    ),
+    Mutant(
+        "a Lease that a cache shows unchanged is silence",
+        f"{OPERATOR}/observe.py",
+        "await asyncio.gather(*(self._confirm(key, gate) for key in expired))",
+        "self._watched |= {key: replace(self._watched[key], confirmed=True) for key in expired}",
+        ("tests/operator/test_operator_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+    ),
+    Mutant(
+        "what a cache shows is newer than what the store said",
+        f"{OPERATOR}/observe.py",
+        "if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):",
+        "if (known.renewed, known.holder) == (read.renewed, read.holder):",
+        ("tests/operator/test_operator_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+    ),
+    Mutant(
+        "of a pod template only the names are looked at",
+        f"{API}/podschema.py",
+        "            advice = _scalar(kind, value)\n",
+        "            advice = None\n",
+        ("tests/api/test_api_podschema.py::test_a_field_of_the_wrong_type_is_refused_with_its_path",),
+    ),
+    Mutant(
+        "each unknown name is compared with all known ones",
+        f"{API}/podschema.py",
+        "        if self._unknown > MOST_UNKNOWN:\n",
+        "        if False:\n",
+        ("tests/api/test_api_podschema.py::test_a_spec_full_of_mistakes_costs_less_than_a_second",),
+    ),
+    Mutant(
+        "the last of two equal keys counts",
+        f"{API}/yamltext.py",
+        "            if name in lines:\n",
+        "            if False:\n",
+        ("tests/api/test_api_yaml.py::test_a_key_that_stands_twice_is_refused",),
     ),
 )

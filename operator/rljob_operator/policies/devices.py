@@ -62,14 +62,17 @@ def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
 
 
 def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
-    """Add to a pod and its main container what gets them their accelerators."""
+    """Add to a pod and its main container what gets them their accelerators. What these hold is not changed: it is the
+    template's."""
     resource, number = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role)
+    resources = dict(container.get("resources", {}))
     if number > 0 and resource is not None:
-        container.setdefault("resources", {}).setdefault("limits", {}).setdefault(resource, str(number))
+        container["resources"] = resources
+        resources["limits"] = {resource: str(number), **resources.get("limits", {})}
     template = template_name(job, role)
     if template is not None:
-        claims = container.setdefault("resources", {}).setdefault("claims", [])
-        claims.append({"name": CLAIM})
+        container["resources"] = resources
+        resources["claims"] = [*resources.get("claims", []), {"name": CLAIM}]
         pod_spec["resourceClaims"] = [
             *pod_spec.get("resourceClaims", []),
             {"name": CLAIM, "resourceClaimTemplateName": template},
@@ -116,14 +119,22 @@ def explained(job: RLJob, seen: Observed, trouble: Trouble | None) -> Trouble | 
     ):
         return trouble
     homeless = {pod.role for pod in seen.pods if pod.live and pod.unschedulable is not None}
-    told = [_claimed(job, role) for role in Role if role in homeless and template_name(job, role) is not None]
+    told = [_claimed(job, role) for role in Role if role in homeless and _asks(job, role)]
     advice = "kubectl get deviceclasses,resourceslices shows what the cluster has."
     return Trouble(trouble.reason, " ".join([trouble.message, *told, advice])) if told else trouble
 
 
+def _asks(job: RLJob, role: Role) -> bool:
+    """Whether a role's pods ask for devices, by claims or by an extended resource that a DeviceClass may serve."""
+    resource = job.spec.accelerator_of(role.value.lower()).resource
+    return template_name(job, role) is not None or (count(job.spec, role) > 0 and resource is not None)
+
+
 def _claimed(job: RLJob, role: Role) -> str:
     accelerator, path = job.spec.accelerator_of(role.value.lower()), _path(job.spec, role)
-    if accelerator.device_class is None:
+    if accelerator.resource is not None:
+        what = f"{count(job.spec, role)} of {accelerator.resource} ({path}.resource), where a DeviceClass serves that"
+    elif accelerator.device_class is None:
         what = f"what ResourceClaimTemplate {accelerator.claim_template} says ({path}.claimTemplate)"
     else:
         what = f"{count(job.spec, role)} devices of DeviceClass {accelerator.device_class} ({path}.deviceClass)"

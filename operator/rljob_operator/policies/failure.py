@@ -77,8 +77,9 @@ def remember(
 ) -> Replacements:
     """The memory with these losses in it; machines that are no longer placed are forgotten."""
     old = before or Replacements()
-    counted = {m: n for m, n in old.by_machine.items() if m in set(placed)}
-    backoff = {m: entry for m, entry in old.backoff.items() if m in set(placed)}
+    there = set(placed)
+    counted = {m: n for m, n in old.by_machine.items() if m in there}
+    backoff = {m: entry for m, entry in old.backoff.items() if m in there}
     for loss in losses:
         entry = backoff.get(loss.machine, BackOff())
         if entry.unsettled:
@@ -187,7 +188,8 @@ def doubted_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
 def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
     """What the coordinator reports of this very incarnation."""
     said = status.runtime.suspects if status.runtime is not None else ()
-    return [s for s in said if (s.machine, s.incarnation) == (pod.machine, pod.incarnation)]
+    machine, incarnation = pod.machine, pod.incarnation
+    return [suspect for suspect in said if suspect.machine == machine and suspect.incarnation == incarnation]
 
 
 def _believed_in(

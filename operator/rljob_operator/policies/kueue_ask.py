@@ -18,8 +18,7 @@ from rljob_api.status import Role
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.kueue import API_VERSION, ASKS, Kueue, Priority, base_name, surplus_name
 from rljob_operator.policies.names import owner_reference
-from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.pods import render_pod
+from rljob_operator.policies.pods import render_role
 
 Json = dict[str, Any]
 
@@ -45,11 +44,15 @@ def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
     return found
 
 
-def surplus(job: RLJob, kueue: Kueue, index: int, priority: int, config: Config) -> Json:
-    """The request for one rollout machine above the minimum. `priority`: the base's."""
-    found = _workload(job, kueue.queue, surplus_name(job.name, index), {Role.ROLLOUT: 1}, config)
+def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Json, ...]:
+    """The requests for these rollout machines above the minimum, which share all but their names. `priority`: the
+    base's."""
+    if not indexes:
+        return ()
+    found = _workload(job, kueue.queue, "", {Role.ROLLOUT: 1}, config)
     found["spec"]["priority"] = max(LOWEST, priority - SURPLUS_DROP)
-    return found
+    names = (surplus_name(job.name, index) for index in indexes)
+    return tuple({**found, "metadata": {**found["metadata"], "name": name}} for name in names)
 
 
 def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
@@ -82,8 +85,7 @@ def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], con
 
 def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
     """The pod of a role: its containers as far as they are charged, and these fields."""
-    machine = c.machine_name(role.value.lower(), 0)
-    spec = render_pod(job, NewPod(machine, role, 1), 0, config)["spec"]
+    spec = render_role(job, role, 0, config, shape="")["spec"]
     found: Json = {key: spec[key] for key in fields if key in spec}
     for group in ("initContainers", "containers"):
         if spec.get(group):

@@ -6,7 +6,8 @@ reservation, so that Kueue keeps its place and its back-off, and admits it again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -59,7 +60,7 @@ def asked(job: RLJob, seen: Observed, count: int, config: Config) -> tuple[Json,
         return (kueue_ask.base(job, kueue, config),) if isinstance(kueue.priority, Priority) else ()
     bound = replace(kueue, queue=_queue(job, kueue))
     missing = [k for k in surplus(job, kueue, count) if surplus_name(job.name, k) not in kueue.workloads]
-    return tuple(kueue_ask.surplus(job, bound, index, base.priority, config) for index in missing)
+    return kueue_ask.surplus(job, bound, missing, base.priority, config)
 
 
 def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
@@ -71,7 +72,15 @@ def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Confi
     wanted = {surplus_name(job.name, index) for index in surplus(job, kueue, count)}
     if not job.spec.suspend:
         wanted.add(base_name(job.name))
-    found = [_settle(job, one, name in wanted, seen, kueue, count, now, config) for name, one in _sorted(kueue)]
+    asks = {
+        True: kueue_ask.asks(job, (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), config),
+        False: kueue_ask.asks(job, (Role.ROLLOUT,), config),
+    }
+    pods = _pods_by_workload(job, seen, kueue)
+    found = []
+    for name, one in _sorted(kueue):
+        outdated = _outdated(job, one, kueue, asks[name == base_name(job.name)])
+        found.append(_settle(job, one, name in wanted and not outdated, pods.get(name, ()), count, now))
     return tuple(one for one in found if one is not None)
 
 
@@ -101,12 +110,12 @@ def _sorted(kueue: Kueue) -> list[tuple[str, Workload]]:
 
 
 def _settle(
-    job: RLJob, one: Workload, wanted: bool, seen: Observed, kueue: Kueue, count: int, now: datetime, config: Config
+    job: RLJob, one: Workload, wanted: bool, pods: Sequence[Pod], count: int, now: datetime
 ) -> Settlement | None:
-    pods = pods_of(job, one, seen, kueue)
+    """What becomes of one Workload and its `pods`. `wanted`: it is asked for as it is."""
     empty = all(pod.terminal for pod in pods)
     base = one.name == base_name(job.name)
-    if empty and (not wanted or one.holds(FINISHED) or _outdated(job, one, base, kueue, config)):
+    if empty and (not wanted or one.holds(FINISHED)):
         return Settlement(one)
     if one.evicted and one.reserved:
         return Settlement(one, _given_back(one, now)) if empty else None
@@ -123,19 +132,21 @@ def _settle(
     return Settlement(one, status) if status else None
 
 
-def pods_of(job: RLJob, one: Workload, seen: Observed, kueue: Kueue) -> list[Pod]:
-    """The pods that a Workload stands for: of one machine, or of all that have no Workload of their own."""
-    if one.name != base_name(job.name):
-        return [pod for pod in seen.pods if f"{job.name}-{pod.machine}" == one.name]
-    return [pod for pod in seen.pods if f"{job.name}-{pod.machine}" not in kueue.workloads]
+def _pods_by_workload(job: RLJob, seen: Observed, kueue: Kueue) -> Mapping[str, Sequence[Pod]]:
+    """The pods that each Workload stands for: of one machine, or of all that have no Workload of their own."""
+    found = defaultdict[str, list[Pod]](list)
+    for pod in seen.pods:
+        own = f"{job.name}-{pod.machine}"
+        found[own if own in kueue.workloads else base_name(job.name)].append(pod)
+    return found
 
 
-def _outdated(job: RLJob, one: Workload, base: bool, kueue: Kueue, config: Config) -> bool:
-    """Whether it asks for something else than the job does now. One that holds quota keeps its number of machines, and
-    its queue: more or fewer are asked for beside it."""
-    roles = (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT) if base else (Role.ROLLOUT,)
-    if one.asks != kueue_ask.asks(job, roles, config):
+def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str) -> bool:
+    """Whether it asks for something else than the job does now, which is `asks`. One that holds quota keeps its number
+    of machines, and its queue: more or fewer are asked for beside it."""
+    if one.asks != asks:
         return True
+    base = one.name == base_name(job.name)
     numbers = {ROLLOUT: job.spec.rollout.smallest, "trainer": job.spec.trainer.replicas} if base else {ROLLOUT: 1}
     changed = any(one.counts.get(name) != number for name, number in numbers.items())
     return not one.reserved and (changed or one.queue != _queue(job, kueue))

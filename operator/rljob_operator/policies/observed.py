@@ -3,9 +3,11 @@ exceptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.constants import (
@@ -173,9 +175,9 @@ class Observed:
         """The highest relay epoch on any pod's label."""
         return max([0, *(pod.epoch for pod in (*self.pods, *self.foreign))])
 
-    def of_machine(self, machine: str) -> list[Pod]:
+    def of_machine(self, machine: str) -> Sequence[Pod]:
         """Pods of a machine, the newest incarnation first."""
-        return sorted((p for p in self.pods if p.machine == machine), key=lambda p: -p.incarnation)
+        return self._by_machine.get(machine, ())
 
     def current(self, machine: str) -> Pod | None:
         """The live pod of a machine (of several, the newest)."""
@@ -183,7 +185,18 @@ class Observed:
 
     def highest_incarnation(self, machine: str) -> int:
         """The highest incarnation on any pod's label, foreign ones included."""
-        return max([0, *(p.incarnation for p in (*self.pods, *self.foreign) if p.machine == machine)])
+        return self._highest.get(machine, 0)
+
+    @cached_property
+    def _by_machine(self) -> Mapping[str, Sequence[Pod]]:
+        found = defaultdict[str, list[Pod]](list)
+        for pod in sorted(self.pods, key=_incarnation, reverse=True):
+            found[pod.machine].append(pod)
+        return dict(found)
+
+    @cached_property
+    def _highest(self) -> Mapping[str, int]:
+        return {pod.machine: pod.incarnation for pod in sorted((*self.pods, *self.foreign), key=_incarnation)}
 
     def judged_by(self, status: RLJobStatus) -> Observed:
         """With the pods marked that the status does not count as members though it knows of their time: the write that
@@ -195,6 +208,10 @@ class Observed:
             return pod.incarnation <= known and members.get(pod.machine) != pod.incarnation
 
         return replace(self, pods=tuple(replace(pod, condemned=given_up(pod)) for pod in self.pods))
+
+
+def _incarnation(pod: Pod) -> int:
+    return pod.incarnation
 
 
 def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:

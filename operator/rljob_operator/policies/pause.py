@@ -36,13 +36,14 @@ def hold(
     """(the losses to act on now, the pause that the others wait for). Only machines in which Kubernetes still believes
     wait, and which have no successor yet: what has ended has ended."""
     doubtful = [loss for loss in losses if loss.doubted and loss.pod is seen.current(loss.machine)]
+    waiting = {id(loss) for loss in doubtful}
     if not doubtful or not _many(rollout, losses, seen, before, now):
         return list(losses), None
     pause = before.replacements.pause if before.replacements is not None else None
     if pause is None:
         seconds = max(SHORTEST_SECONDS, GRACES * policy.grace_seconds)
         pause = ReplacementPause(since=now, until=now + timedelta(seconds=seconds))
-    certain = [loss for loss in losses if loss not in doubtful]
+    certain = [loss for loss in losses if id(loss) not in waiting]
     if not passed(pause.until, now):
         return certain, pause
     step = timedelta(seconds=max(STEP_SECONDS, policy.grace_seconds))

@@ -43,6 +43,7 @@ from rljob_operator.policies import (
 )
 from rljob_operator.policies.clock import earliest_wait, passed
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.creation import Creation, Drafts
 from rljob_operator.policies.events import Event, forced_out, transitions
 from rljob_operator.policies.judge import Judgement, judge
 from rljob_operator.policies.kueue import Hold
@@ -58,14 +59,6 @@ Json = dict[str, Any]
 REMOVED_SECONDS = 3.0
 """After a removal the pods are looked at again so soon: a pod that goes before this process's watch has begun, or while
 it is broken, is in no event."""
-
-
-@dataclass(frozen=True)
-class Creation:
-    """A pod to create."""
-
-    new: NewPod
-    manifest: Json
 
 
 @dataclass(frozen=True)
@@ -176,21 +169,26 @@ def _go_on(
     ]
     plan = _leading_to(status, job, moves.removals, roster.judged.losses, moments, now)
 
-    def creation(new: NewPod) -> Creation:
-        pod = pods.render_pod(job, new, moves.relay.epoch, config, roster.judged.avoided)
-        return Creation(
-            new, gang.joined(job, roster.machines, new.machine, kueue_admission.placed(job, new, pod, seen))
-        )
-
+    drafts = _drafts(job, seen, roster, moves, config)
     return replace(
         plan,
         children=(*gang.due(job, seen), *objects.due(job, seen, roster.machines, moves.created, config)),
-        creations=tuple(creation(new) for new in moves.created),
+        creations=tuple(Creation(new, drafts) for new in moves.created),
         asked=kueue_settle.asked(job, seen, roster.size.count, config),
         settled=kueue_settle.settled(job, seen, roster.size.count, now, config),
         events=(*plan.events, *roster.judged.events),
         idle=placement.idle(seen, moves.created),
     )
+
+
+def _drafts(job: RLJob, seen: Observed, roster: _Roster, moves: _Moves, config: Config) -> Drafts:
+    """What the new pods are made from."""
+    epoch, avoided = moves.relay.epoch, roster.judged.avoided
+    roles = {
+        role: pods.render_role(job, role, epoch, config, moves.shapes[role], avoided)
+        for role in sorted({new.role for new in moves.created})
+    }
+    return Drafts(job, seen, roster.machines, roles)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 The user may set anything in a template that the API admits; what identifies the pod (labels and variables of ours, its
 restart policy, its service account) stays.
+
+A template may have 256 KiB, and a role a thousand pods. So what the pods of a role have in common is rendered once, and
+a manifest shares it, and with it the template's own objects: nobody may change a manifest in place.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,24 +46,42 @@ _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Json:
     """The manifest of one incarnation of a machine, which is to stay away from the `avoided` nodes."""
-    template = template_of(job.spec, new.role)
+    return named(render_role(job, new.role, epoch, config, shape(job.spec, new.role, config), avoided), job, new)
+
+
+def named(pod: Json, job: RLJob, new: NewPod) -> Json:
+    """The pod of one incarnation of a machine, from the `pod` of its role."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    main, *others = spec["containers"]
+    own = {c.LABEL_MACHINE: new.machine, c.LABEL_INCARNATION: str(new.incarnation)}
+    environment = [
+        {"name": c.ENV_MACHINE, "value": new.machine},
+        {"name": c.ENV_INCARNATION, "value": str(new.incarnation)},
+    ]
+    return {
+        **pod,
+        "metadata": {
+            **metadata,
+            "name": c.pod_name(job.name, new.machine, new.incarnation),
+            "labels": {**metadata["labels"], **own},
+        },
+        "spec": {**spec, "containers": [{**main, "env": [*environment, *main["env"]]}, *others]},
+    }
+
+
+def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, avoided: Sequence[str] = ()) -> Json:
+    """What the manifests of a role's pods have in common. They are to stay away from the `avoided` nodes."""
+    template = template_of(job.spec, role)
     labels = {
         **{key: value for key, value in template.metadata.labels.items() if not key.startswith(f"{c.GROUP}/")},
-        **selector_labels(job.name, new.role),
+        **selector_labels(job.name, role),
         c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE,
-        c.LABEL_MACHINE: new.machine,
-        c.LABEL_INCARNATION: str(new.incarnation),
-        c.LABEL_SHAPE: shape(job.spec, new.role, config),
+        c.LABEL_SHAPE: shape,
         c.LABEL_EPOCH: str(epoch),
     }
     annotations = {k: v for k, v in template.metadata.annotations.items() if not k.startswith(f"{c.GROUP}/")}
-    metadata: Json = {
-        "name": c.pod_name(job.name, new.machine, new.incarnation),
-        "namespace": job.namespace,
-        "labels": labels,
-        "ownerReferences": [owner_reference(job)],
-    }
-    spec = _pod_spec(job, new, template, config)
+    metadata: Json = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
+    spec = _pod_spec(job, role, template, config)
     if avoided:
         spec["affinity"] = affinity(spec.get("affinity"), avoided)
         annotations[AVOIDS] = ",".join(avoided)
@@ -86,13 +106,12 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
+def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
     """Ours first, the user's over it, then what must stay."""
-    user = copy.deepcopy(template.spec)
-    coordinator = new.role is Role.COORDINATOR
+    user = template.spec
     spec: Json = {
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, new.role) else 30,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
         **user,
         "securityContext": _over(
             {
@@ -105,16 +124,16 @@ def _pod_spec(job: RLJob, new: NewPod, template: PodTemplate, config: Config) ->
             },
             user.get("securityContext"),
         ),
-        "containers": _containers(job, new, template, config),
-        "volumes": _named([*_volumes(job, new.role), *user.get("volumes", [])]),
+        "containers": _containers(job, role, template, config),
+        "volumes": _named([*_volumes(job, role), *user.get("volumes", [])]),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # the coordinator's token is among its volumes
     }
-    if coordinator:
+    if role is Role.COORDINATOR:
         spec["serviceAccountName"] = account(job.name)
-    if new.role is Role.ROLLOUT:
+    if role is Role.ROLLOUT:
         spec.setdefault("topologySpreadConstraints", [_spread(job)])
-    devices.give(job, new.role, spec, spec["containers"][0])
+    devices.give(job, role, spec, spec["containers"][0])
     scheduling = job.spec.scheduling
     if scheduling.scheduler_name is not None:
         spec.setdefault("schedulerName", scheduling.scheduler_name)
@@ -133,12 +152,12 @@ def _spread(job: RLJob) -> Json:
     }
 
 
-def _containers(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> list[Json]:
-    main = _main_container(job, new, template, config)
-    if not _has_rewards(job, new.role):
-        return [main, *copy.deepcopy(template.sidecars())]
+def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
+    main = _main_container(job, role, template, config)
+    if not _has_rewards(job, role):
+        return [main, *template.sidecars()]
     sidecars = template.sidecars((c.MAIN_CONTAINER, c.REWARDS_CONTAINER))
-    return [main, _rewards_container(main, template), *copy.deepcopy(sidecars)]
+    return [main, _rewards_container(main, template), *sidecars]
 
 
 def _has_rewards(job: RLJob, role: Role) -> bool:
@@ -148,7 +167,7 @@ def _has_rewards(job: RLJob, role: Role) -> bool:
 def _rewards_container(main: Json, template: PodTemplate) -> Json:
     """Where rewards run what others wrote: the image of `main` and nothing else of it. No token, no Ray, no state, no
     secret but those that the template names."""
-    user = copy.deepcopy(template.container(c.REWARDS_CONTAINER))
+    user = template.container(c.REWARDS_CONTAINER)
     mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
     container: Json = {
         "image": main["image"],
@@ -168,9 +187,9 @@ def _rewards_container(main: Json, template: PodTemplate) -> Json:
     return container
 
 
-def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Config) -> Json:
-    user = copy.deepcopy(template.container())
-    coordinator = new.role is Role.COORDINATOR
+def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
+    user = template.container()
+    coordinator = role is Role.COORDINATOR
     container: Json = {
         "image": config.runtime_image,
         "command": ["python", "-m", "rljob_runtime.pod"],
@@ -186,10 +205,10 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
         **user,
         "name": c.MAIN_CONTAINER,
         "securityContext": _over(_LOCKED, user.get("securityContext")),
-        "env": _environment(job, new, user.get("env", [])),
-        "volumeMounts": _by_path([*_mounts(job, new.role), *user.get("volumeMounts", [])]),
+        "env": _environment(job, role, user.get("env", [])),
+        "volumeMounts": _by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
     }
-    if hands_over(job.spec, new.role) and not coordinator:  # that one does it by itself, on SIGTERM
+    if hands_over(job.spec, role) and not coordinator:  # that one does it by itself, on SIGTERM
         container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
     if "command" in user:  # a program of the user's own takes no argument and runs no hook of ours
         if "args" not in user:
@@ -201,22 +220,20 @@ def _main_container(job: RLJob, new: NewPod, template: PodTemplate, config: Conf
     return container
 
 
-def _environment(job: RLJob, new: NewPod, user: Iterable[Json]) -> list[Json]:
-    """Ours, then the user's: who the pod is cannot be overridden, HOME and the like can."""
+def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
+    """Ours, then the user's: who the pod is cannot be overridden, HOME and the like can. `named` adds the machine."""
     identity: list[Json] = [
         {"name": c.ENV_NAME, "value": job.name},
         {"name": c.ENV_NAMESPACE, "value": job.namespace},
         {"name": c.ENV_UID, "value": job.metadata.uid},
-        {"name": c.ENV_MACHINE, "value": new.machine},
-        {"name": c.ENV_INCARNATION, "value": str(new.incarnation)},
-        {"name": c.ENV_ROLE, "value": new.role.value.lower()},
+        {"name": c.ENV_ROLE, "value": role.value.lower()},
         {"name": c.ENV_COORDINATOR_ADDRESS, "value": coordinator_address(job)},
         _field(c.ENV_POD_NAME, "metadata.name"),
         _field(c.ENV_POD_UID, "metadata.uid"),
         _field(c.ENV_POD_IP, "status.podIP"),
         _field(c.ENV_NODE_NAME, "spec.nodeName"),
     ]
-    reserved = {entry["name"] for entry in identity}
+    reserved = {c.ENV_MACHINE, c.ENV_INCARNATION, *(entry["name"] for entry in identity)}
     defaults: list[Json] = [{"name": "HOME", "value": c.TMP_DIR}]
     free = [entry for entry in [*defaults, *user] if entry.get("name") not in reserved]
     return [*identity, *_named(free)]

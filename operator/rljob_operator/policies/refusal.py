@@ -16,10 +16,11 @@ from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Role
 from rljob_operator.policies import conditions
 from rljob_operator.policies.clock import after, passed
+from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.events import WARNING, Event, transitions
 from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
-from rljob_operator.policies.plan import Creation, Plan, changed
+from rljob_operator.policies.plan import Plan, changed
 from rljob_operator.policies.relay import disbanded
 
 PATIENCE_SECONDS: Mapping[Role, float] = {Role.ROLLOUT: 30.0, Role.TRAINER: 120.0}

@@ -9,6 +9,7 @@ rack, else at the end. So weights cross the link into each place once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from rljob_api.status import Member, RelayTopology, Role
 from rljob_operator.policies.observed import Observed
@@ -78,26 +79,43 @@ def _joined(
 ) -> tuple[str, ...]:
     """The chain of those that stayed with the rest of the `machines` in it. One that only has another pod takes its
     machine's place again, unless that is a detour now."""
-    chain = list(stayed)
+    chain, order = list(stayed), {machine: number for number, machine in enumerate(machines)}
     former = {machine: place for place, machine in enumerate(before)}
+    way = _Way([where.get(FEEDER), *(where.get(other, ()) for other in chain), None])
     joining = set(machines) - set(stayed)
-    for machine in sorted(joining, key=lambda one: (former.get(one, len(before)), machines.index(one))):
+    for machine in sorted(joining, key=lambda one: (former.get(one, len(before)), order[one])):
         wished = len(chain)
         if machine in former:
             wished = sum(former.get(other, len(before)) < former[machine] for other in chain)
-        detours = _detours(chain, machine, where)
+        here = where.get(machine, ())
+        detours = way.detours(here)
         least = min(detours)
-        last = max(place for place, detour in enumerate(detours) if detour == least)
-        chain.insert(wished if detours[wished] == least else last, machine)
+        last = len(detours) - 1 - detours[::-1].index(least)
+        place = wished if detours[wished] == least else last
+        chain.insert(place, machine)
+        way.insert(place, here)
     return tuple(chain)
 
 
-def _detours(chain: Sequence[str], machine: str, where: Mapping[str, Location]) -> list[int]:
-    """By how much the way of the weights grows with this machine at each place, from the first to the end."""
-    here = where.get(machine, ())
-    way = [where.get(FEEDER), *(where.get(other, ()) for other in chain), None]
-    far = [_distance(one, here) for one in way]
-    return [far[place] + far[place + 1] - _distance(way[place], way[place + 1]) for place in range(len(chain) + 1)]
+class _Way:
+    """The way of the weights: the feeder, the chain, and nobody at the end. A long chain is made of few places, so
+    distances are computed once a place."""
+
+    def __init__(self, stops: list[Location | None]) -> None:
+        self._stops = stops
+        self._steps = [_distance(one, other) for one, other in pairwise(stops)]
+
+    def detours(self, here: Location) -> list[int]:
+        """By how much the way grows with a stop here at each place, from the first to the end."""
+        places = {stop: _distance(stop, here) for stop in set(self._stops)}
+        far = [places[stop] for stop in self._stops]
+        return [far[place] + far[place + 1] - step for place, step in enumerate(self._steps)]
+
+    def insert(self, place: int, here: Location) -> None:
+        """Stop here, too: as the chain's member of this number."""
+        before, after = self._stops[place], self._stops[place + 1]
+        self._stops.insert(place + 1, here)
+        self._steps[place : place + 1] = [_distance(before, here), _distance(here, after)]
 
 
 def _distance(one: Location | None, other: Location | None) -> int:
@@ -111,8 +129,9 @@ def _distance(one: Location | None, other: Location | None) -> int:
 
 
 def _addresses(members: Sequence[Member], machines: Sequence[str]) -> Mapping[str, tuple[int, str]]:
+    wanted = set(machines)
     return {
         member.machine: (member.incarnation, member.ip)
         for member in members
-        if member.role is Role.ROLLOUT and member.ip is not None and member.machine in machines
+        if member.role is Role.ROLLOUT and member.ip is not None and member.machine in wanted
     }

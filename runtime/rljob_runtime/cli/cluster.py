@@ -47,6 +47,8 @@ class Cluster:
         except ApiException as error:
             hint = "is the CRD installed, and the name right?" if error.status == 404 else str(error.reason)
             raise NoAnswer(f"rljob/{name} in {namespace}: {error.status}: {hint}") from None
+        except RecursionError:
+            raise NoAnswer(f"rljob/{name} in {namespace}: its spec is nested too deeply to be read") from None
         except HTTPError as error:
             raise NoAnswer(f"the cluster at {self._api.api_client.configuration.host}: {error}") from None
         return dict(found)

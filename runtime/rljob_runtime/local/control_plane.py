@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from rljob_api import RLJob
 from rljob_api.status import RLJobStatus, RuntimeStatus
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.observed import Observed, Pod
-from rljob_operator.policies.plan import Creation, plan
+from rljob_operator.policies.plan import plan
 from rljob_runtime.coordinator.protocols import Job
 from rljob_runtime.coordinator.waiting import news
 
