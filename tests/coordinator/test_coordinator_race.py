@@ -1,5 +1,7 @@
 """The round as a state machine: leases, places, races, filters; one fate for everything, in whatever order it comes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from rljob_runtime.scheduling.rounds import (
     Rules,
     SampleState,
     Saved,
+    Settlement,
     Shape,
 )
 from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
@@ -156,21 +159,103 @@ def test_the_first_whole_prompts_win_and_the_others_are_requeued_whatever_they_h
     assert round_.reward(TrajectoryKey(A, 0)) == 0.5, "what it scored tells how the race is biased"
 
 
-def test_a_prompt_whose_rewards_are_awaited_is_not_whole():
+LOST = [SampleState.LOST, SampleState.LOST]
+A0, A1, B0, B1 = (TrajectoryKey(prompt, sample) for prompt in (A, B) for sample in (0, 1))
+
+
+def test_the_race_is_decided_as_responses_end_and_not_as_their_rewards_come():
+    """A prompt whose rewards take long wins all the same: else programs that run into their timeout would lose."""
     round_ = Round(plan(prompts=(A, B), groups=1))
-    end(round_, *round_.plan.responses_of(A), reward=None)
+    end(round_, B0)
+    end(round_, A0, A1, reward=None)
+    assert states(round_, B) == LOST
+    assert [abort.key for abort in round_.take_aborts()] == [B1]
     assert not round_.complete
-    end(round_, *round_.plan.responses_of(B))
-    assert round_.settle().groups == (B,)
-    assert not round_.scored(TrajectoryKey(A, 0), 1, 1.0), "too late"
+    assert not round_.whole
+    assert round_.take_whole() == ()
+    for key in (A0, A1):
+        assert round_.scored(key, 1, 0.5)
+    assert round_.take_whole() == (A,)
+    assert round_.settle().groups == (A,)
+
+
+def test_a_failed_reward_gives_the_place_of_its_prompt_back_and_the_others_race_again():
+    round_ = Round(plan(prompts=(A, B), groups=1))
+    end(round_, B0)
+    end(round_, A0, A1, reward=None)
+    assert round_.reward_failed(A0, 1)
+    assert states(round_, A) == [SampleState.WAITING, SampleState.GENERATED]
+    assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
+    round_.launch(["r"])
+    assert round_.generated(B1, Lease("r", 2))
+    assert states(round_, A) == LOST
+    assert round_.scored(B1, 2, 0.25)
+    assert round_.settle().fates == {A: PromptFate.REQUEUED, B: PromptFate.TRAINED}
+
+
+def test_the_reward_of_a_response_whose_prompt_lost_is_kept_for_when_it_races_again():
+    round_ = Round(plan(prompts=(A, B), groups=1))
+    end(round_, B0, reward=None)
+    end(round_, A0, A1, reward=None)
+    assert round_.awaits_reward(B0)
+    assert round_.scored(B0, 1, 1.0)
+    assert not round_.awaits_reward(B0)
+    assert states(round_, B) == LOST
+    assert round_.reward_failed(A1, 1)
+    assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
+
+
+def test_a_reward_that_fails_for_a_prompt_that_lost_counts_only_when_it_races_again():
+    round_ = Round(plan(prompts=(A, B), groups=1, max_failures=1))
+    end(round_, B0, reward=None)
+    end(round_, A0, A1, reward=None)
+    assert round_.reward_failed(B0, 1)
+    assert states(round_, B) == LOST
+    assert round_.reward_failed(A1, 1)
+    assert states(round_, B) == [SampleState.WAITING, SampleState.WAITING]
+    assert round_.failures(B0) == 1
+
+
+def test_a_group_of_equal_rewards_that_had_won_lets_the_others_race_again():
+    round_ = Round(plan(prompts=(A, B), groups=1, drop_equal=True, max_prompts=3))
+    end(round_, B0, reward=0.0)
+    end(round_, A0, A1, reward=None)
+    assert round_.wanting == 0
+    for key in (A0, A1):
+        assert round_.scored(key, 1, 1.0)
+    assert round_.filtered == {A: EQUAL_REWARDS}
+    assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
+    assert round_.wanting == 1, "as many race as before"
 
 
 def test_a_group_that_fails_leaves_its_place_to_another():
     round_ = Round(plan(prompts=(A, B), groups=1, max_failures=0))
-    end(round_, TrajectoryKey(A, 0), reward=None)
-    round_.reward_failed(TrajectoryKey(A, 0), 1)
+    end(round_, A0, reward=None)
+    round_.reward_failed(A0, 1)
     end(round_, *round_.plan.responses_of(B))
     assert round_.settle().fates == {A: PromptFate.FILTERED, B: PromptFate.TRAINED}
+
+
+def test_a_group_that_had_won_and_fails_leaves_its_place_to_who_had_lost():
+    round_ = Round(plan(prompts=(A, B), groups=1, max_failures=0))
+    end(round_, A0, A1, reward=None)
+    round_.reward_failed(A0, 1)
+    assert states(round_, B) == [SampleState.WAITING, SampleState.WAITING]
+    round_.launch(["r"])
+    for key in (B0, B1):
+        assert round_.generated(key, Lease("r", 2))
+        assert round_.scored(key, 2, 0.5)
+    assert round_.settle().fates == {A: PromptFate.FILTERED, B: PromptFate.TRAINED}
+
+
+def test_more_full_groups_than_places_in_an_older_store_are_no_round_that_keeps_more():
+    """A runtime before this decided by rewards: more prompts than places may have all of their responses."""
+    keys = [TrajectoryKey(prompt, sample) for prompt in (A, B, C) for sample in (0, 1)]
+    round_ = Round(plan(prompts=(A, B, C), groups=2), {key: Saved(1, generated=True) for key in keys})
+    assert states(round_, C) == LOST
+    assert round_.reward_failed(A0, 1)
+    assert states(round_, C) == [SampleState.GENERATED, SampleState.GENERATED], "it takes the place"
+    assert states(round_, A) == LOST
 
 
 # --- groups that teach nothing ---
@@ -242,13 +327,18 @@ def resumed(state: SampleState) -> SampleState:
 
 
 def check_places(round_: Round) -> None:
-    """Never more than the places of a group, and of the round."""
-    shape, whole = round_.plan.shape, 0
+    """Never more than the places of a group, and of the round; where all are taken nobody else races."""
+    shape, full = round_.plan.shape, set()
     for prompt in round_.plan.prompts:
         held = [s for s in states(round_, prompt) if s in (SampleState.GENERATED, SampleState.SCORED)]
         assert len(held) <= shape.group_size
-        whole += held.count(SampleState.SCORED) == shape.group_size
-    assert whole <= shape.groups
+        if len(held) == shape.group_size:
+            full.add(prompt)
+    assert round_.whole <= full
+    assert len(full) <= shape.groups
+    if len(full) == shape.groups:
+        racing = round_.in_state(SampleState.WAITING, SampleState.RUNNING)
+        assert {key.prompt for key in racing} <= full
 
 
 def check_settled(round_: Round) -> None:
@@ -290,7 +380,8 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
             attempts[launch.key] = launch.lease.attempt
             running.add((launch.key, launch.lease))
         event = data.draw(st.sampled_from(["finish", "finish", "score", "score", "fail", "lose", "late", "crash"]))
-        scoring, finishing = round_.in_state(SampleState.GENERATED), round_.in_state(SampleState.RUNNING)
+        scoring = [key for key in round_.plan.trajectories() if round_.awaits_reward(key)]
+        finishing = round_.in_state(SampleState.RUNNING)
         if event == "lose":
             replica = data.draw(st.sampled_from(["x", "y"]))
             round_.lose(replica)
@@ -326,3 +417,27 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
     check_settled(round_)
     again = Round(round_.plan, saved_by_a_store(round_, attempts, ended))
     assert (again.complete, again.wanting, again.settle()) == (True, 0, round_.settle())
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(plans(), st.data())
+def test_when_rewards_come_decides_nothing(plan_, data):
+    """The same responses end in the same order, with the same rewards: the same are trained on."""
+    plan_ = replace(plan_, rules=Rules())
+    order = data.draw(st.permutations(plan_.trajectories()))
+
+    def play(delays: list[int]) -> Settlement:
+        round_, awaited, settled = Round(plan_), list[tuple[int, TrajectoryKey]](), len(order)
+        round_.launch(["r"])
+        for turn in range(len(order) + settled + 1):
+            key = order[turn] if turn < len(order) else None
+            if key is not None and (lease := round_.lease(key)) is not None:
+                assert round_.generated(key, lease)
+                awaited.append((turn + delays[turn], key))
+            for due, key in [one for one in awaited if one[0] == turn]:
+                assert round_.scored(key, 1, 0.5)
+                awaited.remove((due, key))
+        return round_.settle()
+
+    late = st.lists(st.integers(0, len(order)), min_size=len(order), max_size=len(order))
+    assert play(data.draw(late)) == play([0] * len(order))

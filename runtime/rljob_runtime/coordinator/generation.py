@@ -187,7 +187,7 @@ class Generation:
             self._partials.restore(key, partial)
         for key, reason in self._opened.finish_reasons.items():
             response = self.responses[key] = self._partials.close(key, reason)
-            if self.round.state(key) is SampleState.GENERATED:
+            if self.round.awaits_reward(key):
                 self._scoring.start(response)
 
     async def _stand_down(self) -> None:

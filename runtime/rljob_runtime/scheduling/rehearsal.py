@@ -1,8 +1,9 @@
 """A round that is played on the engine model only: when would its groups be whole, and when is it over?
 
 The rules are those of `rounds.Round` and `placement.spread`, for lengths that are known beforehand and rewards that all
-come: the first R0 responses of a prompt have its places, the first P0 whole prompts end the round, what lost is
-aborted at once, a filtered prompt is replaced by another.
+come, each as long after its response: the first R0 responses of a prompt have its places, the first P0 prompts that
+have them end the round, what lost is aborted, a filtered prompt is replaced by another. Prompts that lose run on here
+until the last reward has come, which costs tokens and no time of the round.
 """
 
 from __future__ import annotations

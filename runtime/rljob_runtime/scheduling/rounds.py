@@ -3,14 +3,15 @@
     draw → launch → collect → score → groups → update → publish → load → next
 
 This is the part up to `groups`, as a state machine over events. A round may launch more than it keeps
-(`tail_batching`): the first R0 responses of a prompt and the first P0 whole prompts win. It owns no tokens and calls
-nobody: it is told what happened and answers what to launch, what to abort, how many prompts to draw for filtered ones,
-and when it is complete. Every response drawn is, at the end, trained or discarded with a reason; every prompt is
+(`tail_batching`): the first R0 responses of a prompt win, and the first P0 prompts that have R0. It owns no tokens and
+calls nobody: it is told what happened and answers what to launch, what to abort, how many prompts to draw for filtered
+ones, and when it is complete. Every response drawn is, at the end, trained or discarded with a reason; every prompt is
 trained, filtered with a reason, or requeued.
 
-A response has its place as soon as it is whole, before its reward is in: the seconds that a reward takes must not
-decide what is trained on (a wrong program that runs into its timeout would always lose). A reward that fails gives the
-place back, and the siblings race for it again. A prompt is whole when the rewards of all its places are in.
+A response has its place as soon as it is generated, and a prompt as soon as its group is full, before rewards are in:
+the seconds that a reward takes must not decide what is trained on (a wrong program that runs into its timeout would
+always lose). A reward that fails, or a group that is filtered, gives the place back. Then who lost to it races again,
+from the tokens and with the rewards that it has. A prompt is whole when it has a place and all its rewards are in.
 
 Where a round stands follows from what the store remembers of its responses (`Saved`) alone, in whatever order it came.
 """
@@ -114,7 +115,21 @@ class _Sample:
     lease: Lease | None = None
     attempt: int = 0
     failures: int = 0
+    generated: bool = False
+    """To its end, also where it lost afterwards."""
     reward: float | None = None
+
+    @property
+    def raced(self) -> SampleState:
+        """Its state where it races."""
+        if not self.generated:
+            return SampleState.WAITING
+        return SampleState.GENERATED if self.reward is None else SampleState.SCORED
+
+    def awaits(self, attempt: int) -> bool:
+        """Whether the reward of this attempt is awaited, or would be if it raced again."""
+        alive = self.state in (SampleState.GENERATED, SampleState.LOST)
+        return alive and self.generated and self.reward is None and self.attempt == attempt
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,10 @@ class Round:
         self._counts: Counter[SampleState] = Counter()
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
+        self._full: set[PromptKey] = set()
+        """Prompts that have a place in the round: all responses of their groups are generated."""
+        self._lost: set[PromptKey] = set()
+        """Prompts that lost to those."""
         self._whole: set[PromptKey] = set()
         self._untold: list[PromptKey] = []
         self._aborts: list[Launch] = []
@@ -175,18 +194,20 @@ class Round:
             self._keys[prompt] = self.plan.responses_of(prompt)
             for key in self._keys[prompt]:
                 kept = (saved or {}).get(key, Saved(0))
-                sample = _Sample(attempt=kept.attempt, failures=kept.failures, reward=kept.reward)
+                sample = _Sample(
+                    attempt=kept.attempt, failures=kept.failures, generated=kept.generated, reward=kept.reward
+                )
                 self._samples[key] = sample
                 self._counts[sample.state] += 1
                 self._waiting[key] = None
                 if kept.generated:
-                    self._move(key, SampleState.GENERATED if kept.reward is None else SampleState.SCORED)
+                    self._move(key, sample.raced)
         for prompt in prompts:
             if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys[prompt]):
-                self.filter(prompt, REWARD_FAILED)
+                self._drop(prompt, REWARD_FAILED)
             else:
                 self._judge(prompt)
-        self._end_won_race()
+        self._decide_race()
 
     # --- questions ---
 
@@ -210,6 +231,11 @@ class Round:
     def reward(self, key: TrajectoryKey) -> float | None:
         """Its reward, if it has one; also of a response that lost afterwards."""
         return self._samples[key].reward
+
+    def awaits_reward(self, key: TrajectoryKey) -> bool:
+        """Whether its reward counts, now or if its prompt races again."""
+        sample = self._samples[key]
+        return sample.awaits(sample.attempt)
 
     def places(self, prompt: PromptKey) -> list[TrajectoryKey]:
         """The responses that have a place in the prompt's group."""
@@ -243,10 +269,10 @@ class Round:
 
     @property
     def wanting(self) -> int:
-        """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0 once
-        the race is won, and when the round has drawn all it may."""
+        """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0
+        while all places are taken, and when the round has drawn all it may."""
         shape, drawn = self.plan.shape, len(self.plan.prompts)
-        if len(self._whole) >= shape.groups:
+        if len(self._full) >= shape.groups:
             return 0
         if self.complete and not self._whole:
             missing = shape.prompts
@@ -288,43 +314,49 @@ class Round:
         current one."""
         if self.lease(key) != lease:
             return False
+        self._samples[key].generated = True
         self._move(key, SampleState.GENERATED)
         self._judge(key.prompt)
+        self._decide_race()
         return True
 
     def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
-        """Its reward came. False if another attempt is awaited or the response does not count any more."""
+        """Its reward came. False if another attempt is awaited or the response was dropped. That of a response whose
+        prompt lost counts if the prompt races again."""
         sample = self._samples[key]
-        if sample.state is not SampleState.GENERATED or sample.attempt != attempt:
+        if not sample.awaits(attempt):
             return False
         sample.reward = reward
-        self._move(key, SampleState.SCORED)
-        self._judge(key.prompt)
-        self._end_won_race()
+        if sample.state is not SampleState.LOST:
+            self._move(key, SampleState.SCORED)
+            self._judge(key.prompt)
+            self._decide_race()
         return True
 
     def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
-        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and the
-        siblings that had lost to it race again; past `max_failures`, its group is filtered. False as for `scored`."""
+        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and who
+        had lost to it or to its group races again; past `max_failures`, its group is filtered. False as for
+        `scored`."""
         sample = self._samples[key]
-        if sample.state is not SampleState.GENERATED or sample.attempt != attempt:
+        if not sample.awaits(attempt):
             return False
         by_response = by_response and sample.state is not SampleState.LOST
         sample.failures += self.plan.rules.max_failures + 1 if by_response else 1
+        sample.generated = False
         if sample.failures > self.plan.rules.max_failures:
             self.filter(key.prompt, REWARD_FAILED)
-            return True
-        for sibling in self._keys[key.prompt]:
-            if sibling == key or self._samples[sibling].state is SampleState.LOST:
-                self._move(sibling, SampleState.WAITING)
+        elif sample.state is not SampleState.LOST:
+            self._full.discard(key.prompt)
+            self._race_again(key.prompt)
+            self._move(key, SampleState.WAITING)
+            self._decide_race()
         return True
 
     def filter(self, prompt: PromptKey, reason: str) -> None:
-        """Give a group up: its responses are dropped; those that still run are to be aborted."""
-        if prompt in self._filtered:
-            return
-        self._filtered[prompt] = reason
-        self._end(self._keys[prompt], SampleState.DROPPED)
+        """Give a group up: its responses are dropped; those that still run are to be aborted. Its place is free."""
+        if prompt not in self._filtered:
+            self._drop(prompt, reason)
+            self._decide_race()
 
     def take_aborts(self) -> tuple[Launch, ...]:
         """What ran and does not count any more, with the lease each had; told once."""
@@ -360,25 +392,50 @@ class Round:
     # --- the race ---
 
     def _judge(self, prompt: PromptKey) -> None:
-        """What follows for its group when a response took a place or got its reward."""
-        places, wanted = self.places(prompt), self.plan.shape.group_size
-        if len(places) < wanted:
+        """What follows for its group when a response took a place or got its reward. What follows for the others is
+        `_decide_race`."""
+        places, shape = self.places(prompt), self.plan.shape
+        if len(places) < shape.group_size:
             return
-        self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
         rewards = {self._samples[key].reward for key in places}
-        if None in rewards:
+        if self.plan.rules.drop_equal and len(rewards) == 1 and None not in rewards:
+            self._drop(prompt, EQUAL_REWARDS)
             return
-        if self.plan.rules.drop_equal and len(rewards) == 1:
-            self.filter(prompt, EQUAL_REWARDS)
-        elif prompt not in self._whole:
+        if prompt not in self._full and len(self._full) >= shape.groups:
+            return
+        self._full.add(prompt)
+        self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
+        if None not in rewards and prompt not in self._whole:
             self._whole.add(prompt)
             self._untold.append(prompt)
 
-    def _end_won_race(self) -> None:
-        if len(self._whole) >= self.plan.shape.groups and not self.complete:
-            for prompt in self.plan.prompts:
-                if prompt not in self._whole and prompt not in self._filtered:
+    def _drop(self, prompt: PromptKey, reason: str) -> None:
+        self._filtered[prompt] = reason
+        self._full.discard(prompt)
+        self._lost.discard(prompt)
+        self._end(self._keys[prompt], SampleState.DROPPED)
+
+    def _decide_race(self) -> None:
+        """While all places of the round are taken the other prompts have lost; as soon as one is free they race."""
+        settled = len(self._full) + len(self._lost) + len(self._filtered)
+        if len(self._full) >= self.plan.shape.groups:
+            for prompt in self.plan.prompts if settled < len(self.plan.prompts) else ():
+                if prompt not in self._full and prompt not in self._lost and prompt not in self._filtered:
+                    self._lost.add(prompt)
                     self._end(self._keys[prompt], SampleState.LOST)
+        elif self._lost:
+            again, self._lost = [prompt for prompt in self.plan.prompts if prompt in self._lost], set()
+            for prompt in again:
+                self._race_again(prompt)
+            for prompt in again:
+                self._judge(prompt)
+            self._decide_race()
+
+    def _race_again(self, prompt: PromptKey) -> None:
+        """Those of its responses that had lost go on from where they were."""
+        for key in self._keys[prompt]:
+            if self._samples[key].state is SampleState.LOST:
+                self._move(key, self._samples[key].raced)
 
     def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
         """These count no more."""
