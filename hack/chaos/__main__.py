@@ -29,7 +29,7 @@ from .curve import rewards
 from .history import check_volume
 from .inject import Injector, NotPossible
 from .job import JOB, KEEPS, ROLLS, manifest
-from .rows import ROWS
+from .rows import MOVING, ROWS
 from .schedule import schedule
 from .table import Outcome, figures, table
 from .watching import Watching
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"[{time.time() - started:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
 
     # One for each node that may be lost: more than one at once are more than half.
-    apply(manifest(args.mode, cluster.nodes - 1))
+    apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
     # Not before: it would tell of the job of an earlier campaign.
     watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
     campaign = Campaign(watching, injector, args.seed, tell)

@@ -119,7 +119,13 @@ class Injector:
             self._node("cut", node)
         return Injected(at, lambda: self._nodes_again("join", victims))
 
-    _many_nodes = _cable_cut
+    _many_nodes = _coordinator_cut = _cable_cut
+
+    def _coordinator_deaf(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        at = time.time()
+        for node in victims:
+            self._node("deafen", node)
+        return Injected(at, lambda: self._nodes_again("hear", victims))
 
     # --- trainer and coordinator ---
 

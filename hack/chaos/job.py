@@ -13,9 +13,9 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 """Labels of the node that keeps coordinator and trainer, and of those that rollout machines go to."""
 
 
-def manifest(mode: str, machines: int) -> list[dict[str, Any]]:
+def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, Any]]:
     """The smallest example with so many rollout machines, for as long as it takes; coordinator and trainer on a node of
-    their own, so that every other one may be lost."""
+    their own, so that every other one may be lost. `moves`: the coordinator is on one of those, and may lose it."""
     documents = yamltext.documents((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
     spec = job["spec"]
@@ -29,7 +29,7 @@ def manifest(mode: str, machines: int) -> list[dict[str, Any]]:
     spec["data"]["prompts"]["reasoningGym"]["size"] = 100_000
     spec["trainer"]["template"] = template(KEEPS)
     # A process that shares the namespace can be killed from within.
-    spec["coordinator"]["template"] = template(KEEPS, shareProcessNamespace=True)
+    spec["coordinator"]["template"] = template(ROLLS if moves else KEEPS, shareProcessNamespace=True)
     spec["rollout"] |= {"machines": machines, "template": template(ROLLS)}
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {

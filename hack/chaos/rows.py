@@ -44,6 +44,13 @@ def _coordinator(seen: Observation, rng: Random) -> tuple[str, ...]:
     return tuple(pod.machine for pod in seen.of_role("coordinator"))[:1]
 
 
+def _coordinators_node(seen: Observation, rng: Random) -> tuple[str, ...]:
+    """Where the trainer is on another one: it stays."""
+    kept = {pod.node for pod in seen.of_role("trainer")}
+    nodes = [pod.node for pod in seen.of_role("coordinator") if pod.node is not None and pod.node not in kept]
+    return tuple(nodes[:1])
+
+
 def _nobody(seen: Observation, rng: Random) -> tuple[str, ...]:
     return ("",)
 
@@ -108,6 +115,8 @@ ROWS = {
         Row("trainer-deleted", _trainer, 120, replaced=True, seen=_rewound, busy=_starting),
         Row("coordinator-killed", _coordinator, 120, seen=_new_term),
         Row("coordinator-deleted", _coordinator, 120, replaced=True, seen=_new_term),
+        Row("coordinator-deaf", _coordinators_node, 300, watches="nobody", seen=_new_term),
+        Row("coordinator-cut", _coordinators_node, 300, watches="nobody", seen=_new_term),
         Row("operator-killed", _nobody, 90, watches="nobody", replaced=False, must_be_seen=False),
         Row("api-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
         Row("etcd-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
@@ -116,3 +125,6 @@ ROWS = {
     )
 }
 """In the order of the table in the design: processes, nodes, trainer, coordinator, control plane, disks."""
+
+MOVING = frozenset({"coordinator-deaf", "coordinator-cut"})
+"""Rows in which the coordinator loses its node: it is on one that the trainer is not on, and has others to go to."""

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_parser("tools", help="build kubectl and helm into the cache and print their folder")
 
     item = sub.add_parser("node", help="power and cable of one node")
-    item.add_argument("action", choices=("kill", "up", "cut", "join"))
+    item.add_argument("action", choices=("kill", "up", "cut", "join", "deafen", "hear"))
     item.add_argument("index", type=int, metavar="N")
     item.add_argument("--no-wait", action="store_true", help="do not wait for Ready after `up`")
     item.add_argument("--kubernetes", choices=recipe.MINORS, help="of the node after `up` (default: the cluster's own)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,7 +208,8 @@ def require(name: str) -> Cluster:
 
 
 def node_command(name: str, action: str, index: int, wait: bool = True, kubernetes: str | None = None) -> None:
-    """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable.
+    """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable,
+    ``deafen`` and ``hear`` for its way to the API server alone.
 
     ``kubernetes`` is the minor of the node's programs for ``up``, by default the cluster's own.
     """
@@ -226,6 +228,10 @@ def node_command(name: str, action: str, index: int, wait: bool = True, kubernet
         match action:
             case "cut" | "join":
                 nodes.cable(cluster, index, joined=action == "join")
+            case "deafen" | "hear":
+                port = urllib.parse.urlsplit(kube.Api(cluster.kubeconfig).server).port
+                assert port is not None, "kube.Api has looked"
+                nodes.way_to_server(cluster, index, port, open=action == "hear")
             case "kill":
                 nodes.power_off(cluster, [index], daemons)
             case "up":
@@ -244,6 +250,8 @@ def _kind_node_command(cluster: Cluster, action: str, index: int, wait: bool) ->
     match action:
         case "cut" | "join":
             kind.cable(cluster, index, joined=action == "join")
+        case "deafen" | "hear":
+            raise ClusterError(f"node {index}: kind's nodes cannot be cut off from the API server alone")
         case "kill":
             kind.kill(cluster, index)
         case "up":

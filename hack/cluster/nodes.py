@@ -113,6 +113,20 @@ def cable(cluster: Cluster, index: int, *, joined: bool) -> None:
     _ip("link", "set", veth, "up" if joined else "down")
 
 
+def way_to_server(cluster: Cluster, index: int, port: int, *, open: bool) -> None:
+    """Cut off a node, and the pods on it, from the API server alone, or let them reach it again. Fine when it is so."""
+    network = cluster.network
+    for source in (network.node(index), network.pods(index)):
+        rule = ["INPUT", "-s", source, "-d", network.host, "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+        there = _iptables("-C", rule)
+        if there == open and not _iptables("-D" if open else "-I", rule):
+            raise ClusterError(f"{node_name(index)}: iptables takes no rule for port {port} of {network.host}")
+
+
+def _iptables(action: str, rule: Sequence[str]) -> bool:
+    return subprocess.run(["iptables", "-w", action, *rule], capture_output=True).returncode == 0
+
+
 def load_image(cluster: Cluster, archive: Path, daemons: Daemons) -> list[str]:
     """Put an image (OCI or docker save) on all nodes that are on, and keep it for later ones; their names."""
     if not archive.is_file():

@@ -16,7 +16,7 @@ from hack.chaos.history import check_volume
 from hack.chaos.inject import Injector
 from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
-from hack.chaos.rows import ROWS, machines_on, spare_nodes
+from hack.chaos.rows import MOVING, ROWS, machines_on, spare_nodes
 from hack.chaos.schedule import first_possible, schedule
 from hack.chaos.table import Outcome, figures, percentile, table
 from hypothesis import given
@@ -69,9 +69,14 @@ def test_a_node_with_the_coordinator_or_the_trainer_is_spared() -> None:
 
 def test_victims_are_of_the_row_and_none_is_made_up() -> None:
     rng = Random(1)
+    apart = tuple(replace(pod, node="node-2") if pod.machine == "coordinator-0" else pod for pod in WHOLE.pods)
     for row in ROWS.values():
-        victims = row.victims(WHOLE, rng)
+        seen = replace(WHOLE, pods=apart) if row.name in MOVING else WHOLE
+        victims = row.victims(seen, rng)
         assert victims
+        if row.name in MOVING:
+            assert victims == ("node-2",)
+            assert row.victims(WHOLE, rng) == (), "the trainer is there too"
         assert row.victims(Observation(0.0), rng) in ((), ("",))
         for victim in victims:
             assert victim == "" or WHOLE.pod_of(victim) or victim in spare_nodes(WHOLE)
