@@ -229,6 +229,14 @@ class Checkpoint(Model):
         return self.volume_claim_name is not None
 
 
+class Store(Model):
+    """The coordinator's memory of prompts and responses, on the checkpoint volume."""
+
+    keep_rounds: int = Field(default=1000, ge=1, le=1_000_000)
+    """Rounds (OnPolicy) or updates (Asynchronous) of which every response is kept: of older ones only sums. A response
+    takes some 100 bytes. At least what checkpoints need is kept, and what predictions look at."""
+
+
 class ReplacementBackOff(Model):
     """How long to wait before a machine that fails again and again is filled once more. Doubles with each failure."""
 

@@ -47,6 +47,7 @@ from rljob_api.placement import (
     Rollout,
     RunPolicy,
     Scheduling,
+    Store,
     TemplateMetadata,
     Trainer,
 )
@@ -137,6 +138,7 @@ class RLJobSpec(Model):
     coordinator: Coordinator = Coordinator()
     relay: Relay = Relay()
     checkpoint: Checkpoint = Checkpoint()
+    store: Store = Store()
     failure_policy: FailurePolicy = FailurePolicy()
     scheduling: Scheduling = Scheduling()
 

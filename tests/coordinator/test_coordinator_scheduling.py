@@ -209,10 +209,13 @@ def test_the_first_report_is_due_at_once():
 
 
 def test_first_and_last_fifth():
-    assert reward_ends(()) == (None, None)
-    assert reward_ends((0.5,)) == (0.5, 0.5)
-    assert reward_ends((0.0, 0.2, *[9.0] * 6, 0.8, 1.0)) == (0.1, 0.9)
-    assert reward_ends((1 / 3,)) == (0.3333, 0.3333)
+    def ends(*rewards: float) -> tuple[float | None, float | None]:
+        return reward_ends(len(rewards), lambda first: sum(rewards[:first]))
+
+    assert ends() == (None, None)
+    assert ends(0.5) == (0.5, 0.5)
+    assert ends(0.0, 0.2, *[9.0] * 6, 0.8, 1.0) == (0.1, 0.9)
+    assert ends(1 / 3) == (0.3333, 0.3333)
 
 
 # --- back-off ---

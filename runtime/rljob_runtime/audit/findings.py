@@ -42,7 +42,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`began` and `ended`: the first and the last update that the store knows to be done. `prompts`: how many of those
+    """`began` and `ended`: the first and the last update that the store knows to be done; of those up to `kept` it has
+    sums alone. `prompts`: how many of those
     drawn are where: trained, filtered, requeued (they wait to be drawn again), open. `trajectories` and `tokens`: those
     trained on. `versions`: how many weight versions they are of. `draws`: how often prompts were drawn; `skipped`:
     records that could not be used, which the cursor has passed over."""
@@ -50,6 +51,7 @@ class Verdict:
     mode: str
     began: int
     ended: int
+    kept: int = 0
     prompts: Mapping[str, int] = field(default_factory=dict)
     draws: int = 0
     trajectories: int = 0
@@ -77,6 +79,7 @@ class Verdict:
             "mode": self.mode,
             "began": self.began,
             "ended": self.ended,
+            "kept": self.kept,
             "prompts": dict(self.prompts),
             "draws": self.draws,
             "trajectories": self.trajectories,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.pruned import versions
 from rljob_runtime.audit.updates import Updates, passed_over
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
@@ -39,26 +40,26 @@ def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
         *(finding for prompt, draws in drawn.items() for finding in _prompt(prompt, draws, updates)),
         *_places(drawn),
         *_versions(db),
-        *passed_over(fresh, updates.first, cursor, updates.skipped),
+        *passed_over(fresh, updates, cursor),
         *_samples(db),
         *_tokens(db),
     ]
     where = Counter(draws[-1].fate or "open" for draws in drawn.values())
     held = "ifnull(tokens, ifnull((SELECT SUM(length(c.tokens)) / 4 FROM experience_chunks AS c WHERE c.epoch = s.epoch"
     held += " AND c.idx = s.idx AND c.draw = s.draw AND c.sample = s.sample), 0))"
-    count, tokens, versions = db.execute(
-        f"SELECT COUNT(*), ifnull(SUM({held}), 0), COUNT(DISTINCT g.version) FROM samples AS s JOIN groups AS g"
-        f" ON {_GROUP} WHERE g.fate = 'trained'"
-    ).fetchone()
+    kept = f"FROM samples AS s JOIN groups AS g ON {_GROUP} WHERE g.fate = 'trained'"
+    count, tokens = db.execute(f"SELECT COUNT(*), ifnull(SUM({held}), 0) {kept}").fetchone()
+    pruned = updates.pruned
     return Verdict(
         mode="Asynchronous",
         began=updates.began,
         ended=updates.ended,
-        prompts=dict(where),
-        draws=sum(map(len, drawn.values())),
-        trajectories=count,
-        tokens=tokens,
-        versions=versions,
+        kept=updates.kept,
+        prompts=dict(where + Counter(pruned.fates)),
+        draws=pruned.draws + sum(map(len, drawn.values())),
+        trajectories=pruned.trajectories + count,
+        tokens=pruned.tokens + tokens,
+        versions=versions(db, f"SELECT g.version {kept}"),
         skipped=updates.skipped,
         findings=tuple(findings),
     )

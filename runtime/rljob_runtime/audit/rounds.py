@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.pruned import versions
 from rljob_runtime.audit.updates import Updates, passed_over
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
@@ -23,22 +24,24 @@ def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
         *_rounds(db, updates),
         *(finding for prompt, draws in drawn.items() for finding in _prompt(prompt, draws, updates)),
         *_queue(drawn, updates),
-        *passed_over(drawn.keys() - updates.waited, updates.first, _cursor(db, updates), updates.skipped),
+        *passed_over(drawn.keys() - updates.waited, updates, _cursor(db, updates)),
         *_responses(db),
         *_tokens(db),
     ]
     where = Counter(fate or "open" for fate in (draws[-1][1] for draws in drawn.values()))
-    figures = "COUNT(*), ifnull(SUM(tokens), 0), COUNT(DISTINCT version)"
-    trained = db.execute(f"SELECT {figures} FROM trajectories WHERE outcome = 'trained'").fetchone()
+    kept = "FROM trajectories WHERE outcome = 'trained'"
+    trained = db.execute(f"SELECT COUNT(*), ifnull(SUM(tokens), 0) {kept}").fetchone()
+    pruned = updates.pruned
     return Verdict(
         mode="OnPolicy",
         began=updates.began,
         ended=updates.ended,
-        prompts=dict(where),
-        draws=sum(map(len, drawn.values())),
-        trajectories=trained[0],
-        tokens=trained[1],
-        versions=trained[2],
+        kept=updates.kept,
+        prompts=dict(where + Counter(pruned.fates)),
+        draws=pruned.draws + sum(map(len, drawn.values())),
+        trajectories=pruned.trajectories + trained[0],
+        tokens=pruned.tokens + trained[1],
+        versions=versions(db, f"SELECT version {kept}"),
         skipped=updates.skipped,
         findings=tuple(findings),
     )
@@ -98,7 +101,7 @@ def _queue(drawn: dict[PromptKey, Draws], updates: Updates) -> Iterator[Finding]
         if fate in ("trained", "filtered") and waits:
             yield Finding(Rule.TWICE, str(prompt), f"is {fate} by update {step}, and waits to be drawn again")
     for prompt in sorted(updates.waited - updates.waits - drawn.keys()):
-        yield Finding(Rule.LOST, str(prompt), f"waited at update {updates.began}, and was never drawn again")
+        yield Finding(Rule.LOST, str(prompt), f"waited at update {updates.kept}, and was never drawn again")
     for prompt in sorted(updates.waits - updates.waited - drawn.keys()):
         yield Finding(Rule.UNFOUNDED, str(prompt), "waits to be drawn again, and was never drawn")
 

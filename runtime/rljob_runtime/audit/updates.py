@@ -9,15 +9,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rljob_runtime.audit.findings import Finding, Rule
+from rljob_runtime.audit.pruned import Pruned
 from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
 
 
 @dataclass(frozen=True)
 class Updates:
-    """`steps`: those that have a boundary; the history begins at the first, which was made elsewhere or is 0. `first`
-    and `last`: the cursors there. `waited` and `waits`: the long prompts that waited then. `skipped`: records that
-    could not be used."""
+    """`steps`: those that have a boundary, and those that are pruned; the history begins at the first, which was made
+    elsewhere or is 0. `first` and `last`: the cursors there. `waited` and `waits`: the long prompts that waited at the
+    first boundary that is kept, and at the last. `skipped`: records that could not be used."""
 
+    pruned: Pruned
+    kept: int
+    """The first boundary that is kept: rows tell of all that came after it."""
     steps: tuple[int, ...]
     first: Cursor
     last: Cursor
@@ -36,7 +40,12 @@ class Updates:
             for row in (rows[0], rows[-1])
         )
         skipped = int(json.loads(rows[-1][4]).get("skippedPrompts") or 0)
-        return cls(tuple(row[0] for row in rows), first, last, waited, waits, skipped)
+        pruned, kept = Pruned.of(db), tuple(row[0] for row in rows)
+        if pruned.began is None:
+            return cls(pruned, kept[0], kept, first, last, waited, waits, skipped)
+        # The first boundary that is kept is the one after the last round that is pruned.
+        steps = (pruned.began, *pruned.steps, *(step for step in kept if step not in pruned.steps))
+        return cls(pruned, kept[0], steps, pruned.first, last, waited, waits, skipped)
 
     @property
     def began(self) -> int:
@@ -50,23 +59,27 @@ class Updates:
 
     def gaps(self, trained: Iterable[int]) -> Iterator[Finding]:
         """`trained`: the steps that something was trained on in."""
-        done, known = set(self.steps), set(trained)
+        done, known = set(self.steps), {*trained, *self.pruned.steps}
         for step in range(self.began + 1, self.ended + 1):
             if step not in done:
                 yield Finding(Rule.GAP, f"update {step}", f"is missing: {self.ended} are done")
             elif step not in known:
                 yield Finding(Rule.GAP, f"update {step}", "is done, and nothing was trained on in it")
+        if self.pruned.began is not None and self.kept != max(self.pruned.steps, default=self.pruned.began):
+            yield Finding(Rule.GAP, f"update {self.kept}", "is the first that is kept, and not the last that is pruned")
+        yield from self.pruned.findings()
         for step in sorted(known - done):
             if step > self.began:
                 yield Finding(Rule.UNFOUNDED, f"update {step}", "was trained, and is not done")
 
 
-def passed_over(drawn: Iterable[PromptKey], first: Cursor, now: Cursor, skipped: int) -> Iterator[Finding]:
-    """Prompts that the cursor passed between `first` and `now`, and that nobody drew. `drawn`: the fresh ones, each
-    once. How many a whole epoch has is what the highest index of all says; `skipped` records are none."""
-    prompts = set(drawn)
-    counts = Counter(prompt.epoch for prompt in prompts)
-    size = 1 + max((prompt.index for prompt in prompts), default=-1)
+def passed_over(drawn: Iterable[PromptKey], updates: Updates, now: Cursor) -> Iterator[Finding]:
+    """Prompts that the cursor passed between the beginning and `now`, and that nobody drew. `drawn`: the fresh ones of
+    the rounds that are kept, each once. How many a whole epoch has is what the highest index of all says; skipped
+    records are none."""
+    prompts, first, skipped = set(drawn), updates.first, updates.skipped
+    counts = Counter(prompt.epoch for prompt in prompts) + Counter(updates.pruned.fresh)
+    size = 1 + max((*(prompt.index for prompt in prompts), *updates.pruned.highest.values()), default=-1)
     for epoch in range(first.epoch, now.epoch + 1):
         begin = first.position if epoch == first.epoch else 0
         end = now.position if epoch == now.epoch else max(size, begin)

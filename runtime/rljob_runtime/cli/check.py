@@ -46,3 +46,8 @@ def _tell(verdict: Verdict) -> None:
         f"{verdict.tokens} tokens; lost {verdict.lost}, duplicated {verdict.duplicated}, "
         f"broken {len(verdict.findings)}"
     )
+    if verdict.kept > verdict.began:
+        typer.echo(
+            f"check: updates {verdict.began + 1} to {verdict.kept} are pruned (spec.store.keepRounds): their prompts "
+            "are counted against the cursor; each prompt and response since then is proved one by one"
+        )

@@ -46,12 +46,15 @@ from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
 from rljob_runtime.coordinator.updates import Updates
-from rljob_runtime.scheduling.reporting import reward_ends, taken_up
+from rljob_runtime.scheduling.reporting import taken_up
 
 log = logging.getLogger(__name__)
 
 MAX_SETBACKS = 10
 """Losses of the trainer without a finished round in between, after which the job has failed."""
+
+PRUNED_AT_ONCE = 4
+"""Rounds, after one that was closed."""
 
 PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
 """Opens prompts (with the tokenizer in the model files) and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable`,
@@ -196,6 +199,7 @@ class Coordinator:
                 boundary = await self.course.advance(boundary)
                 self._orders.step, self._setbacks = boundary.step, 0
                 await self._checkpoints.after_round(boundary.step)
+                await self._prune()
             await self.course.finish()
             await self._checkpoints.ensure(boundary.step)
             path = await self._export()
@@ -203,6 +207,12 @@ class Coordinator:
             if boundary.step >= self._following.rounds:
                 self._reporter.update(model_path=path)
                 raise Ended(rounds_finished(boundary.step, path))
+
+    async def _prune(self) -> None:
+        """A round goes for each that comes; where the store has many more than it is to keep, some at a time."""
+        for _ in range(PRUNED_AT_ONCE):
+            if not await self._store.do(lambda store: store.prune(self._settings.keep_rounds)):
+                return
 
     async def _export(self) -> str:
         while True:
@@ -256,7 +266,7 @@ class Coordinator:
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
         self._publication.be_patient(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
-        first, last = reward_ends(await self._store.do(Store.rewards))
+        first, last = await self._store.do(Store.reward_ends)
         self._reporter.event(
             round=boundary.step,
             totals=totals,

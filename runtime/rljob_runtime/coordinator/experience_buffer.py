@@ -12,6 +12,9 @@ from rljob_runtime.scheduling.experience import Experience, Limits, admitted, ca
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.scheduling.versions import Versions
 
+MOST_VERSIONS = 4096
+"""Published by this coordinator, or known to the store as it started, and looked at."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -61,8 +64,10 @@ class ExperienceBuffer:
         return version in self._steps
 
     def published(self, version: int, step: int) -> None:
-        """The weights after `step` are this version."""
+        """The weights after `step` are this version. Of very many the oldest are forgotten: nobody holds them."""
         self._steps[version] = step
+        while len(self._steps) > MOST_VERSIONS:
+            del self._steps[min(self._steps)]
 
     def staleness(self, version: int) -> int:
         """Updates between a version and the next one that has no groups yet. Weights of a history that was lost are one

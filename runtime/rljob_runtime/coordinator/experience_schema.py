@@ -47,6 +47,8 @@ CREATE TABLE groups (
 CREATE UNIQUE INDEX groups_open ON groups (epoch, idx) WHERE fate IS NULL;
 CREATE UNIQUE INDEX groups_trained_once ON groups (epoch, idx) WHERE fate = 'trained';
 CREATE UNIQUE INDEX groups_by_step ON groups (step, place) WHERE step IS NOT NULL;
+CREATE INDEX groups_requeued ON groups (epoch, idx, draw) WHERE fate = 'requeued';
+CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered';
 
 -- `tokens`: how far it came, once its chunks are gone.
 CREATE TABLE samples (

@@ -95,8 +95,9 @@ class ExperienceStore:
     def unsettled(self) -> tuple[PromptKey, ...]:
         """The prompts that were drawn and are neither filtered nor trained on, in the order of their last draw."""
         rows = self._db.execute(
-            "SELECT epoch, idx FROM groups AS g WHERE (fate IS NULL OR fate = 'requeued') AND NOT EXISTS"
-            " (SELECT 1 FROM groups WHERE epoch = g.epoch AND idx = g.idx AND draw > g.draw) ORDER BY drawn"
+            "SELECT epoch, idx FROM (SELECT epoch, idx, drawn FROM groups WHERE fate IS NULL UNION ALL"
+            " SELECT epoch, idx, drawn FROM groups AS g WHERE fate = 'requeued' AND NOT EXISTS"
+            " (SELECT 1 FROM groups WHERE epoch = g.epoch AND idx = g.idx AND draw > g.draw)) ORDER BY drawn"
         ).fetchall()
         return tuple(PromptKey(*row) for row in rows)
 

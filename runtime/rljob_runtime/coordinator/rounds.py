@@ -22,7 +22,6 @@ from rljob_runtime.coordinator.streaming import Streaming
 from rljob_runtime.coordinator.tally import Tally
 from rljob_runtime.scheduling.agreement import engine_mismatch
 from rljob_runtime.scheduling.loan_gain import Measured
-from rljob_runtime.scheduling.reporting import reward_ends
 from rljob_runtime.scheduling.rounds import PromptFate
 from rljob_runtime.scheduling.trajectory import Group
 
@@ -189,7 +188,7 @@ class Rounds:
         risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
         await self._parts.store.do(lambda store: store.close_round(settlement, closed, risen, speed))
         self._parts.closed(report, trained)
-        first, last = reward_ends(await self._parts.store.do(Store.rewards))
+        first, last = await self._parts.store.do(Store.reward_ends)
         self._parts.reporter.event(
             round=closed.step,
             reward=report.reward,

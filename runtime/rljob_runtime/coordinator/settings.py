@@ -10,6 +10,7 @@ from rljob_api.learning import AUTO, Mode, Sampler
 from rljob_api.rules import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.scheduling.experience import Limits
+from rljob_runtime.scheduling.history import REACH, WINDOW
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
 from rljob_runtime.scheduling.plans import PLAIN, Choices, choices
 from rljob_runtime.scheduling.repack import RepackRules
@@ -39,6 +40,13 @@ def lending_rules(job: RLJob) -> LendingRules | Verdict | None:
     return LendingRules(stream.min_completed, stream.max_completed)
 
 
+def rounds_kept(spec: RLJobSpec) -> int:
+    """A trainer may come back at any checkpoint that is kept, or at the one before; and predictions look some rounds
+    back."""
+    checkpoints = spec.checkpoint.every_rounds * (spec.checkpoint.keep + 1)
+    return max(spec.store.keep_rounds, checkpoints, REACH + WINDOW)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Times are in seconds."""
@@ -51,6 +59,8 @@ class Settings:
     trainer_replicas: int
     trainer_ranks: int
     checkpoint_every: int
+    keep_rounds: int
+    """Rounds whose rows the store keeps."""
     max_rounds_without_group: int
     heartbeat: float
     rebuild_timeout: float
@@ -137,6 +147,7 @@ class Settings:
             trainer_replicas=spec.trainer.replicas,
             trainer_ranks=spec.trainer.replicas * max(1, spec.trainer.accelerators_per_replica),
             checkpoint_every=spec.checkpoint.every_rounds,
+            keep_rounds=rounds_kept(spec),
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
             again_within=spec.failure_policy.again_within_seconds,
             heartbeat=spec.relay.heartbeat_seconds,

@@ -18,10 +18,12 @@ from rljob_runtime.coordinator.experience_history import begin, give_back
 from rljob_runtime.coordinator.experience_store import ExperienceStore
 from rljob_runtime.coordinator.store_file import Opening, attempts_before, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store_history import Remembered, remembered
+from rljob_runtime.coordinator.store_pruning import forget_sums, prune
 from rljob_runtime.coordinator.store_records import Boundary, OpenRound, Pool, Tokens, insert_boundary
 from rljob_runtime.enginemodel.speed import Speed
 from rljob_runtime.scheduling.partials import Partial
 from rljob_runtime.scheduling.plans import AS_ASKED, Chosen
+from rljob_runtime.scheduling.reporting import reward_ends
 from rljob_runtime.scheduling.reward_timeout import Anchors
 from rljob_runtime.scheduling.rounds import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
 from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
@@ -104,8 +106,9 @@ class Store:
         with self._transaction():
             floor = max(version, self.versions().floor)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('version_floor', ?)", (str(floor),))
-            for table in ("rounds", "boundaries"):
+            for table in ("rounds", "boundaries", "rewards"):
                 self._db.execute(f"DELETE FROM {table}")
+            forget_sums(self._db)
             begin(self._db, pool)
             insert_boundary(self._db, boundary, anchors)
 
@@ -117,11 +120,15 @@ class Store:
             found.setdefault(rule, {})[test] = milliseconds
         return found
 
-    def rewards(self) -> tuple[float, ...]:
-        """Mean rewards of the rounds done, oldest first."""
-        rows = self._db.execute("SELECT report FROM boundaries WHERE report IS NOT NULL ORDER BY step").fetchall()
-        reports = (RoundReport.model_validate_json(row[0]) for row in rows)
-        return tuple(report.reward for report in reports if report.reward is not None)
+    def reward_ends(self) -> tuple[float | None, float | None]:
+        """See `reporting.reward_ends`, of all rounds done."""
+
+        def total(rounds: int) -> float:
+            row = self._db.execute("SELECT total FROM rewards WHERE number = ?", (rounds,)).fetchone()
+            return row[0] if row is not None else 0.0
+
+        count = self._db.execute("SELECT number FROM rewards ORDER BY step DESC LIMIT 1").fetchone()
+        return reward_ends(count[0] if count is not None else 0, total)
 
     def remembered(self, max_response_tokens: int) -> Remembered:
         """What closed rounds tell of the next ones, whose responses may have so many tokens."""
@@ -134,11 +141,18 @@ class Store:
         with self._transaction():
             if not self._db.execute("SELECT 1 FROM boundaries WHERE step = ?", (step,)).fetchone():
                 return False
-            self._db.execute("DELETE FROM boundaries WHERE step > ?", (step,))
+            for table in ("boundaries", "rewards"):
+                self._db.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
             self._lose_versions_after(step)
             self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
             give_back(self._db, step)
         return True
+
+    def prune(self, keep: int) -> bool:
+        """The oldest round goes, where the store has more than `keep` and no recovery needs it; see `store_pruning`.
+        False when there is none to go."""
+        with self._transaction():
+            return prune(self._db, keep)
 
     def lose_versions_after(self, step: int) -> None:
         """Versions of later steps are no longer anybody's weights."""
@@ -146,9 +160,17 @@ class Store:
             self._lose_versions_after(step)
 
     def versions(self) -> Versions:
-        """Every weight version ever published."""
-        rows = self._db.execute("SELECT version, step, lost FROM versions ORDER BY version").fetchall()
-        floor = int(self._meta("version_floor") or 0)
+        """The weight versions of the rounds that the store has, and of groups under way; the floor is above all
+        others."""
+        first = self._db.execute(
+            "SELECT MIN(version) FROM versions WHERE step >= (SELECT MIN(step) FROM boundaries)"
+        ).fetchone()[0]
+        opened = self._db.execute("SELECT MIN(version) FROM groups WHERE fate IS NULL").fetchone()[0]
+        least = min((version for version in (first, opened) if version is not None), default=0)
+        rows = self._db.execute(
+            "SELECT version, step, lost FROM versions WHERE version >= ? ORDER BY version", (least,)
+        ).fetchall()
+        floor = max(int(self._meta("version_floor") or 0), least - 1)
         return Versions(tuple(Published(version, step, bool(lost)) for version, step, lost in rows), floor)
 
     def publish(self, version: int, step: int) -> None:

@@ -173,5 +173,28 @@ def _from_4(db: sqlite3.Connection) -> None:
     )
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
+def _from_5(db: sqlite3.Connection) -> None:
+    """Sums of rewards and of what is pruned. Nothing was pruned, and the rewards are in the reports."""
+    db.execute("ALTER TABLE versions ADD COLUMN trained INTEGER NOT NULL DEFAULT 0")
+    db.execute("CREATE INDEX versions_by_step ON versions (step)")
+    db.execute("CREATE TABLE rewards (step INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE, total REAL NOT NULL)")
+    db.execute(
+        "INSERT INTO rewards SELECT step, row_number() OVER (ORDER BY step), SUM(reward) OVER (ORDER BY step) FROM"
+        " (SELECT step, json_extract(report, '$.reward') AS reward FROM boundaries) WHERE reward IS NOT NULL"
+    )
+    db.execute(
+        """
+        CREATE TABLE pruned (
+        step INTEGER NOT NULL, epoch INTEGER NOT NULL,
+        draws INTEGER NOT NULL, fresh INTEGER NOT NULL, trained INTEGER NOT NULL, filtered INTEGER NOT NULL,
+        trajectories INTEGER NOT NULL, tokens INTEGER NOT NULL, highest INTEGER NOT NULL,
+        PRIMARY KEY (step, epoch)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX groups_requeued ON groups (epoch, idx, draw) WHERE fate = 'requeued'")
+    db.execute("CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered'")
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5}
 """By the format that it starts from."""

@@ -72,6 +72,11 @@ def insert_boundary(db: sqlite3.Connection, boundary: Boundary, risen: Anchors) 
             json.dumps([str(prompt) for prompt in boundary.queue]),
         ),
     )
+    if boundary.report is not None and boundary.report.reward is not None:
+        last = db.execute("SELECT number, total FROM rewards ORDER BY step DESC LIMIT 1").fetchone()
+        number, total = last or (0, 0.0)
+        sums = (boundary.step, number + 1, total + boundary.report.reward)
+        db.execute("INSERT INTO rewards VALUES (?, ?, ?)", sums)
     db.executemany(
         "INSERT INTO anchors VALUES (?, ?, ?, ?)",
         [(boundary.step, rule, test, kept) for rule, tests in risen.items() for test, kept in tests.items()],

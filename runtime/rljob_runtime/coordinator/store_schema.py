@@ -11,7 +11,7 @@
 What only `mode: Asynchronous` has is in `experience_schema`.
 """
 
-FORMAT = 5
+FORMAT = 6
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
@@ -43,8 +43,23 @@ CREATE TABLE anchors (
 
 CREATE INDEX anchors_by_step ON anchors (step);
 
+-- `trained`: something was trained on with it that is pruned.
 CREATE TABLE versions (version INTEGER PRIMARY KEY CHECK (version > 0), step INTEGER NOT NULL, lost INTEGER NOT NULL
-DEFAULT 0);
+DEFAULT 0, trained INTEGER NOT NULL DEFAULT 0);
+
+CREATE INDEX versions_by_step ON versions (step);
+
+-- Mean rewards of rounds, summed up: `number` of them so far, and their sum.
+CREATE TABLE rewards (step INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE, total REAL NOT NULL);
+
+-- What is left of pruned rounds (or updates), by the epoch of their prompts: `draws` of prompts, `fresh` ones among
+-- them (drawn by the cursor), those that ended in each way, what was trained on, and the highest index.
+CREATE TABLE pruned (
+  step INTEGER NOT NULL, epoch INTEGER NOT NULL,
+  draws INTEGER NOT NULL, fresh INTEGER NOT NULL, trained INTEGER NOT NULL, filtered INTEGER NOT NULL,
+  trajectories INTEGER NOT NULL, tokens INTEGER NOT NULL, highest INTEGER NOT NULL,
+  PRIMARY KEY (step, epoch)
+) WITHOUT ROWID;
 
 -- A round under way or done, as it was opened (`Shape`, `Rules`); the cursor is the one after its last draw.
 CREATE TABLE rounds (

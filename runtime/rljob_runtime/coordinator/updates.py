@@ -19,7 +19,6 @@ from rljob_runtime.coordinator.rollouts import Rollouts
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.store_records import Boundary
 from rljob_runtime.coordinator.update_figures import UpdateClock, totals_after, update_report
-from rljob_runtime.scheduling.reporting import reward_ends
 from rljob_runtime.scheduling.rounds import EQUAL_REWARDS
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 
@@ -214,7 +213,7 @@ class Updates:
         await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
         clock.start()
         self._parts.closed(report, trained)
-        first, last = reward_ends(await self._parts.store.do(Store.rewards))
+        first, last = await self._parts.store.do(Store.reward_ends)
         self._parts.reporter.event(
             stage="Generating",
             round=closed.step,

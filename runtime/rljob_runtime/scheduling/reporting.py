@@ -5,6 +5,7 @@ Every write costs the API server and, if it raises `event`, a reconcile of the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_api.status import RuntimeStatus
@@ -70,12 +71,13 @@ def _without_progress(status: RuntimeStatus) -> RuntimeStatus:
     return status.model_copy(update=dict.fromkeys(PROGRESS_FIELDS))
 
 
-def reward_ends(rewards: tuple[float, ...]) -> tuple[float | None, float | None]:
-    """Means of the first and of the last fifth of the rounds' rewards (at least one round each): did it learn?"""
-    if not rewards:
+def reward_ends(count: int, total: Callable[[int], float]) -> tuple[float | None, float | None]:
+    """Means of the first and of the last fifth of `count` rounds' rewards (at least one round each): did it learn?
+    `total`: the sum of the first so many."""
+    if count == 0:
         return None, None
-    fifth = max(1, len(rewards) // 5)
-    return shown(sum(rewards[:fifth]) / fifth), shown(sum(rewards[-fifth:]) / fifth)
+    fifth = max(1, count // 5)
+    return shown(total(fifth) / fifth), shown((total(count) - total(count - fifth)) / fifth)
 
 
 def shown(mean: float) -> float:

@@ -63,6 +63,12 @@ class WatchedStore(Store):
         identity = tuple(column for column in columns[:size] if isinstance(column, int))
         self._written.append(Row(table, identity, columns[size:] or None))
 
+    def prune(self, keep: int) -> bool:
+        """Observers keep what is pruned: they watch over the whole history."""
+        pruned = super().prune(keep)
+        self.forget()
+        return pruned
+
     def tell(self) -> None:
         """What was written is committed: let observers know."""
         written, self._written = self._written, []

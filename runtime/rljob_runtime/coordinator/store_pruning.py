@@ -1,0 +1,108 @@
+"""What goes from the store of a long job: the oldest round (or update), once nobody may go back to it.
+
+A round takes some 92 bytes a response, for as long as it is kept. Of one that goes its sums stay (`pruned`), so that an
+audit still knows how many prompts were drawn, trained on and filtered, and how many tokens were trained on. Rounds go
+from the oldest on, without a gap: the first boundary that is left is the one from which rows tell the whole history.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+ORIGIN = "origin"
+"""In `meta`: step, epoch and position of the boundary at which the history began, once a round of it was pruned."""
+
+
+def forget_sums(db: sqlite3.Connection) -> None:
+    """A new history begins: within the caller's transaction."""
+    db.execute("DELETE FROM pruned")
+    db.execute("DELETE FROM meta WHERE key = ?", (ORIGIN,))
+    db.execute("UPDATE versions SET trained = 0 WHERE trained")
+
+
+def prune(db: sqlite3.Connection, keep: int) -> bool:
+    """The round after the first boundary goes, and that boundary, where more than `keep` rounds are there and nothing
+    of it is needed. Within the caller's transaction. False when there is none to go."""
+    first, epoch, position, last = db.execute(
+        "SELECT step, epoch, position, (SELECT MAX(step) FROM boundaries) FROM boundaries ORDER BY step LIMIT 1"
+    ).fetchone() or (0, 0, 0, 0)
+    if last - first <= keep:
+        return False
+    asynchronous = db.execute("SELECT 1 FROM pool").fetchone() is not None
+    step = first + 1
+    if not (_prune_update(db, step) if asynchronous else _prune_round(db, step)):
+        return False
+    db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (ORIGIN, json.dumps([first, epoch, position])))
+    _keep_anchors(db, first, step)
+    db.execute("DELETE FROM boundaries WHERE step = ?", (first,))
+    return True
+
+
+def _prune_round(db: sqlite3.Connection, step: int) -> bool:
+    """Of `mode: OnPolicy`. Not while one of its prompts waits to be drawn again: its attempts go on rising."""
+    waits = db.execute(
+        "SELECT 1 FROM prompts AS p WHERE step = ? AND fate = 'requeued' AND NOT EXISTS"
+        " (SELECT 1 FROM prompts WHERE epoch = p.epoch AND idx = p.idx AND step > p.step) LIMIT 1",
+        (step,),
+    ).fetchone()
+    if waits is not None:
+        return False
+    db.execute(
+        "UPDATE versions SET trained = 1 WHERE version IN"
+        " (SELECT version FROM trajectories WHERE step = ? AND outcome = 'trained')",
+        (step,),
+    )
+    db.execute(
+        "INSERT INTO pruned SELECT ?1, epoch, COUNT(*), SUM(NOT queued), SUM(fate = 'trained'), SUM(fate = 'filtered'),"
+        " SUM(trajectories), SUM(tokens), MAX(idx) FROM (SELECT p.epoch, p.idx, p.fate,"
+        " p.epoch || '.' || p.idx IN (SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?1 - 1)"
+        " AS queued,"
+        " (SELECT COUNT(*) FROM trajectories AS t WHERE t.step = ?1 AND t.epoch = p.epoch AND t.idx = p.idx"
+        " AND outcome = 'trained') AS trajectories,"
+        " (SELECT ifnull(SUM(tokens), 0) FROM trajectories AS t WHERE t.step = ?1 AND t.epoch = p.epoch"
+        " AND t.idx = p.idx AND outcome = 'trained') AS tokens FROM prompts AS p WHERE p.step = ?1) GROUP BY epoch",
+        (step,),
+    )
+    db.execute("DELETE FROM rounds WHERE step = ?", (step,))
+    return True
+
+
+def _prune_update(db: sqlite3.Connection, step: int) -> bool:
+    """Of `mode: Asynchronous`: the prompts that it trained on, with all of their draws, and those that were filtered
+    before the last of these was drawn. Not while tokens of theirs are there, which a checkpoint is to make
+    superfluous."""
+    held = db.execute(
+        "SELECT 1 FROM groups AS g JOIN experience_chunks USING (epoch, idx, draw) WHERE g.step = ? LIMIT 1", (step,)
+    ).fetchone()
+    if held is not None:
+        return False
+    newest = db.execute("SELECT MAX(drawn) FROM groups WHERE step = ?", (step,)).fetchone()[0]
+    gone = (
+        "SELECT epoch, idx FROM groups WHERE step = ?1 AND fate = 'trained'"
+        " UNION ALL SELECT epoch, idx FROM groups WHERE fate = 'filtered' AND drawn <= ?2"
+    )
+    db.execute("CREATE TEMP TABLE IF NOT EXISTS going (epoch INTEGER, idx INTEGER, PRIMARY KEY (epoch, idx))")
+    db.execute("DELETE FROM going")
+    db.execute(f"INSERT INTO going {gone}", (step, newest))
+    db.execute("UPDATE versions SET trained = 1 WHERE version IN (SELECT version FROM groups WHERE step = ?)", (step,))
+    trained = "FROM samples AS s WHERE s.epoch = g.epoch AND s.idx = g.idx AND s.draw = g.draw AND g.fate = 'trained'"
+    db.execute(
+        "INSERT INTO pruned SELECT ?, epoch, COUNT(*), SUM(draw = 0 AND version IS NOT NULL), SUM(fate = 'trained'),"
+        f" SUM(fate = 'filtered'), SUM((SELECT COUNT(*) {trained})), SUM((SELECT ifnull(SUM(tokens), 0) {trained})),"
+        " MAX(idx) FROM going JOIN groups AS g USING (epoch, idx) GROUP BY epoch",
+        (step,),
+    )
+    db.execute("DELETE FROM groups WHERE (epoch, idx) IN (SELECT epoch, idx FROM going)")
+    return True
+
+
+def _keep_anchors(db: sqlite3.Connection, first: int, step: int) -> None:
+    """The newest anchor of a test holds: what the boundary that goes has is the next one's from now on, unless that has
+    a newer one."""
+    db.execute(
+        "DELETE FROM anchors WHERE step = ?1 AND EXISTS (SELECT 1 FROM anchors AS newer"
+        " WHERE newer.rule = anchors.rule AND newer.test = anchors.test AND newer.step = ?2)",
+        (first, step),
+    )
+    db.execute("UPDATE anchors SET step = ? WHERE step = ?", (step, first))
