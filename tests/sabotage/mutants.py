@@ -58,6 +58,10 @@ COST = "tests/operator/test_operator_cost.py"
 QUOTA = "tests/operator/test_operator_kueue.py"
 DEVICES = "tests/operator/test_operator_devices.py"
 BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
+LEASE = "tests/coordinator/test_coordinator_lease.py"
+OPENING = "tests/coordinator/test_coordinator_opening.py"
+UNHEARD = "tests/coordinator/test_coordinator_unheard.py"
+PRUNING = "tests/coordinator/test_coordinator_pruning.py"
 LAMINAR = "tests/simulation/test_simulation_laminar.py"
 PROFILE = "tests/rollout/test_rollout_profile.py"
 UPDATES = "tests/coordinator/test_coordinator_updates.py"
@@ -806,8 +810,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a failed reward counts as zero",
         f"{RUNTIME}/coordinator/scoring.py",
-        "reward = None\n",
-        "reward = 0.0\n",
+        "reward, by_response = None, isinstance",
+        "reward, by_response = 0.0, isinstance",
         ROUNDS,
     ),
     Mutant(
@@ -3433,5 +3437,89 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if name in lines:\n",
         "            if False:\n",
         ("tests/api/test_api_yaml.py::test_a_key_that_stands_twice_is_refused",),
+    ),
+    Mutant(
+        "who cannot renew the Lease stays in office",
+        f"{RUNTIME}/coordinator/lease.py",
+        "                if left <= 0:",
+        "                if False:",
+        (f"{LEASE}::test_who_cannot_renew_for_the_duration_lets_go",),
+    ),
+    Mutant(
+        "a later pod is taken over from",
+        f"{RUNTIME}/coordinator/lease.py",
+        "        if is_later(holder, self._holder):",
+        "        if False:",
+        (f"{LEASE}::test_a_later_pod_is_never_taken_over_from",),
+    ),
+    Mutant(
+        "a store that somebody holds is not waited for",
+        f"{RUNTIME}/coordinator/opening.py",
+        "            if clock() - since >= patience:",
+        "            if True:",
+        (f"{OPENING}::test_a_store_that_somebody_holds_is_waited_for",),
+    ),
+    Mutant(
+        "an opening that nobody waits for goes on",
+        f"{RUNTIME}/coordinator/store_file.py",
+        "        self._given_up = True",
+        "        pass",
+        (f"{OPENING}::test_an_opening_that_nobody_waits_for_any_more_ends_and_holds_nothing",),
+    ),
+    Mutant(
+        "a task of a stage ends unheard",
+        f"{RUNTIME}/coordinator/waiting.py",
+        "            self._post(Broken(error))",
+        "            pass",
+        (f"{UNHEARD}::test_stage_tasks_tell_of_errors_alone",),
+    ),
+    Mutant(
+        "a response that cannot be decoded is waited for",
+        f"{RUNTIME}/coordinator/scoring.py",
+        "            self._post(Scored(response, None, by_response=True))\n",
+        "",
+        (f"{UNHEARD}::test_a_response_that_cannot_be_decoded_is_an_aborted_sample",),
+    ),
+    Mutant(
+        "a log that could not be written once is written no more",
+        f"{RUNTIME}/coordinator/roundlog.py",
+        "            if target.writer is None:",
+        "            if target.writer is None and not target.lost:",
+        ("tests/coordinator/test_coordinator_roundlog.py::test_a_full_disk_costs_lines_and_they_come_back_with_room",),
+    ),
+    Mutant(
+        "a silent coordinator counts though its node was lost",
+        f"{OPERATOR}/policies/failure.py",
+        "        if node is not None and not node.ready:",
+        "        if False:",
+        ("tests/operator/test_operator_silent.py::test_a_coordinator_whose_node_was_lost_too_costs_no_budget",),
+    ),
+    Mutant(
+        "all prompts that were tokenised are kept",
+        f"{RUNTIME}/data/memory.py",
+        "        while self.bytes > self._most and len(self._kept) > 1:",
+        "        while False:",
+        ("tests/training/test_training_data.py::test_prompts_in_memory_have_a_bound_in_bytes",),
+    ),
+    Mutant(
+        "fresh draws of pruned rounds are not counted",
+        f"{RUNTIME}/coordinator/store_pruning.py",
+        "SUM(NOT queued)",
+        "0 * SUM(NOT queued)",
+        (f"{PRUNING}::test_the_audits_totals_are_those_of_the_whole_history[on policy]",),
+    ),
+    Mutant(
+        "anchors go with their round",
+        f"{RUNTIME}/coordinator/store_pruning.py",
+        '    db.execute("UPDATE anchors SET step = ? WHERE step = ?", (step, first))',
+        "    pass",
+        (f"{PRUNING}::test_anchors_outlive_their_rounds",),
+    ),
+    Mutant(
+        "the audit does not look at pruned sums",
+        f"{RUNTIME}/audit/updates.py",
+        "        yield from self.pruned.findings()",
+        "",
+        (f"{PRUNING}::test_what_is_wrong_with_the_sums_is_found",),
     ),
 )
