@@ -1,0 +1,70 @@
+"""A coordinator's pod that has lost its Lease starts over, and one that comes up waits for what another head holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rljob_runtime.pod.ray_node import tables_held
+
+IDENTITY = {
+    "RLJOB_NAME": "demo",
+    "RLJOB_NAMESPACE": "ns",
+    "RLJOB_UID": "uid-1",
+    "RLJOB_MACHINE": "coordinator-0",
+    "RLJOB_INCARNATION": "1",
+    "RLJOB_COORDINATOR_ADDRESS": "demo-coordinator.ns.svc",
+    "POD_NAME": "demo-coordinator-0-1",
+    "POD_IP": "10.0.0.7",
+}
+PROGRAM = """
+import os, pathlib, sys
+import rljob_runtime.pod.__main__ as pod
+from rljob_runtime.coordinator.lease import LeaseLost
+
+lives = pathlib.Path(sys.argv[2])
+with lives.open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+
+async def run(role, identity):
+    if len(lives.read_text().split()) == 1:
+        raise LeaseLost("the Lease was not renewed for 15 s")
+    return 0
+
+pod._run, sys.argv = run, sys.argv[:2]
+sys.exit(pod.main())
+"""
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_lost_lease_starts_the_program_over_in_its_pod(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    command = [sys.executable, "-c", PROGRAM, "coordinator", str(lives)]
+    done = subprocess.run(command, env=os.environ | IDENTITY, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = lives.read_text().split()
+    assert first == second, "the same process, so the same container: it costs no pod"
+    assert "the Lease was not renewed for 15 s; it starts over, and stands by" in done.stderr
+
+
+def test_rays_tables_are_held_as_long_as_their_process_lives(tmp_path: Path) -> None:
+    assert tables_held(tmp_path / "nothing yet") is None
+    lock = tmp_path / "ray" / "db" / "LOCK"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert tables_held(tmp_path / "ray") is None
+    command = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert tables_held(tmp_path / "ray") == lock
+        holder.kill()
+    assert tables_held(tmp_path / "ray") is None
