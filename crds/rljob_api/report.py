@@ -139,6 +139,8 @@ class RoundReport(StatusModel):
     """Prompts that lost the race and wait for a long round."""
     discarded_tokens: Count | None = None
     """Tokens of the responses that are not trained on."""
+    lost_version_tokens: Count | None = None
+    """Of these, of groups that are drawn again because nobody holds their weights any more. Asynchronous."""
     launched_mean_tokens: Annotated[float | None, Field(ge=0)] = None
     """Over all responses launched, stopped ones by a survival estimate (Kaplan-Meier). How much less meanResponseTokens
     is, is how much the race prefers the short."""
@@ -231,6 +233,9 @@ class RuntimeTotals(StatusModel):
     """Response tokens generated."""
     discarded_tokens: Count = 0
     """Tokens of responses that were not trained on."""
+    lost_version_tokens: Count = 0
+    """What lost weights cost: tokens of groups that were drawn again because nobody held theirs any more, and of rounds
+    that were undone because the trainer went back to a checkpoint."""
     coordinator_restarts: Count = 0
     """Times a coordinator took the job up again from its store."""
 

@@ -273,8 +273,12 @@ def test_a_rewind_restores_the_queue_of_that_round(store):
     store.assign(2, plan.trajectories())
     store.close_round(settlement(), Boundary(2, Cursor(0, 2)))
     assert store.boundary().queue == ()
+    made = store.tokens_after(1)
+    assert made > 0
     assert store.rewind(1)
     assert store.boundary().queue == PROMPTS
+    assert store.boundary().totals.lost_version_tokens == made, "what the undone round had generated"
+    assert store.tokens_after(1) == 0
     store.publish(3, 1)
     store.open_round(plan_of(2, 3), Cursor(0, 2))
 

@@ -263,7 +263,7 @@ def test_what_a_dead_machine_generated_goes_on_in_its_version_from_its_tokens(tm
     check_whole(stage, 6 * 4 * 2)
 
 
-def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path):
+def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path, caplog):
     """Every machine dies after a newer version was published: nobody can generate the old one any more."""
     stage = stage_of(tmp_path, machines=2)
     lengths = lambda key, version: 400 if key.prompt.index == 0 else 10  # noqa: E731
@@ -281,6 +281,13 @@ def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path):
     assert stage.play(fault, patience) is not None, "the job ends"
     assert fates(stage)["requeued"] >= 1
     assert sum(report.requeued_prompts for report in stage.closed) == fates(stage)["requeued"]
+    with sqlite3.connect(stage.path) as db:
+        rows = "samples AS s JOIN groups USING (epoch, idx, draw) WHERE reason = 'VersionGone'"
+        lost = db.execute(f"SELECT SUM(s.tokens) FROM {rows}").fetchone()[0]
+    assert lost > 0
+    assert sum(report.lost_version_tokens for report in stage.closed) == lost
+    assert stage.control.last.totals.lost_version_tokens == lost
+    assert "which costs" in caplog.text, "the log says what it costs"
     check_whole(stage, 6 * 4 * 2)
 
 

@@ -1236,6 +1236,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/local/test_local_folder.py",),
     ),
     Mutant(
+        "what a lost version costs is not told",
+        f"{RUNTIME}/coordinator/rollouts.py",
+        "            self.tally.lost_version_tokens += lost\n",
+        "",
+        (f"{UPDATES}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
+    ),
+    Mutant(
         "repack fills replicas by what they hold now",
         f"{RUNTIME}/scheduling/repack.py",
         "return max(self.tokens, self.expected_tokens)",
@@ -3149,8 +3156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "groups whose weights are gone wait for ever",
         f"{RUNTIME}/coordinator/rollouts.py",
-        "            await self._requeue(prompts, VERSION_GONE)\n",
-        "            pass\n",
+        "            lost = await self._requeue(prompts, VERSION_GONE)\n",
+        "            lost = 0\n",
         (f"{UPDATES}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
     ),
     Mutant(

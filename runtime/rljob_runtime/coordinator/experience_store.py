@@ -189,8 +189,10 @@ class ExperienceStore:
                 f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}", (failures, *row)
             )
 
-    def end(self, prompts: Iterable[PromptKey], fate: PromptFate, reason: str) -> None:
-        """Their groups are filtered or requeued: they are not trained on. Of the tokens only their number stays."""
+    def end(self, prompts: Iterable[PromptKey], fate: PromptFate, reason: str) -> int:
+        """Their groups are filtered or requeued: they are not trained on. Of the tokens only their number stays, which
+        is returned."""
+        tokens = 0
         with self._transaction():
             for prompt in prompts:
                 group = self._group(prompt)
@@ -200,6 +202,11 @@ class ExperienceStore:
                     (fate.value, reason, queued, *group),
                 )
                 self._drop_tokens(group)
+
+                tokens += self._db.execute(
+                    f"SELECT ifnull(SUM(tokens), 0) FROM samples WHERE {_GROUP}", group
+                ).fetchone()[0]
+        return tokens
 
     # --- updates ---
 

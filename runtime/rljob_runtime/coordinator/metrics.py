@@ -18,6 +18,7 @@ _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 _COUNTED = {
     "tokens": "Response tokens generated.",
     "discarded_tokens": "Response tokens not trained on.",
+    "lost_version_tokens": "Response tokens whose groups are drawn again: nobody holds their weights any more.",
     "aborted_responses": "Responses stopped: others were first.",
     "requeued_prompts": "Prompts that lost a race and were queued.",
     "filtered_groups": "Groups given up.",

@@ -39,8 +39,10 @@ def agree(
         opened = store.round_under_way()
         if (opened is not None and opened.assigned) or store.experience.assigned(step):
             return boundary
+    lost = store.tokens_after(step)
     if boundary is not None and step < boundary.step and store.rewind(step):
-        log.warning("the trainer is at step %d: the store is rewound from %d", step, boundary.step)
+        told = "the trainer is at step %d: the store is rewound from %d, which costs %d tokens"
+        log.warning(told, step, boundary.step, lost)
         rewound = store.boundary()
         assert rewound is not None
         return rewound

@@ -253,22 +253,25 @@ class Rollouts:
             return
         prompts = self.flight.stranded(self._holders.within_reach())
         if prompts:
-            log.warning("%d groups are drawn again: nobody holds their weights any more", len(prompts))
-            await self._requeue(prompts, VERSION_GONE)
+            lost = await self._requeue(prompts, VERSION_GONE)
+            self.tally.lost_version_tokens += lost
+            told = "%d groups are drawn again: nobody holds their weights any more, which costs %d tokens"
+            log.warning(told, len(prompts), lost)
 
-    async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> None:
+    async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:
+        """Returns how many tokens were generated for nothing."""
         for prompt in prompts:
             if prompt in self.flight:
                 self.flight.drop(prompt)
         await self._flush()
         for prompt in prompts:
             for sample in range(self._parts.settings.responses_per_prompt):
-                key = TrajectoryKey(prompt, sample)
-                self.tally.lost_tokens += self._intake.partials.length_of(key)
-                self._intake.partials.forget(key)
+                self._intake.partials.forget(TrajectoryKey(prompt, sample))
         self.tally.requeued_prompts += len(prompts)
-        await self._parts.store.do(lambda s: s.experience.end(prompts, PromptFate.REQUEUED, reason))
+        lost = await self._parts.store.do(lambda s: s.experience.end(prompts, PromptFate.REQUEUED, reason))
+        self.tally.lost_tokens += lost
         self._requeued.extend(prompts)
+        return lost
 
     # --- repack ---
 
@@ -379,7 +382,8 @@ class Rollouts:
         self.tally.unscored_groups += group.reason == REWARD_FAILED
         reason = group.reason
         await self._flush()
-        await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptFate.FILTERED, reason))
+        lost = await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptFate.FILTERED, reason))
+        self.tally.lost_tokens += lost
 
     async def _flush(self) -> None:
         tokens = self._intake.take_unsaved()

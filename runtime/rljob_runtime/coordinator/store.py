@@ -137,16 +137,31 @@ class Store:
 
     def rewind(self, step: int) -> bool:
         """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost, and
-        what they took from the experience buffer is given back. False when the store has no such boundary."""
+        what they took from the experience buffer is given back. What that costs is in the boundary's totals. False
+        when the store has no such boundary."""
         with self._transaction():
-            if not self._db.execute("SELECT 1 FROM boundaries WHERE step = ?", (step,)).fetchone():
+            row = self._db.execute("SELECT totals FROM boundaries WHERE step = ?", (step,)).fetchone()
+            if row is None:
                 return False
+            totals = RuntimeTotals.model_validate_json(row[0])
+            lost = totals.lost_version_tokens + self.tokens_after(step)
+            told = json.dumps(totals.model_copy(update={"lost_version_tokens": lost}).to_dict())
+            self._db.execute("UPDATE boundaries SET totals = ? WHERE step = ?", (told, step))
             for table in ("boundaries", "rewards"):
                 self._db.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
             self._lose_versions_after(step)
             self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
             give_back(self._db, step)
         return True
+
+    def tokens_after(self, step: int) -> int:
+        """Generated in rounds of OnPolicy after `step`: counted where a round is closed, as they came in the open
+        one."""
+        return self._db.execute(
+            "SELECT (SELECT ifnull(SUM(tokens), 0) FROM trajectories WHERE step > ?1)"
+            " + (SELECT ifnull(SUM(length(tokens) / 4), 0) FROM chunks WHERE step > ?1)",
+            (step,),
+        ).fetchone()[0]
 
     def prune(self, keep: int) -> bool:
         """The oldest round goes, where the store has more than `keep` and no recovery needs it; see `store_pruning`.

@@ -19,7 +19,9 @@ class Tally:
     aborted_samples: int = 0
     aborted_responses: int = 0
     lost_tokens: int = 0
-    """Tokens of responses that were generated anew from nothing."""
+    """Tokens of responses that were generated anew from nothing, or whose groups are not trained on."""
+    lost_version_tokens: int = 0
+    """Of these, of groups whose weights nobody holds any more."""
     drawn_prompts: int = 0
     filtered_groups: int = 0
     unscored_groups: int = 0

@@ -59,6 +59,7 @@ def update_report(
         launched_prompts=tally.drawn_prompts,
         requeued_prompts=tally.requeued_prompts,
         discarded_tokens=tally.lost_tokens,
+        lost_version_tokens=tally.lost_version_tokens,
         reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
@@ -82,5 +83,6 @@ def totals_after(totals: RuntimeTotals, report: RoundReport, group_size: int) ->
         "requeued_prompts": report.requeued_prompts,
         "tokens": report.tokens,
         "discarded_tokens": report.discarded_tokens,
+        "lost_version_tokens": report.lost_version_tokens,
     }
     return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})
