@@ -2779,6 +2779,44 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rewards/test_rewards_code.py::test_a_shadow_run_begins_when_no_call_waits",),
     ),
     Mutant(
+        "programs read the package that runs them",
+        f"{RUNTIME}/sandbox/confinement.py",
+        "        return cls(executable, packages, readable, _ours())",
+        "        return cls(executable, packages, readable, ())",
+        ("tests/rewards/test_rewards_sandbox.py::test_a_program_reads_nothing_of_the_package_that_runs_it",),
+    ),
+    Mutant(
+        "drawing prompts holds the event loop",
+        f"{RUNTIME}/coordinator/environment.py",
+        "            if clock() - began > LONGEST_DRAW_SECONDS:",
+        "            if not keys:",
+        ("tests/rewards/test_rewards_loop.py::test_drawing_prompts_that_take_long_to_make_gives_others_their_turns",),
+    ),
+    Mutant(
+        "a value beyond its range is taken",
+        f"{RUNTIME}/rewards/functions.py",
+        "        if not rule.least <= value <= rule.most:",
+        "        if False:",
+        ("tests/rewards/test_rewards_functions.py::test_a_value_of_the_range_is_taken_whatever_the_weight",),
+    ),
+    Mutant(
+        "what is trained on is chosen by what can be scored",
+        f"{RUNTIME}/scheduling/rounds.py",
+        "sample.failures += self.plan.rules.max_failures + 1 if by_response else 1",
+        "sample.failures += 1",
+        (
+            "tests/coordinator/test_coordinator_rewards.py"
+            "::test_a_group_of_which_a_response_cannot_be_scored_is_given_up_at_once[OnPolicy]",
+        ),
+    ),
+    Mutant(
+        "a box that is cut off answers",
+        f"{RUNTIME}/rewards/answers/final.py",
+        "        depth += {",
+        "        depth = {",
+        ("tests/rewards/test_rewards_answers.py::test_answers",),
+    ),
+    Mutant(
         "programs may read every file",
         f"{RUNTIME}/sandbox/confinement.py",
         "landlock.restrict(_allowed(place.folder, interpreter))",
