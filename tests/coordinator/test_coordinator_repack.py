@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_runtime.scheduling.continuous import InFlight
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, is_idle, plan_repack
+from rljob_runtime.scheduling.rounds import Launch
+from rljob_runtime.scheduling.trajectory import PromptKey
 
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
 
@@ -38,6 +41,8 @@ def load(name: str, tokens: int = 20, trajectories: int = 2, **other) -> Replica
         ({"trajectories": 7}, True),
         ({"trajectories": 8}, False),
         ({"trajectories": 0}, False),
+        # What it will hold when the moves are made is not known yet.
+        ({"moving": True}, False),
         # Whether it may receive is another question.
         ({"receives": False}, True),
     ],
@@ -147,6 +152,7 @@ def fleets(draw, size=8, versions=3):
                 kv_tokens=draw(st.sampled_from([100, 100, 200])),
                 kv_before=draw(st.sampled_from([None, tokens - 1, tokens, tokens, tokens, tokens + 9])),
                 receives=draw(st.sampled_from([True, True, True, False])),
+                moving=draw(st.sampled_from([False, False, False, True])),
             )
         )
     return loads
@@ -248,3 +254,42 @@ def test_where_all_fit_onto_one_all_but_one_are_released(tokens):
     plan = plan_repack(loads, replace(RULES, kv_cache_threshold=1.0))
     assert len(plan) == len(loads) - 1
     assert len({merge.destination for merge in plan}) == min(1, len(plan))
+
+
+# --- look after look ---
+
+
+@given(st.data(), st.integers(2, 5), st.integers(2, 12))
+@settings(max_examples=200)
+def test_no_look_gives_a_replica_more_than_it_may_hold_whatever_is_under_way(data, replicas, most):
+    """Moves take their time: each look finds some of the last one's made, and others not. When all are made, nobody has
+    more than the limits allow, and nobody was emptied who was being filled."""
+    rules = RepackRules(kv_cache_threshold=1.0, max_batch=most)
+    flight, names = InFlight(1), [f"r{number}" for number in range(replicas)]
+    numbers = count()
+    for name in names:
+        for _ in range(data.draw(st.integers(0, most - 1))):
+            flight.add(PromptKey(0, next(numbers)), 1, name)
+    flight.launch(dict.fromkeys(names, 1))
+    held = Counter({name: flight.load(name) for name in names})
+    moving: list[Launch] = []
+    for _ in range(data.draw(st.integers(2, 4))):
+        loads = [
+            load(name, len(flight.running_on(name)), len(flight.running_on(name)), moving=flight.moves(name))
+            for name in names
+        ]
+        fed, emptied = {one.lease.replica for one in moving}, {flight.lease(one.key).replica for one in moving}
+        for merge in plan_repack(loads, rules):
+            assert not {merge.source, merge.destination} & (fed | emptied)
+            moving += flight.begin_move(merge.source, merge.destination)
+        made = data.draw(st.lists(st.sampled_from(moving), unique=True)) if moving else []
+        for one in made:
+            assert flight.commit_move(one.key, one.lease)
+            moving.remove(one)
+        ended = [launch for name in names for launch in flight.running_on(name)]
+        for launch in data.draw(st.lists(st.sampled_from(ended), unique=True, max_size=2)) if ended else []:
+            flight.generated(launch.key, launch.lease)
+            moving = [one for one in moving if one.key != launch.key]
+    for one in moving:
+        assert flight.commit_move(one.key, one.lease)
+    assert all(flight.load(name) <= max(most, held[name]) for name in names)

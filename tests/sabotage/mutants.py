@@ -1236,6 +1236,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/local/test_local_folder.py",),
     ),
     Mutant(
+        "a replica takes part in a second plan while it is filled",
+        f"{RUNTIME}/scheduling/repack.py",
+        "        not load.moving\n        and 0 < load.trajectories",
+        "        0 < load.trajectories",
+        REPACK,
+    ),
+    Mutant(
+        "a replica does not know of moves to it",
+        f"{RUNTIME}/scheduling/continuous.py",
+        "return any(self._samples[key].move is not None for key in self._held.get(replica, ()))",
+        "return any(self._samples[one.key].move is not None for one in self.running_on(replica))",
+        REPACK,
+    ),
+    Mutant(
         "what a lost version costs is not told",
         f"{RUNTIME}/coordinator/rollouts.py",
         "            self.tally.lost_version_tokens += lost\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.protocols import EngineStats, PromptSource
@@ -17,6 +18,15 @@ from rljob_runtime.scheduling.trajectory import TrajectoryKey
 
 REMEMBERED = 2048
 """Lengths of responses that ended lately."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A replica at a look: its version, what it generates, and whether a move to it or from it is under way."""
+
+    version: int
+    running: Sequence[Launch]
+    moving: bool
 
 
 class Repacking:
@@ -41,13 +51,13 @@ class Repacking:
         """A response came to its end."""
         self._lengths.append(tokens)
 
-    def look(self, replicas: Mapping[str, tuple[int, Sequence[Launch]]]) -> tuple[Merge, ...]:
-        """The merges to make now. `replicas`: by name what each holds, and what it generates."""
+    def look(self, replicas: Mapping[str, Held]) -> tuple[Merge, ...]:
+        """The merges to make now, of replicas by name."""
         if self._rules is None:
             return ()
-        expected = self._expected(launch for _, launches in replicas.values() for launch in launches)
-        loads = [self._load(name, version, its, expected) for name, (version, its) in replicas.items()]
-        self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name][1])) for load in loads}
+        expected = self._expected(launch for held in replicas.values() for launch in held.running)
+        loads = [self._load(name, held, expected) for name, held in replicas.items()]
+        self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name].running)) for load in loads}
         return plan_repack(loads, self._rules)
 
     def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
@@ -55,14 +65,15 @@ class Repacking:
         seen += [Seen(self._partials.length_of(launch.key), ended=False) for launch in running]
         return ExpectedLengths(Survival.of(seen), self._most_tokens)
 
-    def _load(self, name: str, version: int, running: Sequence[Launch], expected: ExpectedLengths) -> ReplicaLoad:
+    def _load(self, name: str, held: Held, expected: ExpectedLengths) -> ReplicaLoad:
+        running = held.running
         prompts = sum(len(self._prompts.prompt(launch.key.prompt).token_ids) for launch in running)
         lengths = [self._partials.length_of(launch.key) for launch in running]
         stats, kv_tokens = self._stats.get(name), self._watch.kv_tokens(name)
         before = self._before.get(name)
         return ReplicaLoad(
             name=name,
-            version=version,
+            version=held.version,
             trajectories=len(running),
             # Of one that has said nothing yet, nothing is known to be admitted.
             waiting=stats.waiting if stats is not None else len(running),
@@ -72,6 +83,7 @@ class Repacking:
             kv_before=before[0] if before is not None else None,
             generated=self._grown(running, before[1]) if before is not None else 0,
             receives=kv_tokens > 0,
+            moving=held.moving,
         )
 
     def _lengths_of(self, running: Sequence[Launch]) -> dict[TrajectoryKey, int]:

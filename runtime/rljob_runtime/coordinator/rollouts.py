@@ -23,7 +23,7 @@ from rljob_runtime.coordinator.intake import Intake
 from rljob_runtime.coordinator.launches import Launches
 from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import PromptSource, Replica, ReplicaReport
-from rljob_runtime.coordinator.repacking import Repacking
+from rljob_runtime.coordinator.repacking import Held, Repacking
 from rljob_runtime.coordinator.scoring import Scored, Scoring
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.coordinator.taking_up import ready, take_up
@@ -281,7 +281,10 @@ class Rollouts:
         newest = max(holding.values(), default=None)
         if newest is None or self._to_begin <= 0 or self._admit(newest) <= 0:
             return
-        replicas = {name: (version, self.flight.running_on(name)) for name, version in holding.items()}
+        replicas = {
+            name: Held(version, self.flight.running_on(name), self.flight.moves(name))
+            for name, version in holding.items()
+        }
         for merge in self._repacking.look(replicas):
             await self._launches.move(merge)
 

@@ -97,6 +97,10 @@ class InFlight:
         sample = self._samples.get(key)
         return sample.move if sample is not None else None
 
+    def moves(self, replica: str) -> bool:
+        """Whether a response of it is to go on elsewhere, or one from elsewhere here."""
+        return any(self._samples[key].move is not None for key in self._held.get(replica, ()))
+
     def failures(self, key: TrajectoryKey) -> int:
         """How often it was generated in vain."""
         return self._samples[key].failures

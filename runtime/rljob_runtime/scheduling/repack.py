@@ -2,10 +2,11 @@
 
 A replica in its long tail generates few trajectories, and decoding is bound by memory: a batch of few costs almost what
 a batch of many costs. So replicas that are idle in this sense, and of one weight version, are packed onto as few as
-possible. Three departures from the algorithm as printed: a replica that receives is not emptied by the same plan (as
-printed, a -> b and then b -> c sends a's trajectories to a replica that is just being emptied); what a receiver can
-hold is judged by the tokens it is expected to come to, not by those it holds now; and KV use that rises by no more than
-was generated does not count as rising (as printed, the last few of a replica hide it until one of them ends).
+possible. Departures from the algorithm as printed: a replica that receives is not emptied by the same plan (as printed,
+a -> b and then b -> c sends a's trajectories to a replica that is just being emptied), nor does a replica take part in
+a second plan while moves of the first are under way; what a receiver can hold is judged by the tokens it is expected to
+come to, not by those it holds now; and KV use that rises by no more than was generated does not count as rising (as
+printed, the last few of a replica hide it until one of them ends).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class ReplicaLoad:
     admitted `waiting` yet. `tokens`: in its KV cache now; `expected_tokens`: at the peak that its trajectories are
     expected to come to; `kv_tokens`: all that it can hold. `kv_before`: `tokens` at the look before, None if there was
     none; `generated`: what its trajectories have generated since then. `receives`: false if nothing may be moved to it,
-    because it drains or loads."""
+    because it drains or loads. `moving`: a move to it or from it is under way, so that what it will hold is not what it
+    holds."""
 
     name: str
     version: int
@@ -32,6 +34,7 @@ class ReplicaLoad:
     kv_before: int | None
     receives: bool = True
     generated: int = 0
+    moving: bool = False
 
     @property
     def peak(self) -> int:
@@ -92,10 +95,11 @@ def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules) -> tuple[Merge
 
 def is_idle(load: ReplicaLoad, rules: RepackRules) -> bool:
     """Whether a replica is in its tail: KV use below the threshold and not rising since the last look but by what was
-    generated, nothing waiting, and fewer trajectories than it could decode at once. With no trajectory it has nothing
-    to move, and takes new weights by itself."""
+    generated, nothing waiting, no move under way, and fewer trajectories than it could decode at once. With no
+    trajectory it has nothing to move, and takes new weights by itself."""
     return (
-        0 < load.trajectories < rules.max_batch
+        not load.moving
+        and 0 < load.trajectories < rules.max_batch
         and load.waiting == 0
         and load.tokens < rules.kv_cache_threshold * load.kv_tokens
         and load.kv_before is not None
