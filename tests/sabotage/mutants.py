@@ -2054,13 +2054,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/operator/test_operator_network_policy.py",),
     ),
     Mutant(
-        "a node may be newer than its API server",
-        "hack/cluster/recipe.py",
-        "if not 0 <= behind <= _KUBELET_SKEW",
-        "if not behind <= _KUBELET_SKEW",
-        ("tests/cluster/test_cluster_lifecycle.py::test_a_node_is_never_newer_than_its_api_server",),
-    ),
-    Mutant(
         "a drain may take every machine",
         f"{OPERATOR}/policies/objects.py",
         "max(0, machines - 1)",
