@@ -5,6 +5,8 @@
 
 Definitions and webhooks are those of the manager's own module. The API server reaches the webhooks by a URL instead
 of a Service, so they need no pod. Only Kueue's own kinds are served: no integration looks at pods or Jobs.
+
+On a cluster with real nodes its own chart (`source`) installs it, with an image of the same program (`image`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import base64
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import build, go, kube, pki, process, recipe
+from . import build, go, images, kube, pki, process, recipe
 from .apiserver import Server
 from .process import Daemons
 from .settings import ClusterError
@@ -28,6 +30,7 @@ NAMESPACE = "kueue-system"
 _SECRET = "kueue-webhook-server-cert"
 _CONVERTED = ("clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads")
 """Kinds of two served versions: the manager converts between them."""
+_GATES = {"VisibilityOnDemand": False}
 _SECONDS = 60.0
 
 
@@ -59,11 +62,16 @@ class Manager:
             self._apply(f"/apis/admissionregistration.k8s.io/v1/{plural}", hooks)
         self.start()
 
-    def start(self) -> None:
-        """Start the manager on the definitions that are there; return once its webhooks answer."""
+    def start(self, devices: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Start the manager on the definitions that are there; return once its webhooks answer.
+
+        With ``devices``, the names of DeviceClasses by the resource that quotas are given for, it counts claimed
+        devices: an alpha feature, off by default.
+        """
         program = build.binaries(("kueue",)) / "kueue"
         config = self._folder / "config.json"
-        config.write_text(json.dumps(_configuration(self._folder, self._port)))
+        counting = _counting(devices) if devices is not None else {}
+        config.write_text(json.dumps({**_configuration(self._folder, self._port), **counting}))
         command: list[str | Path] = [program, f"--config={config}", "--zap-log-level=2"]
         self._daemons.start("kueue", command, {"KUBECONFIG": str(self.server.kubeconfig)})
         kube.wait("Kueue's webhooks", _SECONDS, self._answers, lambda: self._daemons.tail("kueue"))
@@ -148,6 +156,16 @@ def source() -> Path:
     return Path(json.loads(done.stdout)["Dir"])
 
 
+def image(path: Path) -> str:
+    """Write an image archive of the manager, for clusters with real nodes; return the image's name."""
+    layer = images.Layer()
+    layer.file("manager", (build.binaries(("kueue",)) / "kueue").read_bytes(), 0o755)
+    name = f"docker.io/rljob/kueue:v{recipe.KUEUE.version()}"
+    config = {"Entrypoint": ["/manager"], "User": str(images.USER)}
+    images.write_archive(path, {name: config}, layer.bytes())
+    return name
+
+
 _FILES = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 
 
@@ -173,9 +191,15 @@ def _configuration(folder: Path, port: int) -> dict[str, Any]:
         "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(folder)},
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"qps": 100, "burst": 200},
-        "featureGates": {"VisibilityOnDemand": False},
+        "featureGates": _GATES,
         "waitForPodsReady": {"timeout": "10m"},
     }
+
+
+def _counting(devices: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    classes = [{"name": name, "deviceClassNames": list(names)} for name, names in devices.items()]
+    gates = {**_GATES, "DynamicResourceAllocation": True, "DRAExtendedResources": True}
+    return {"featureGates": gates, "resources": {"deviceClassMappings": classes}}
 
 
 def _own(hook: dict[str, Any]) -> bool:

@@ -237,7 +237,8 @@ UNMET = "0/4 nodes are available: 4 cannot allocate all claims."
         (TEMPLATE, UNMET, "claims what ResourceClaimTemplate linked says (spec.accelerator.claimTemplate)."),
         (CLASS, "request accelerators: device class gpu.amd.com does not exist", "kubectl get deviceclasses"),
         (CLASS, "0/4 nodes are available: 4 Insufficient cpu.", None),
-        (job_with(), UNMET, None),
+        (job_with(), UNMET, "claims 2 of nvidia.com/gpu (spec.accelerator.resource), where a DeviceClass serves that."),
+        (job_with({"kind": "None"}), UNMET, None),
     ],
 )
 def test_claims_that_cannot_be_met_are_explained(job: RLJob, said: str, told: str | None) -> None:

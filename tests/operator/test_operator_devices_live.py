@@ -3,17 +3,16 @@ tests, kwok stands in for the kubelets: no driver prepares a device."""
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import kopf
 import pytest
 import yaml
+from device_fleet import API, Fleet
 from hack.cluster import kube
 from hack.cluster.apiserver import api_server
 from hack.cluster.controlplane import ControlPlane
@@ -37,56 +36,6 @@ from rljob_operator.policies import devices
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 RUNNING = "True/RoundsProgressing"
-API = f"/apis/{'/'.join(devices.API)}"
-
-
-@dataclass
-class Fleet:
-    """Devices of a driver of this test's own, and the claims for them."""
-
-    api: kube.Api
-    name: str
-    namespace: str
-
-    def publish(self, node: str, count: int) -> None:
-        """What the node's driver would: so many devices."""
-        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        spec = {"nodeName": node, "driver": self.name, "pool": pool}
-        spec["devices"] = [{"name": f"gpu-{number}"} for number in range(count)]
-        self._post(
-            "resourceslices", {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{self.name}"}, "spec": spec}
-        )
-
-    def make_class(self) -> None:
-        selector = {"cel": {"expression": f"device.driver == '{self.name}'"}}
-        spec = {"selectors": [selector]}
-        self._post("deviceclasses", {"kind": "DeviceClass", "metadata": {"name": self.name}, "spec": spec})
-
-    def make_template(self, namespace: str, name: str, count: int) -> None:
-        exactly = {"deviceClassName": self.name, "allocationMode": "ExactCount", "count": count}
-        spec = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}
-        body = {"kind": "ResourceClaimTemplate", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
-        self._post(f"namespaces/{namespace}/resourceclaimtemplates", body)
-
-    def claims(self) -> dict[str, list[str]]:
-        """Pod → the devices that its claim holds, of every claim in the namespace."""
-        found = {}
-        for claim in self.api.get(f"{API}/namespaces/{self.namespace}/resourceclaims")["items"]:
-            (owner,) = claim["metadata"]["ownerReferences"]
-            allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
-            results = allocation["devices"]["results"]
-            found[owner["name"]] = sorted(f"{one['pool']}/{one['device']}" for one in results)
-        return found
-
-    def clear(self) -> None:
-        for one in self.api.get(f"{API}/resourceslices")["items"]:
-            if one["spec"]["driver"] == self.name:
-                self.api.call("DELETE", f"{API}/resourceslices/{one['metadata']['name']}")
-        with contextlib.suppress(kube.ApiError):
-            self.api.call("DELETE", f"{API}/deviceclasses/{self.name}")
-
-    def _post(self, collection: str, body: dict[str, Any]) -> None:
-        self.api.call("POST", f"{API}/{collection}", {"apiVersion": "/".join(devices.API), **body})
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +153,30 @@ async def test_a_template_of_another_namespace_is_none(served: Server, fleet: Fl
         assert set((await nodes(served)).values()) == {"fake-2"}
     finally:
         fleet.api.call("DELETE", f"{API}/namespaces/default/resourceclaimtemplates/{fleet.name}")
+
+
+async def test_an_extended_resource_that_a_class_serves_is_given_by_claims_of_the_schedulers_own(
+    served: Server, fleet: Fleet
+) -> None:
+    """The job asks as for any device plugin's resource, and has nothing of claims in its pods."""
+    resource = f"example.com/{fleet.name.partition('.')[0]}"
+    fleet.make_class(resource)
+    fleet.publish("fake-2", 4)
+    await served.apply_job(**spec(2, resource=resource))
+    await served.until(lambda job: condition(job, "Ready") == RUNNING and job["status"]["rollout"]["ready"] == 2)
+    assert set((await nodes(served)).values()) == {"fake-2"}
+    pods = {name: pod for name, pod in (await served.pods()).items() if "-rollout-" in name}
+    assert not [name for name, pod in pods.items() if "resourceClaims" in pod["spec"]]
+    given = {name: pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"] for name, pod in pods.items()}
+    assert len(set(given.values())) == 2
+    held = fleet.claims()
+    assert {name: len(some) for name, some in held.items()} == dict.fromkeys(pods, 2)
+
+    await served.apply_job(**spec(3, resource=resource))
+    told = await served.until(lambda job: condition(job, "Stalled") == "True/Unschedulable")
+    assert f"Each rollout pod claims 2 of {resource} (spec.accelerator.resource), where a DeviceClass serves that." in (
+        message(told)
+    )
 
 
 # --- servers without the API of claims --------------------------------------------------------------------------------

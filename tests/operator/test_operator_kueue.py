@@ -18,8 +18,10 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Phase, Role
 from rljob_operator.policies import kueue_admission, kueue_ask, kueue_settle
 from rljob_operator.policies.config import Config
+from rljob_operator.policies.devices import LOOK_AGAIN_SECONDS
 from rljob_operator.policies.kueue import (
     QUEUE,
+    SELECTS,
     Flavor,
     Kueue,
     Priority,
@@ -29,9 +31,9 @@ from rljob_operator.policies.kueue import (
     with_conditions,
     workload_of,
 )
-from rljob_operator.policies.observed import Observed, Pod, Trouble
+from rljob_operator.policies.observed import Devices, Observed, Pod, Trouble
 from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.plan import Plan, plan
 
 CONFIG = Config()
 UID = "11111111-2222"
@@ -180,7 +182,8 @@ def test_a_pod_set_asks_for_what_its_pods_ask_for_and_for_nothing_new_after_a_ne
     (_, _, pods) = kueue_ask.base(job, Kueue("lq"), CONFIG)["spec"]["podSets"]
     spec = pods["template"]["spec"]
     assert spec["nodeSelector"] == {"a": "b"}
-    assert spec["containers"] == [{"name": "main", "resources": resources}]
+    charged = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert spec["containers"] == [{"name": "main", "resources": charged}], "limits are requests where there are none"
     roles = tuple(Role)
     before = kueue_ask.asks(job, roles, CONFIG)
     assert kueue_ask.asks(job, roles, Config(runtime_image="another")) == before
@@ -355,6 +358,7 @@ NEVER = (
     "insufficient quota for cpu in flavor a, previously considered podsets requests (0) + current podset request (3)"
 )
 NEVER += " > maximum capacity (2)"
+LACKS = "couldn't assign flavors to pod set rollout: resource memory unavailable in ClusterQueue"
 AFFINITY = "couldn't assign flavors to pod set rollout: flavor a doesn't match node affinity"
 SAID = {
     "no queue": ("Inadmissible", "LocalQueue lq doesn't exist", "QueueNotFound", True),
@@ -363,6 +367,40 @@ SAID = {
     "too little quota in one flavor": ("Pending", f"{NEVER}, {UNUSED}", "WaitingForAdmission", False),
     "too little quota now": ("Pending", UNUSED, "WaitingForAdmission", False),
     "no flavor for the template": ("Pending", AFFINITY, "FlavorMismatch", True),
+    "no flavor here, and too little now": ("Pending", f"{AFFINITY}, {UNUSED}", "WaitingForAdmission", False),
+    "a resource that the queue lacks": ("Pending", f"{UNUSED}; {LACKS}", "ResourceNotInQueue", True),
+    "another namespace": (
+        "Pending",
+        "Workload namespace doesn't match ClusterQueue selector",
+        "NamespaceNotSelected",
+        True,
+    ),
+    "requests above limits": ("Pending", "resources validation failed: podSets", "WorkloadInvalid", True),
+    "beyond the LimitRange": (
+        "Pending",
+        "resources didn't satisfy LimitRange constraints: podSets",
+        "WorkloadInvalid",
+        True,
+    ),
+    "a queue on its way out": ("Inadmissible", "LocalQueue lq is terminating or missing", "QueueNotFound", True),
+    "a class that Kueue does not count": (
+        "Inadmissible",
+        "DeviceClass gpu is not mapped in DRA configuration for podset rollout",
+        "DeviceClassNotMapped",
+        True,
+    ),
+    "a claim that Kueue does not count": (
+        "Inadmissible",
+        "ResourceClaimTemplate gpus: CEL selectors are not supported",
+        "ClaimNotCounted",
+        True,
+    ),
+    "a template that Kueue has not seen yet": (
+        "Inadmissible",
+        "failed to get claim spec for ResourceClaimTemplate gpus in podset rollout: not found",
+        "WaitingForAdmission",
+        False,
+    ),
 }
 
 
@@ -442,6 +480,69 @@ def test_a_priority_class_that_is_gone_stalls() -> None:
     cluster.settle()
     assert cluster.workloads == {}
     assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
+    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is made"
+
+
+def test_a_base_that_waits_is_asked_for_anew_when_its_pods_want_other_nodes() -> None:
+    """As the advice of FlavorMismatch says. One that holds quota keeps it: its pods are where they are."""
+
+    def wants(zone: str) -> RLJob:
+        return queued(make_job(rollout={**BOUNDS, "template": {"spec": {"nodeSelector": {"zone": zone}}}}))
+
+    cluster = Queued(wants("1"))
+    cluster.settle()
+    before = cluster.workloads["demo-base"]["metadata"]["uid"]
+    for zone, same in (("1", True), ("2", False)):
+        cluster.job = cluster.job.model_copy(update={"spec": wants(zone).spec})
+        cluster.settle()
+        cluster.settle()
+        assert (cluster.workloads["demo-base"]["metadata"]["uid"] == before) is same
+    (_, _, pods) = cluster.workloads["demo-base"]["spec"]["podSets"]
+    assert pods["template"]["spec"]["nodeSelector"] == {"zone": "2"}
+    held = cluster.workloads["demo-base"]["metadata"]["uid"]
+    cluster.admit("demo-base")
+    cluster.job = cluster.job.model_copy(update={"spec": wants("3").spec})
+    cluster.settle()
+    assert cluster.workloads["demo-base"]["metadata"]["uid"] == held
+    older = cluster.workloads["demo-base"]
+    del older["metadata"]["annotations"][SELECTS]
+    assert parse_workload(older).selects == "", "of an operator that did not tell it: left alone"
+
+
+def claiming(**accelerator: str) -> RLJob:
+    """Each rollout machine claims two devices."""
+    rollout = {**BOUNDS, "acceleratorsPerMachine": 2, "tensorParallelSize": 2}
+    return queued(make_job(rollout=rollout, accelerator=accelerator))
+
+
+def test_what_the_base_claims_is_made_before_the_base_is_asked_for() -> None:
+    """Kueue counts devices by the templates of the claims."""
+    decided = plan(claiming(deviceClass="gpu"), Observed(kueue=Kueue("lq")), NOW, CONFIG)
+    (template,) = decided.children
+    assert template["kind"] == "ResourceClaimTemplate"
+    (base,) = decided.asked
+    pods = {one["name"]: one["template"]["spec"] for one in base["spec"]["podSets"]}
+    claim = {"name": "rljob-accelerators", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert pods["rollout"]["resourceClaims"] == [claim]
+    assert pods["rollout"]["containers"][0]["resources"]["claims"] == [{"name": "rljob-accelerators"}]
+    assert "resourceClaims" not in pods["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [(Devices(), "ClaimTemplateNotFound"), (Devices(served=False), "DeviceClaimsNotServed")],
+)
+def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, told: str) -> None:
+    job, seen = claiming(claimTemplate="gpus"), Observed(devices=devices, kueue=Kueue("lq"))
+    decided = plan(job, seen, NOW, CONFIG)
+    assert (decided.asked, decided.creations) == ((), ())
+    assert decided.status is not None
+    stalled = decided.status.condition("Stalled")
+    assert stalled is not None
+    assert stalled.reason == told
+    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is there"
+    there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
+    assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
 
 
 def test_other_resources_in_the_template_are_asked_for_anew() -> None:

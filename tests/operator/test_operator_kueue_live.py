@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_fleet import Fleet
 from fake_life import Life, OperatorProcess
 from hack.cluster.kueue import Manager
 from hack.cluster.kwok import FakeNodes
 from operator_kit import condition, manifest
 from stand_in_coordinator import StandInCoordinators
 
+from admission import Watch
 from established import until_established
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,14 +39,22 @@ class Tenancy(Life):
 
     manager: Manager
 
-    def quota(self, cpu: str, labels: dict[str, str] | None = None) -> None:
-        """The namespace's own flavor and ClusterQueue; who is more urgent takes from who is less."""
+    def quota(
+        self,
+        cpu: str,
+        labels: dict[str, str] | None = None,
+        namespaces: dict[str, str] | None = None,
+        **more: str,
+    ) -> None:
+        """The namespace's own flavor and ClusterQueue, with `more` resources; the more urgent takes from the others.
+        `labels`: of the flavor's nodes; `namespaces`: of those that it serves, all by default."""
         name = self.kubectl.namespace
-        covered = [{"name": name, "resources": [{"name": "cpu", "nominalQuota": cpu}]}]
+        quotas = [{"name": one, "nominalQuota": quota} for one, quota in {"cpu": cpu, **more}.items()]
+        group = {"coveredResources": ["cpu", *more], "flavors": [{"name": name, "resources": quotas}]}
         queue = {
-            "namespaceSelector": {},
+            "namespaceSelector": {"matchLabels": namespaces or {}},
             "preemption": {"withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": covered}],
+            "resourceGroups": [group],
         }
         self.kubectl.apply(
             {
@@ -65,8 +75,15 @@ class Tenancy(Life):
         patch = json.dumps({"spec": {"stopPolicy": policy}})
         self.kubectl("patch", "clusterqueue", self.kubectl.namespace, "--type=merge", "-p", patch)
 
-    def submit(self, name: str, machines: int, labels: dict[str, str] | None = None, **changes: Any) -> None:
-        bounds = {"machines": machines, "minMachines": 1, "maxMachines": machines, "template": ONE}
+    def submit(
+        self,
+        name: str,
+        machines: int,
+        labels: dict[str, str] | None = None,
+        rollout: Json | None = None,
+        **changes: Any,
+    ) -> None:
+        bounds = {"machines": machines, "minMachines": 1, "maxMachines": machines, "template": ONE, **(rollout or {})}
         roles = {"coordinator": {"template": ONE}, "trainer": {"template": ONE}}
         run = {"runPolicy": {"drainSeconds": 20}, "checkpoint": {"volumeClaimName": "state"}}
         body = manifest(name, self.kubectl.namespace, rounds=1000, rollout=bounds, **roles, **run, **changes)
@@ -96,12 +113,16 @@ class Tenancy(Life):
         self.until(f"event {reason}", lambda: reason in self.events())
         return self.of(name)
 
-    def until_runs(self, name: str, *pods: str) -> None:
-        """The job is ready on exactly these pods."""
+    def suspend(self, name: str, suspend: bool) -> None:
+        """By hand."""
+        self.kubectl("patch", "rljob", name, "--type=merge", "-p", json.dumps({"spec": {"suspend": suspend}}))
+
+    def until_runs(self, name: str, *pods: str, base: int = 1) -> None:
+        """The job is ready on exactly these pods, and the `base`-th coordinator and trainer."""
 
         def runs() -> bool:
             ready = condition(self.of(name), "Ready") == "True/RoundsProgressing"
-            return ready and self.live(name) == {"coordinator-0-1", "trainer-0-1", *pods}
+            return ready and self.live(name) == {f"coordinator-0-{base}", f"trainer-0-{base}", *pods}
 
         self.until(f"{name} runs on {pods}", runs)
 
@@ -126,8 +147,10 @@ def tenancy(with_crd: tuple[FakeNodes, Manager], tmp_path: Path) -> Iterator[Ten
     with StandInCoordinators(kubeconfig, kubectl.namespace) as coordinators:
         found = Tenancy(kubectl, operator, nodes)
         found.manager = manager
-        yield found
+        with Watch(nodes.server.client(), kubectl.namespace, kubectl.namespace) as watch:
+            yield found
     operator.stop()
+    watch.check()
     assert coordinators.trouble == []
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")
     kubectl("delete", "pv", kubectl.namespace, "--wait=false", "--ignore-not-found")
@@ -171,7 +194,7 @@ def test_a_neighbours_base_takes_one_machine_which_comes_back(tenancy: Tenancy) 
     tenancy.kubectl("delete", "rljob", "b")
     (gone,) = {"rollout-1-1", "rollout-2-1"} - left
     tenancy.until_runs("a", "rollout-0-1", *left, f"{gone[:-2]}-2")
-    assert condition(tenancy.of("a"), "Admitted") == "True/Admitted"
+    tenancy.until("all of it is admitted", lambda: condition(tenancy.of("a"), "Admitted") == "True/Admitted")
 
 
 def test_an_evicted_base_saves_its_state_and_goes_on_when_it_is_admitted_again(tenancy: Tenancy) -> None:
@@ -196,16 +219,117 @@ def test_what_does_not_pass_by_itself_is_told_with_what_to_do(tenancy: Tenancy) 
     job = tenancy.until_stalled("a", "QueueNotFound")
     assert "LocalQueue lq doesn't exist" in json.dumps(job["status"]["conditions"])
     assert tenancy.live("a") == set()
-    tenancy.quota("2")
+    tenancy.quota("2", namespaces={"team": "another"})
     tenancy.queue()
+    job = tenancy.until_stalled("a", "NamespaceNotSelected")
+    assert "label the namespace as the ClusterQueue's namespaceSelector asks" in json.dumps(job)
+    tenancy.quota("2")
     tenancy.until_stalled("a", "QuotaTooSmall")
     assert tenancy.live("a") == set()
     tenancy.quota("3")
     tenancy.until_runs("a", "rollout-0-1")
 
-    tenancy.submit("urgent", 1, {"kueue.x-k8s.io/priority-class": "nobody-has-made-it"})
-    job = tenancy.until_stalled("urgent", "PriorityClassNotFound")
-    assert tenancy.live("urgent") == set()
+    tenancy.submit("b", 1, accelerator={"resource": "example.com/gpu"}, rollout={"acceleratorsPerMachine": 1})
+    job = tenancy.until_stalled("b", "ResourceNotInQueue")
+    assert "resource example.com/gpu unavailable in ClusterQueue" in json.dumps(job)
+    assert tenancy.live("b") == set()
+
+
+def test_a_flavor_that_contradicts_the_template_is_told(tenancy: Tenancy) -> None:
+    def on(node: str) -> Json:
+        return {"template": {"spec": {**ONE["spec"], "nodeSelector": {"kubernetes.io/hostname": node}}}}
+
+    tenancy.quota("8", {"kubernetes.io/hostname": "fake-1"})
+    tenancy.queue()
+    tenancy.submit("a", 1, rollout=on("fake-2"))
+    job = tenancy.until_stalled("a", "FlavorMismatch")
+    assert "make the template's nodeSelector, affinity and tolerations agree" in json.dumps(job)
+    assert tenancy.live("a") == set()
+    assert tenancy.holding() == set()
+    tenancy.submit("a", 1, rollout=on("fake-1"))
+    tenancy.until_runs("a", "rollout-0-1")
+    pods = json.loads(tenancy.kubectl("get", "pods", "-o", "json"))["items"]
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"fake-1"}
+
+
+def test_a_job_that_is_suspended_by_hand_gives_all_back_and_is_admitted_anew(tenancy: Tenancy) -> None:
+    """Meanwhile what it names may go: a job that runs does not need it, one that asks does."""
+    urgent, label = f"urgent-{tenancy.kubectl.namespace}", "kueue.x-k8s.io/priority-class"
+    priority: Json = {"apiVersion": V, "kind": "WorkloadPriorityClass", "metadata": {"name": urgent}, "value": 10}
+    tenancy.kubectl.apply(priority)
+    tenancy.quota("8")
+    tenancy.queue()
+    tenancy.submit("a", 2, {label: urgent})
+    tenancy.until_runs("a", "rollout-0-1", "rollout-1-1")
+    assert tenancy.workloads()["a-base"]["spec"]["priority"] == 10
+    tenancy.kubectl("delete", "workloadpriorityclass", urgent)
+    tenancy.kubectl("delete", "localqueue", "lq")
+    tenancy.fail("a-rollout-1-1")
+    tenancy.until_runs("a", "rollout-0-1", "rollout-1-1", "rollout-1-2")  # what ended last can be looked at
+
+    tenancy.suspend("a", True)
+    tenancy.until("all is given back", lambda: not tenancy.live("a") and not tenancy.workloads())
+    assert condition(tenancy.of("a"), "Suspended") == "True/SuspendedByUser"
+    assert condition(tenancy.of("a"), "Stalled") is None
+    tenancy.suspend("a", False)
+    job = tenancy.until_stalled("a", "PriorityClassNotFound")
+    assert f"names WorkloadPriorityClass {urgent}, which does not exist: make it" in json.dumps(job)
+    tenancy.kubectl.apply(priority)
+    tenancy.until_stalled("a", "QueueNotFound")
+    assert tenancy.live("a") == set()
+    tenancy.queue()
+    tenancy.until_runs("a", "rollout-0-2", "rollout-1-3", base=2)
+
+
+def test_claimed_devices_are_counted_where_kueue_is_told_to(tenancy: Tenancy) -> None:
+    """By the claims of the pods, and by an extended resource that a DeviceClass serves: one quota for both."""
+    fleet = Fleet(tenancy.nodes.server.client(), f"gpu-{uuid.uuid4().hex[:6]}", tenancy.kubectl.namespace)
+    resource = f"example.com/{fleet.name}"
+    fleet.make_class(resource)
+    for node in ("fake-1", "fake-2"):
+        fleet.publish(node, 4)
+    claims: Json = {"accelerator": {"deviceClass": fleet.name}, "rollout": {"acceleratorsPerMachine": 2}}
+    plain: Json = {"accelerator": {"resource": resource}, "rollout": {"acceleratorsPerMachine": 2}}
+    tenancy.manager.stop()
+    tenancy.manager.start({"devices": [fleet.name]})
+    try:
+        tenancy.quota("20", devices="4")
+        tenancy.queue()
+        tenancy.submit("a", 3, **claims)
+        tenancy.until("four devices are given", lambda: len(tenancy.holding()) == 2)
+        (more,) = tenancy.holding() - {"a-base"}  # whichever Kueue has looked at first
+        tenancy.until_runs("a", "rollout-0-1", f"{more.removeprefix('a-')}-1")
+        given = tenancy.workloads()["a-base"]["status"]["admission"]["podSetAssignments"]
+        assert {one["name"]: one["resourceUsage"].get("devices") for one in given} == {
+            "coordinator": None,
+            "trainer": None,
+            "rollout": "2",
+        }
+        assert condition(tenancy.of("a"), "Admitted") == "True/PartlyAdmitted"
+        assert "insufficient unused quota for devices" in json.dumps(tenancy.of("a"))
+        assert set(fleet.claims()) == {"a-rollout-0-1", f"{more}-1"}
+
+        tenancy.submit("b", 1, **plain)
+        tenancy.until_runs("b", "rollout-0-1")
+        tenancy.until_runs("a", "rollout-0-1")
+        assert tenancy.holding() == {"a-base", "b-base"}
+        assert set(fleet.claims()) == {"a-rollout-0-1", "b-rollout-0-1"}
+
+        tenancy.submit("c", 1, accelerator={"claimTemplate": "absent"}, rollout={"acceleratorsPerMachine": 1})
+        tenancy.until_stalled("c", "ClaimTemplateNotFound")
+        assert "c-base" not in tenancy.workloads()
+        fleet.make_template(tenancy.kubectl.namespace, "absent", 1, mode="All")
+        job = tenancy.until_stalled("c", "ClaimNotCounted")
+        assert "ask by spec.accelerator.deviceClass" in json.dumps(job)
+
+        tenancy.submit("d", 1, accelerator={"deviceClass": "unmapped"}, rollout={"acceleratorsPerMachine": 1})
+        job = tenancy.until_stalled("d", "DeviceClassNotMapped")
+        assert "name the class in resources.deviceClassMappings of Kueue's configuration" in json.dumps(job)
+        assert tenancy.live("c") == tenancy.live("d") == set()
+    finally:
+        fleet.clear()
+        tenancy.manager.stop()
+        tenancy.manager.start()
 
 
 def test_a_flavor_that_no_node_has_is_told(tenancy: Tenancy) -> None:
@@ -233,8 +357,13 @@ def test_a_job_lives_through_an_upgrade_of_kueue_and_stops_when_it_is_removed(te
         manager.remove()
         tenancy.until_stalled("a", "KueueNotInstalled")
         tenancy.until("no pods", lambda: not tenancy.live("a"))
+        tenancy.submit("b", 1)
+        job = tenancy.until_stalled("b", "KueueNotInstalled")
+        assert "install Kueue, or take the label off to run without a quota" in json.dumps(job)
+        assert tenancy.live("b") == set()
     finally:
         manager.install()
     tenancy.quota("8")
     tenancy.queue()
-    tenancy.until("pods again", lambda: {"coordinator-0-2", "trainer-0-2"} <= tenancy.live("a"))
+    tenancy.until_runs("a", "rollout-0-2", "rollout-1-3", base=2)
+    tenancy.until_runs("b", "rollout-0-1")

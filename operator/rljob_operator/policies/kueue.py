@@ -26,6 +26,8 @@ PRIORITY_CLASS = f"{API}/priority-class"
 """Label of a job: its WorkloadPriorityClass."""
 ASKS = f"{GROUP}/asks"
 """Annotation of a Workload: a hash of what its pod sets ask for."""
+SELECTS = f"{GROUP}/selects"
+"""Annotation of a Workload: a hash of what its pod sets' nodes are chosen by."""
 BASE = "base"
 
 ADMITTED, QUOTA_RESERVED, EVICTED, REQUEUED = "Admitted", "QuotaReserved", "Evicted", "Requeued"
@@ -63,6 +65,7 @@ class Workload:
     queue: str = ""
     cluster_queue: str = ""
     asks: str = ""
+    selects: str = ""
     priority: int = 0
     active: bool = True
     deleting: bool = False
@@ -185,6 +188,7 @@ def parse_workload(item: Mapping[str, Any]) -> Workload:
         queue=spec.get("queueName") or "",
         cluster_queue=admission.get("clusterQueue") or "",
         asks=(meta.get("annotations") or {}).get(ASKS, ""),
+        selects=(meta.get("annotations") or {}).get(SELECTS, ""),
         priority=spec.get("priority") or 0,
         active=spec.get("active") is not False,
         deleting=bool(meta.get("deletionTimestamp")),

@@ -13,7 +13,7 @@ from typing import Any
 from rljob_api.constants import ROLE_ROLLOUT, machine_name
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies import kueue_ask, scale
+from rljob_operator.policies import devices, kueue_ask, scale
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.kueue import (
     Assignment,
@@ -25,6 +25,7 @@ from rljob_operator.policies.kueue import (
     surplus_name,
     workload_of,
 )
+from rljob_operator.policies.kueue_waiting import waiting
 from rljob_operator.policies.names import machine_index
 from rljob_operator.policies.observed import Observed, Trouble
 from rljob_operator.policies.placement import NewPod
@@ -44,41 +45,27 @@ def hold(job: RLJob, seen: Observed, config: Config) -> Hold | None:
     name = base_name(job.name)
     base = kueue.workloads.get(name)
     if base is None:
-        lacking = kueue.priority
-        if isinstance(lacking, Trouble):
+        lacking = _lacking(job, seen, kueue)
+        if lacking is not None:
             return Hold(lacking.reason, lacking.message, stalled=True)
         return Hold("WaitingForAdmission", f"Workload {name} is not made yet")
     if not base.admitted:
-        return _waiting(base, kueue.queue)
+        return waiting(base, kueue.queue)
     if base.asks != kueue_ask.asks(job, (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), config):
         return Hold("ResourcesChanged", f"the pods ask for other resources than Workload {name} was admitted with")
     return _misplaced(job, base, kueue)
 
 
-def _waiting(base: Workload, queue: str) -> Hold:
-    """A base that is not admitted: what Kueue says of it, and whether that passes by itself."""
-    why, name = base.why, f"Workload {base.name}"
-    if not base.active:
-        return Hold("WorkloadDeactivated", f"{name} is not active ({why.message}); set its spec.active to true", True)
-    if base.evicted and base.reserved:
-        return Hold("Evicted", f"Kueue evicted {name}: {why.reason}: {why.message}")
-    if why.reason == "Inadmissible":
-        missing = "doesn't exist" in why.message
-        advice = f"make it, or set the label kueue.x-k8s.io/queue-name to another than {queue}"
-        return Hold("QueueNotFound" if missing else "QueueInactive", f"{name}: {why.message}; {advice}", True)
-    if _never(why.message, "maximum capacity"):
-        advice = "raise the quota, or ask for fewer or smaller machines"
-        return Hold("QuotaTooSmall", f"{name} never fits queue {queue}: {why.message}; {advice}", True)
-    if _never(why.message, "node affinity", "untolerated taint"):
-        advice = "make the template's nodeSelector, affinity and tolerations agree with one of the queue's flavors"
-        return Hold("FlavorMismatch", f"{name}: {why.message}; {advice}", True)
-    return Hold("WaitingForAdmission", f"{name} waits in queue {queue}: {why.reason}: {why.message}")
+def _lacking(job: RLJob, seen: Observed, kueue: Kueue) -> Trouble | None:
+    """Without what the base is not asked for: its priority class, and what its pods claim."""
+    if isinstance(kueue.priority, Trouble):
+        return kueue.priority
+    return next(iter(devices.obstacles(job, seen.devices).values()), None)
 
 
-def _never(message: str, *signs: str) -> bool:
-    """Whether Kueue refuses for such a reason, and for none that passes."""
-    passes = ("unused quota", "more needed", "preempt")
-    return any(sign in message for sign in signs) and not any(word in message for word in passes)
+def may_ask(job: RLJob, seen: Observed, kueue: Kueue) -> bool:
+    """Whether the base may be asked for."""
+    return _lacking(job, seen, kueue) is None
 
 
 def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:

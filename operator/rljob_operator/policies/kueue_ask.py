@@ -1,8 +1,8 @@
 """What a job asks Kueue for: its Workloads as manifests.
 
 A pod set carries of a pod what quota and flavors are chosen by, and nothing else: containers with their resources,
-node selectors and tolerations. A Workload is out of date when the pods ask for other resources, and only then: a new
-image, or a new version of this operator, asks for nothing new.
+node selectors and tolerations. A Workload is out of date when the pods ask for other resources, and while it waits for
+quota also when they ask for other nodes: a new image, or a new version of this operator, asks for nothing new.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_api import constants as c
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
-from rljob_operator.policies.kueue import API_VERSION, ASKS, Kueue, Priority, base_name, surplus_name
+from rljob_operator.policies.kueue import API_VERSION, ASKS, SELECTS, Kueue, Priority, base_name, surplus_name
 from rljob_operator.policies.names import owner_reference
 from rljob_operator.policies.pods import render_role
 
@@ -58,8 +58,20 @@ def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, con
 def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
     """A hash of what pods of these roles are charged for. Their numbers do not enter: the trainer's changes only while
     the job is suspended, and for more rollout machines others are asked for."""
-    templates = {role.value: _template(job, role, config, _CHARGED) for role in roles}
-    return hashlib.sha256(json.dumps(templates, sort_keys=True).encode()).hexdigest()[:16]
+    return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles})
+
+
+def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
+    """A hash of what the nodes of pods of these roles are chosen by."""
+    return _hash({role.value: _selecting(_template(job, role, config, _SELECTING)) for role in roles})
+
+
+def _selecting(template: Json) -> Json:
+    return {key: template[key] for key in _SELECTING if key in template}
+
+
+def _hash(value: Json) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], config: Config) -> Json:
@@ -67,20 +79,38 @@ def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], con
         "name": name,
         "namespace": job.namespace,
         "labels": {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE},
-        "annotations": {ASKS: asks(job, counts, config)},
+        "annotations": {ASKS: asks(job, counts, config), SELECTS: selects(job, counts, config)},
         "ownerReferences": [owner_reference(job)],
     }
     pod_sets = [
         {
             "name": role.value.lower(),
             "count": count,
-            "template": {"spec": _template(job, role, config, (*_SELECTING, *_CHARGED))},
+            "template": {"spec": _requested(_template(job, role, config, (*_SELECTING, *_CHARGED)))},
         }
         for role, count in counts.items()
         if count > 0
     ]
     spec = {"queueName": queue, "active": True, "podSets": pod_sets}
     return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": metadata, "spec": spec}
+
+
+def _requested(spec: Json) -> Json:
+    """The pod with its limits as requests, too, where it has none: the API server fills pods up so, and no Workload.
+    Kueue looks among the requests for extended resources that a DeviceClass serves."""
+    found = dict(spec)
+    for group in ("initContainers", "containers"):
+        if group in spec:
+            found[group] = [_with_requests(one) for one in spec[group]]
+    return found
+
+
+def _with_requests(container: Json) -> Json:
+    resources = container.get("resources") or {}
+    if not resources.get("limits"):
+        return container
+    requests = {**resources["limits"], **(resources.get("requests") or {})}
+    return {**container, "resources": {**resources, "requests": requests}}
 
 
 def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:

@@ -24,13 +24,12 @@ from rljob_operator.policies.kueue import (
     QUOTA_RESERVED,
     REQUEUED,
     Kueue,
-    Priority,
     Workload,
     base_name,
     surplus_name,
     with_conditions,
 )
-from rljob_operator.policies.kueue_admission import ROLLOUT, surplus
+from rljob_operator.policies.kueue_admission import ROLLOUT, may_ask, surplus
 from rljob_operator.policies.lifecycle import Verdict
 from rljob_operator.policies.observed import Observed, Pod, Trouble
 
@@ -57,7 +56,7 @@ def asked(job: RLJob, seen: Observed, count: int, config: Config) -> tuple[Json,
         return ()
     base = kueue.workloads.get(base_name(job.name))
     if base is None:
-        return (kueue_ask.base(job, kueue, config),) if isinstance(kueue.priority, Priority) else ()
+        return (kueue_ask.base(job, kueue, config),) if may_ask(job, seen, kueue) else ()
     bound = replace(kueue, queue=_queue(job, kueue))
     missing = [k for k in surplus(job, kueue, count) if surplus_name(job.name, k) not in kueue.workloads]
     return kueue_ask.surplus(job, bound, missing, base.priority, config)
@@ -72,14 +71,14 @@ def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Confi
     wanted = {surplus_name(job.name, index) for index in surplus(job, kueue, count)}
     if not job.spec.suspend:
         wanted.add(base_name(job.name))
-    asks = {
-        True: kueue_ask.asks(job, (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), config),
-        False: kueue_ask.asks(job, (Role.ROLLOUT,), config),
+    roles = {True: (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), False: (Role.ROLLOUT,)}
+    right = {
+        base: (kueue_ask.asks(job, some, config), kueue_ask.selects(job, some, config)) for base, some in roles.items()
     }
     pods = _pods_by_workload(job, seen, kueue)
     found = []
     for name, one in _sorted(kueue):
-        outdated = _outdated(job, one, kueue, asks[name == base_name(job.name)])
+        outdated = _outdated(job, one, kueue, *right[name == base_name(job.name)])
         found.append(_settle(job, one, name in wanted and not outdated, pods.get(name, ()), count, now))
     return tuple(one for one in found if one is not None)
 
@@ -141,15 +140,16 @@ def _pods_by_workload(job: RLJob, seen: Observed, kueue: Kueue) -> Mapping[str, 
     return found
 
 
-def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str) -> bool:
-    """Whether it asks for something else than the job does now, which is `asks`. One that holds quota keeps its number
-    of machines, and its queue: more or fewer are asked for beside it."""
+def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str, selects: str) -> bool:
+    """Whether it asks for something else than the job does now, which is `asks` on nodes that it `selects`. One that
+    holds quota keeps its nodes, its number of machines, and its queue: more or fewer are asked for beside it."""
     if one.asks != asks:
         return True
     base = one.name == base_name(job.name)
     numbers = {ROLLOUT: job.spec.rollout.smallest, "trainer": job.spec.trainer.replicas} if base else {ROLLOUT: 1}
     changed = any(one.counts.get(name) != number for name, number in numbers.items())
-    return not one.reserved and (changed or one.queue != _queue(job, kueue))
+    elsewhere = one.selects not in ("", selects)
+    return not one.reserved and (changed or elsewhere or one.queue != _queue(job, kueue))
 
 
 def _given_back(one: Workload, now: datetime) -> Json:

@@ -328,8 +328,13 @@ def _suspend(
         else disbanded(before.relay),
     }
     status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
+    # Nobody tells when a flavor, a priority class or a claim's template is made.
+    lacking = held.trouble if held is not None and held.stalled else None
+    moments = [drain.drain_ends(status, spec), devices.look_again(lacking, now)]
     return replace(
-        _leading_to(status, job, removals, (), [drain.drain_ends(status, spec)], now),
+        _leading_to(status, job, removals, (), moments, now),
+        # Kueue counts what the base claims, so the claims' templates come before it.
+        children=tuple(objects.claim_templates(job, seen.devices)) if held is not None else (),
         asked=kueue_settle.asked(job, seen, 0, config),
         settled=kueue_settle.settled(job, seen, 0, now, config),
     )
