@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import (
@@ -48,11 +49,20 @@ _EMPTY: tuple[object, ...] = ("", (), [], {})
 
 
 class StatusModel(Model):
-    """Absent instead of empty. An empty list would be owned by who applied it, and conflict with the other writer."""
+    """Absent instead of empty. An empty list would be owned by who applied it, and conflict with the other writer. What
+    is required stays: without it the other writer could not read the object."""
 
     @model_serializer(mode="wrap")
     def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in handler(self).items() if value not in _EMPTY}
+        required = self._required()
+        return {name: value for name, value in handler(self).items() if value not in _EMPTY or name in required}
+
+    @classmethod
+    @cache
+    def _required(cls) -> frozenset[str]:
+        """Names of required fields, in Python and on the wire."""
+        fields = ((name, field) for name, field in cls.model_fields.items() if field.is_required())
+        return frozenset(one for name, field in fields for one in (name, field.alias or name))
 
 
 def map_by(*keys: str) -> dict[str, Any]:
