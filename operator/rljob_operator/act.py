@@ -17,7 +17,7 @@ from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.recorder import Recorder
 from rljob_operator.kube.resources import POD, RLJOB, WORKLOAD, Json, resource_of
 from rljob_operator.metrics import Metrics
-from rljob_operator.policies import gang
+from rljob_operator.policies import gang, seal
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.events import Event
 from rljob_operator.policies.kueue_settle import Settlement
@@ -26,6 +26,7 @@ from rljob_operator.policies.observed import Trouble
 from rljob_operator.policies.placement import Removal
 from rljob_operator.policies.plan import Plan
 from rljob_operator.policies.refusal import in_order, no_priority_class, pod_refusal, refused, stalled
+from rljob_operator.seals import Forgery, SealBroken, Seals
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Actor:
         metrics: Metrics,
         confirm_leader: Callable[[], Awaitable[None]],
         saw: Callable[[Iterable[Json]], None],
+        seals: Seals,
         *,
         parallel: int = 8,
     ) -> None:
@@ -67,6 +69,7 @@ class Actor:
         self._metrics = metrics
         self._confirm_leader = confirm_leader
         self._saw = saw
+        self._seals = seals
         self._parallel = parallel
 
     async def carry_out(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
@@ -111,15 +114,61 @@ class Actor:
 
     async def apply_status(self, namespace: str, name: str, uid: str, version: str, status: Json) -> None:
         """The same by name and version. Raises `Postponed` when the job has changed meanwhile."""
-        metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
-        body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": status}
+        meta = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
         try:
-            await self._kube.apply(RLJOB, body, subresource="status")
+            await self._seals.announce(namespace, name, uid, status)
+            await self._seals.written(await self._apply_part(meta, status))
+        except SealBroken as error:
+            raise Postponed(str(error), 0.1) from error
         except ApiError as error:
             if error.conflict:
                 raise Postponed(f"the job changed meanwhile: {error.message}", 0.1) from error
             if not error.not_found:
                 raise
+
+    async def authentic(self, document: Json) -> Json:
+        """The job with the status that an operator wrote. What others put there is undone and told."""
+        try:
+            forgery = await self._seals.forgery(document)
+        except SealBroken as error:
+            raise Postponed(str(error), 0.1) from error
+        if forgery is None:
+            return document
+        await self._confirm_leader()
+        try:
+            document = await self._undo(document, forgery)
+        except ApiError as error:
+            if not error.conflict and not error.not_found:
+                raise
+            raise Postponed(f"the job changed meanwhile: {error.message}", 0.1) from error
+        meta, event = document["metadata"], seal.alarm(forgery.fields, forgery.known)
+        _logger.warning("%s/%s: %s", meta["namespace"], meta["name"], event.message)
+        await self._recorder.record(
+            meta["namespace"], meta["name"], meta["uid"], event.kind, event.reason, event.message
+        )
+        return document
+
+    async def _undo(self, document: Json, forgery: Forgery) -> Json:
+        """Apply what belongs there. What an apply does not reach, for its owner is somebody else, is removed first."""
+        fields = forgery.fields
+        if forgery.truth:
+            document = await self._apply_part(document["metadata"], forgery.truth)
+            fields = seal.foreign(seal.operator_part(document), forgery.truth)
+        if fields:
+            meta = document["metadata"]
+            precondition = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            body: Json = {"metadata": precondition, "status": dict.fromkeys(fields)}
+            document = await self._kube.merge(RLJOB, meta["namespace"], meta["name"], body, subresource="status")
+            if forgery.truth:
+                document = await self._apply_part(document["metadata"], forgery.truth)
+        await self._seals.undone(document, forgery)
+        return document
+
+    async def _apply_part(self, meta: Json, part: Json) -> Json:
+        """Apply the operator's part to the object of this very version."""
+        metadata = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": part}
+        return await self._kube.apply(RLJOB, body, subresource="status")
 
     async def tell(self, job: RLJob, events: Sequence[Event]) -> None:
         """Write events."""
@@ -138,9 +187,11 @@ class Actor:
         """Create the object, or mend it when it is there and differs."""
         kind = manifest["kind"]
         resource = resource_of(manifest)
-        body = {**manifest, "stringData": _fresh_secrets()} if kind == "Secret" else manifest
+        body = self._completed(job, manifest)
         try:
-            await self._kube.create(resource, body)
+            made = await self._kube.create(resource, body)
+            if kind == "Role":
+                self._seals.made(job.metadata.uid, made)
             return None
         except ApiError as error:
             if not error.already_exists:
@@ -158,8 +209,18 @@ class Actor:
         if kind == gang.KIND and not _covers(live, gang.changes(manifest)):
             await self._kube.merge(resource, job.namespace, name, gang.changes(manifest))
         elif kind not in _NEVER_CHANGED and not _covers(live, manifest):
-            await self._kube.apply(resource, manifest)
+            mended = await self._kube.apply(resource, manifest)
+            if kind == "Role":
+                self._seals.made(job.metadata.uid, mended)
         return None
+
+    def _completed(self, job: RLJob, manifest: Json) -> Json:
+        """With what an object has from its first moment on, and keeps."""
+        if manifest["kind"] == "Secret":
+            return {**manifest, "stringData": _fresh_secrets()}
+        if manifest["kind"] == "Role":
+            return {**manifest, "metadata": {**manifest["metadata"], **self._seals.first(job.metadata.uid)}}
+        return manifest
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 

@@ -208,19 +208,21 @@ class Observer:
         kueue: Callable[[RLJob], Awaitable[Kueue | None]],
         gang_served: Callable[[RLJob], Awaitable[bool | None]] = _no_gang,
         cluster: Callable[[], tuple[Node, ...] | None] = lambda: None,
+        forged: Callable[[str], str | None] = lambda uid: None,
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
         what is known of nodes by name, `silent` those of them whose kubelets say nothing any more. `devices` gives
-        what a job's claims need, `gang_served` whether its PodGroup can be made, `cluster` all nodes that may be
-        seen."""
+        what a job's claims need, `gang_served` whether its PodGroup can be made, `cluster` all nodes that may
+        be seen, `forged` what there is to tell of a status that others wrote, by the job's uid."""
         self._nodes = nodes
         self._devices = devices
         self._kueue = kueue
         self._silent = silent
         self._gang_served = gang_served
         self._cluster = cluster
+        self._forged = forged
         self._pods = pods
         self._leases = leases
         self._recheck = recheck
@@ -247,10 +249,20 @@ class Observer:
         devices = await self._devices(job)
         kueue = await self._kueue(job)
         gang_served = await self._gang_served(job)
-        cluster = self._cluster() if gang_served is not None else None
         addressed = self._addressed.get(uid)
         return Observed(
-            owned, foreign, silence, present, addressed, nodes, silent, devices, kueue, gang_served, cluster
+            owned,
+            foreign,
+            silence,
+            present,
+            addressed,
+            nodes,
+            silent,
+            devices,
+            kueue,
+            gang_served=gang_served,
+            cluster=self._cluster() if gang_served is not None else None,
+            forged=self._forged(uid),
         )
 
     def ensured(self, job: RLJob) -> None:

@@ -36,6 +36,7 @@ from rljob_operator.observe import Key, LeaseMonitor, Observer, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.queue import WorkQueue
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.seals import Seals
 
 _logger = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class Operator:
         self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
         devices = DeviceBook(self._kube)
         self._kueue = KueueBook(self._kube, options.scopes, lambda key: self.queue.add(key))
+        self._seals = Seals(self._kube)
         self._observer = Observer(
             self._pods,
             self._leases,
@@ -124,9 +126,10 @@ class Operator:
             kueue=self._kueue.facts,
             gang_served=Groups(self._kube).served,
             cluster=self._nodes.all,
+            forged=self._seals.alarm,
         )
         recorder = Recorder(self._kube)
-        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw)
+        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw, self._seals)
         reconciler = Reconciler(
             self._kube,
             self._observer,
@@ -207,6 +210,7 @@ class Operator:
         self._kubelets.silent(key, ())
         self._kueue.forget(key)
         self._observer.forget(uid)
+        self._seals.forget(uid)
 
     # --- start --------------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Reconciler:
         document = await self._fetch(key)
         if document is None or document["metadata"].get("deletionTimestamp"):
             return None
-        if not is_ours(document):
+        if not is_ours(document) or not is_ours(document := await self._actor.authentic(document)):
             return None
         try:
             # A spec may have 256 KiB: what is computed from it keeps no other job, and no renewal, waiting.
@@ -124,6 +124,7 @@ class Reconciler:
         _logger.error("%s/%s: %s", *key, trouble.message, exc_info=error)
         document = await self._fetch(key)
         if document is not None and not document["metadata"].get("deletionTimestamp") and is_ours(document):
+            document = await self._actor.authentic(document)
             await self._write(document, *plan_failed(document, trouble, self._clock()))
 
     async def _write(self, document: Json, status: Json | None, events: Iterable[Event]) -> None:

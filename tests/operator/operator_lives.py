@@ -18,6 +18,7 @@ from rljob_operator.nodes import NodeBook
 from rljob_operator.observe import LeaseMonitor, Observer, PodLister
 from rljob_operator.policies.config import Config
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.seals import Seals
 
 CONFIG = Config(runtime_image="example/runtime:1")
 FIRST = {"j-coordinator-0-1", "j-trainer-0-1", "j-rollout-0-1", "j-rollout-1-1"}
@@ -34,13 +35,21 @@ async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncItera
         await pods.prime([namespace])
         leases = LeaseMonitor(kube, [namespace], lambda key: None)
         kueue = KueueBook(kube, [namespace], lambda key: None)
-        observer = Observer(pods, leases, NodeBook(kube).facts, devices=DeviceBook(kube).facts, kueue=kueue.facts)
+        seals = Seals(kube)
+        observer = Observer(
+            pods,
+            leases,
+            NodeBook(kube).facts,
+            devices=DeviceBook(kube).facts,
+            kueue=kueue.facts,
+            forged=seals.alarm,
+        )
         recorder = Recorder(kube)
 
         async def leading() -> None:
             return
 
-        actor = Actor(kube, recorder, metrics, leading, pods.saw, parallel=1)
+        actor = Actor(kube, recorder, metrics, leading, pods.saw, seals, parallel=1)
         kube.sent.clear()
         yield kube, Reconciler(kube, observer, actor, recorder, metrics, CONFIG)
 

@@ -35,6 +35,7 @@ from rljob_operator.policies.plan import Plan
 from rljob_operator.policies.pods import render_pod, render_role, shape
 from rljob_operator.queue import Backoff, WorkQueue
 from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_signature
+from rljob_operator.seals import Seals
 
 # --- queue ------------------------------------------------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
         asked.append(len(client.sent))
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None)
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
     await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
@@ -256,7 +257,7 @@ async def test_by_force_too_only_the_pod_that_was_judged() -> None:
         return
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    actor = Actor(client, Recorder(client), metrics, confirm_leader, lambda pods: None)
+    actor = Actor(client, Recorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
     await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
     bodies = [body for _, _, body in client.sent]
     assert [body["gracePeriodSeconds"] for body in bodies] == [0, 15]
@@ -289,7 +290,7 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     job = make_job()
     new = NewPod("rollout-0", Role.ROLLOUT, 1)
     drafts = Drafts(job, Observed(), ("rollout-0",), {Role.ROLLOUT: render_role(job, Role.ROLLOUT, 1, Config(), "")})
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, pods.saw)
+    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, pods.saw, Seals(client))
     await pods.pods("default", "demo")
     await actor.carry_out(job, Plan(creations=(Creation(new, drafts),)), NOW)
     await pods.pods("default", "demo")

@@ -169,6 +169,8 @@ class Observed:
     """Whether the API server has the PodGroups of the job's gang; None where the job needs none now."""
     cluster: tuple[Node, ...] | None = None
     """All nodes, looked at only for a gang that is to be placed; None where the operator may not see nodes."""
+    forged: str | None = None
+    """What there is to tell of a status that somebody else wrote lately; it was undone."""
 
     @property
     def highest_epoch(self) -> int:

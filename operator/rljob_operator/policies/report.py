@@ -12,6 +12,7 @@ from rljob_operator.policies import conditions
 from rljob_operator.policies.failure import Loss
 from rljob_operator.policies.names import coordinator_address, selector_text
 from rljob_operator.policies.observed import Observed, Trouble
+from rljob_operator.policies.seal import FORGED
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,6 @@ class Report:
     def facts(self, trouble: Trouble | None, given_up: int = 0) -> conditions.Facts:
         """What the conditions are derived from; nobody waits for the machines that are given up."""
         spec, before = self.job.spec, self.job.status
-        runtime = before.runtime
         ready = {pod.machine for pod in self.seen.pods if pod.available}
         found = conditions.Facts(
             generation=self.job.metadata.generation,
@@ -53,10 +53,15 @@ class Report:
             durable=spec.checkpoint.survives_pods,
             trouble=trouble,
             paused=Trouble("ReplacementPaused", conditions.PAUSED) if self.paused else None,
-            problems=tuple(Trouble(p.reason, p.message) for p in runtime.problems) if runtime is not None else (),
+            problems=self._problems(),
         )
         whole = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
         return replace(found, started=found.started or whole)
+
+    def _problems(self) -> tuple[Trouble, ...]:
+        runtime = self.job.status.runtime
+        said = tuple(Trouble(p.reason, p.message) for p in runtime.problems) if runtime is not None else ()
+        return said if self.seen.forged is None else (Trouble(FORGED, self.seen.forged), *said)
 
     def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:
         """The status with everything that is derived anew each time; the caller adds what is remembered."""
