@@ -16,6 +16,7 @@ from rljob_runtime.relay import wire
 from rljob_runtime.relay.fence import Standing
 from rljob_runtime.relay.manifest import Manifest, ManifestError
 from rljob_runtime.relay.segment import VersionOrder
+from rljob_runtime.relay.service import Service
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.shelf import Shelf
 from rljob_runtime.relay.slot import SegmentFull, Slot
@@ -59,11 +60,15 @@ class Inlet:
         self._turn = threading.Lock()
         self._active: _Reception | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._accept, name=f"relay-inlet-{identity.machine}", daemon=True)
+        self._service = Service(f"relay-inlet-{identity.machine}", self._accept)
 
     def start(self) -> None:
         """Begin to accept."""
-        self._thread.start()
+        self._service.start()
+
+    def check(self) -> None:
+        """Raises `ServiceEnded` when nobody is accepted any more, though nobody closed this."""
+        self._service.check()
 
     @property
     def predecessor(self) -> Identity | None:
@@ -82,8 +87,7 @@ class Inlet:
         refused."""
         self._closing = True
         self._listener.interrupt()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._service.join()
         self._listener.close()
         with self._turn:  # Who has it may just be letting a caller in; whoever has it later lets nobody in.
             active = self._active

@@ -12,7 +12,6 @@ a new version, gives a reason to try again.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from enum import StrEnum
 from rljob_runtime.coordinator.protocols import RelayMember
 from rljob_runtime.relay import wire
 from rljob_runtime.relay.fence import Standing
+from rljob_runtime.relay.service import Service
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.shelf import Shelf
 from rljob_runtime.relay.slot import Slot
@@ -87,11 +87,15 @@ class Link:
         """What was on offer when the successor was last tried with it: what is committed after that is news."""
         self._lacking: tuple[int, int] | None = None
         self._sent: tuple[int, set[int]] = (-1, set())
-        self._thread = threading.Thread(target=self._run, name=f"relay-link-{identity.machine}", daemon=True)
+        self._service = Service(f"relay-link-{identity.machine}", self._run)
 
     def start(self) -> None:
         """Begin to work."""
-        self._thread.start()
+        self._service.start()
+
+    def check(self) -> None:
+        """Raises `ServiceEnded` when nobody is fed any more, though nobody closed this."""
+        self._service.check()
 
     def point(self, successor: RelayMember | None, standing: Standing) -> None:
         """Feed `successor` from now on. The connection is kept when it is the same one."""
@@ -107,8 +111,7 @@ class Link:
         self._closing = True
         self._cut()
         self._shelf.wake()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._service.join()
 
     def _cut(self) -> None:
         channel = self._channel

@@ -78,7 +78,9 @@ class Publisher:
 
     def ship(self, term: int, chain: Chain) -> None:
         """Feed the master of `chain` with the newest version, now and whenever there is a newer one. Shipping to the
-        same chain again tries a master again that was lost. Raises StaleTerm, or Refused for an older chain."""
+        same chain again tries a master again that was lost. Raises StaleTerm, Refused for an older chain, or
+        `ServiceEnded` where nothing is sent any more."""
+        self._link.check()
         with self._lock:
             standing = Standing(term, chain.epoch, chain.revision)
             refusal = self._standing.refusal(standing)

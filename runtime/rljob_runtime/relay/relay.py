@@ -129,7 +129,10 @@ class Relay:
         self.close()
 
     def _obey(self, term: int) -> None:
-        """Refuse a coordinator that was replaced; carry a newer one's term on to the successor."""
+        """Refuse a coordinator that was replaced; carry a newer one's term on to the successor. Raises `ServiceEnded`
+        in a relay that serves no more: its machine counts as lost."""
+        self._inlet.check()
+        self._link.check()
         if term < self._standing.term:
             raise StaleTerm(f"relay {self.machine}: term {term} is lower than {self._standing.term}")
         self._raise_term(term)
