@@ -342,6 +342,18 @@ async def test_a_shadow_run_ends_with_its_scorer() -> None:
     assert not scorer._shadows
 
 
+async def test_a_shadow_run_that_fails_as_none_should_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(10), CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
+        await shadowed(scorer, sandbox)
+        shadows = list(scorer._shadows)
+        sandbox.released.set()
+        sandbox.programs = None  # type: ignore[assignment]
+        await asyncio.gather(*shadows, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert not scorer._shadows
+    assert "a shadow run failed as none should" in caplog.text
+
+
 class Taking(Recorded):
     """Its runs take a moment, in which others come."""
 

@@ -169,7 +169,7 @@ class CodeScorer:
         if allowance.shadow and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
             task = asyncio.create_task(self._shadow(allowance, test, source))
             self._shadows.add(task)
-            task.add_done_callback(self._shadows.discard)
+            task.add_done_callback(self._shadow_ended)
         return self.timeout.note(allowance.decisive, run.cpu_seconds, run.run_seconds, right)
 
     async def _shadow(self, allowance: Allowance, test: TestCase, source: str) -> None:
@@ -182,6 +182,12 @@ class CodeScorer:
             log.info("a shadow run failed: %s", error)
             return
         self.timeout.note_shadow(allowance, run.cpu_seconds, right)
+
+    def _shadow_ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for it: what it raised is told here. The job does without the measure."""
+        self._shadows.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a shadow run failed as none should", exc_info=error)
 
     async def _run(self, allowance: Allowance, test: TestCase, source: str) -> tuple[Run, bool]:
         """(the run, whether it passed before its end). Raises `SandboxFailed`."""

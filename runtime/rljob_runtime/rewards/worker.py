@@ -20,6 +20,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -98,9 +99,14 @@ def read(stream: BinaryIO) -> Any:
 
 
 def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
-    """Read requests until the pool closes its end, then end the process, whatever a rule is doing."""
-    while True:
-        inbox.put(read(stream))
+    """Read requests until the pool closes its end, then end the process, whatever a rule is doing. So it does when a
+    request cannot be read: nobody would ever answer it."""
+    try:
+        while True:
+            inbox.put(read(stream))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def frame(message: object) -> bytes:

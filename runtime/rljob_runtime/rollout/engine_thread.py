@@ -89,15 +89,20 @@ class EngineThread:
                 return False
             work, future = item
             if future.set_running_or_notify_cancel():
-                try:
-                    result = work(engine)
-                except Exception as error:
-                    self._on_change(engine, [])
-                    future.set_exception(error)
-                else:
-                    self._on_change(engine, [])
-                    future.set_result(result)
+                self._answer(engine, work, future)
             block = block and not engine.busy
+
+    def _answer(self, engine: Engine, work: Callable[[Engine], Any], future: Future[Any]) -> None:
+        """Run one call. Whoever waits for it has an answer, also where telling others of it fails."""
+        try:
+            try:
+                result = work(engine)
+            finally:
+                self._on_change(engine, [])
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     def _end(self, engine: Engine | None) -> None:
         with self._gate:
