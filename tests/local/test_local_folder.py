@@ -95,7 +95,7 @@ def test_what_never_changes_is_refused_with_its_field_both_values_and_the_cure(t
 
 
 def test_another_prompt_file_is_refused_and_so_is_the_same_one_with_other_bytes(tmp_path, job, data):
-    folder, other = tmp_path / "run", tmp_path / "other.jsonl"
+    folder, other = tmp_path / "run", tmp_path / f"{'long' * 30}.jsonl"
     other.write_bytes(data.read_bytes())
     played(folder, job())
     assert refusal(folder, job(prompts=other)) == (

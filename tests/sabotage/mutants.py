@@ -2655,7 +2655,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a shadow run delays its round",
         f"{RUNTIME}/rewards/code.py",
-        "            task.add_done_callback(self._shadows.discard)",
+        "            task.add_done_callback(self._shadow_ended)",
         "            await task",
         ("tests/rewards/test_rewards_code.py::test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends",),
     ),

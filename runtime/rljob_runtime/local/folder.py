@@ -29,6 +29,8 @@ from rljob_runtime.relay.relay import MIN_KEY_BYTES
 LOCK_SECONDS = 10.0
 """What a run that was killed may leave behind ends within this."""
 UID_BYTES = 8
+SHOWN = 1024
+"""Characters of a value in a message: two paths often differ at their ends only."""
 
 
 class FolderRefused(Exception):
@@ -152,7 +154,7 @@ def _changes(path: Path, job: RLJob, digests: dict[str, str]) -> Iterator[str]:
         yield f"metadata.name: {show(job.name)} never changes in a folder, it was {show(before.name)}"
     changed = list(differences(before, job, IDENTITY))
     for field, was, now in changed:
-        yield f"{field}: {show(now)} never changes in a folder, it was {show(was)}"
+        yield f"{field}: {show(now, SHOWN)} never changes in a folder, it was {show(was, SHOWN)}"
     if not changed:
         for field, now in digests.items():
             if (was := kept.get(field, now)) != now:
