@@ -9,6 +9,7 @@ from typing import Any
 from hack.cluster import kube, kueue
 
 WORKLOADS = f"apis/{kueue.GROUP}/v1beta2"
+DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.{kueue.GROUP}"
 
 
 class Watch:
@@ -67,9 +68,13 @@ class Watch:
             held = before | self._holding()
             queue = self._api.find(f"/{WORKLOADS}/clusterqueues/{self._queue}") or {}
         except kube.ApiError as error:
-            if error.status in (404, 500, 503):  # Kueue is not installed, or no one converts what is there
+            # Kueue is not installed, or no one converts what is there.
+            if error.status in (404, 500, 503):
                 return
             raise
+        definition = self._api.find(DEFINITION)
+        if definition is None or "deletionTimestamp" in definition["metadata"]:
+            return  # Kueue is being removed: its Workloads go with their definition, before anybody could act on it
         self.looks += 1
         for labels in pods:
             if "rljob.dev/job" in labels and (workload := _workload(labels)) not in held:

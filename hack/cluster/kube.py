@@ -18,6 +18,7 @@ from .settings import ClusterError
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+_TRIES = 20
 
 
 class ApiError(Exception):
@@ -51,8 +52,19 @@ class Api:
         return http.client.HTTPSConnection(self.host, self.port, context=self._tls, timeout=timeout)
 
     def text(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> str:
-        """The answer's body. Raises ApiError. A connection that broke is made anew once."""
+        """The answer's body. Raises ApiError. A server that is not ready for the call yet (429) is asked again."""
         payload = None if body is None else json.dumps(body)
+        for _ in range(_TRIES):
+            try:
+                return self._ask(method, path, payload, content_type)
+            except ApiError as error:
+                if error.status != 429:
+                    raise
+            time.sleep(1.0)
+        return self._ask(method, path, payload, content_type)
+
+    def _ask(self, method: str, path: str, payload: str | None, content_type: str) -> str:
+        """The answer to one call. A connection that broke is made anew once."""
         for attempt in (1, 2):
             connection = getattr(self._local, "connection", None) or self._connect(self._timeout)
             self._local.connection = connection
