@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import random
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import kopf
 from aiohttp import web
 
 from rljob_api.constants import CRD_NAME
+from rljob_api.nesting import allow_nesting
 from rljob_operator import handlers
 from rljob_operator.act import Actor
 from rljob_operator.devices import DeviceBook
@@ -42,8 +42,6 @@ _logger = logging.getLogger(__name__)
 
 _SECOND_LOOK_SECONDS = 10.0
 _RESYNCED_PER_SECOND = 20.0
-_NESTED = 30_000
-"""Levels of recursion that this process may need: API servers take objects of 10,000 levels."""
 
 
 async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
@@ -148,8 +146,7 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises `LeadershipLost` when another replica may lead, and whatever kopf dies of."""
-        # One object that Python's JSON reader gave up on would end the watch of all.
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), _NESTED))
+        allow_nesting()
         async with self._kube.opened(), self._endpoints():
             await self._preflight(stop)
             self.health.problem = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import ssl
-import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from rljob_api.nesting import allow_nesting
 from rljob_runtime.coordinator.protocols import PeerTimeout, Refused
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -26,8 +26,6 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 LONGEST_EVENT_BYTES = 8 << 20
 """Of a watch. etcd takes objects of 1.5 MiB, and their managed fields and escapes add to that."""
-NESTED = 30_000
-"""Levels of recursion that this process may need: API servers take objects of 10,000 levels."""
 
 
 class Conflict(Refused):
@@ -68,8 +66,7 @@ class ApiClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> ApiClient:
-        # One refused edit of the job that Python's JSON reader gave up on would end the watch.
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), NESTED))
+        allow_nesting()
         tls = ssl.create_default_context(cafile=self._server.ca_file) if self._server.ca_file else None
         connector = aiohttp.TCPConnector(ssl=tls) if tls is not None else aiohttp.TCPConnector()
         # aiohttp reads lines of up to twice its buffer.

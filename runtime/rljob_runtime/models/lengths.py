@@ -37,7 +37,13 @@ class LengthLimit:
         )
 
 
-def length_limit(config: PretrainedConfig) -> LengthLimit | None:
+def length_refusal(config: PretrainedConfig, longest: int | None) -> str | None:
+    """Why sequences of `longest` tokens (None: of any length) cannot be used with this config, or None."""
+    limit = _length_limit(config)
+    return None if limit is None else limit.refusal(longest)
+
+
+def _length_limit(config: PretrainedConfig) -> LengthLimit | None:
     """The smallest limit of the config's rotary embeddings; None without one."""
     limits = [
         LengthLimit(_original(config, rope), f"{path}.rope_type", rope["rope_type"])

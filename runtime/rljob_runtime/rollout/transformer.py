@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from rljob_runtime.models.lengths import length_limit
+from rljob_runtime.models.lengths import length_refusal
 from rljob_runtime.rollout.weights import WeightMismatch
 
 Attention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -143,8 +143,7 @@ def supported(config: PretrainedConfig, longest: int) -> str:
         )
     if getattr(config, "use_sliding_window", False):
         raise ValueError("the reference engine has no sliding window attention; use engine VLLM")
-    limit = length_limit(config)
-    if limit is not None and (refusal := limit.refusal(longest)):
+    if refusal := length_refusal(config, longest):
         raise ValueError(refusal)
     return architecture
 

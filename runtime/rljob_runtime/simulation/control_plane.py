@@ -31,11 +31,10 @@ from rljob_runtime.simulation.events import Asked, Observe, Reported, unobserved
 from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.wire import (
     DISORDER_SECONDS,
-    LIFE,
     LOSS_SHARE,
     SLOW_MESSAGE_SECONDS,
+    Called,
     Condition,
-    Life,
     Trouble,
 )
 
@@ -43,7 +42,7 @@ CALL_SECONDS = 5.0
 """After which a call of the API server counts as lost."""
 
 
-class SimulatedControlPlane:
+class SimulatedControlPlane(Called):
     """`protocols.ControlPlane`. `latency`: of a call, in seconds. `restless`: layouts change at random after rounds."""
 
     def __init__(
@@ -55,10 +54,10 @@ class SimulatedControlPlane:
         observe: Observe = unobserved,
         restless: bool = False,
     ) -> None:
+        super().__init__()
         self.reports: list[RuntimeStatus] = []
         self.unreachable = False
         self.condition = Condition()
-        self._life = Life()
         self._rng = random.Random(f"{seed}/api")
         self._latency = latency
         self._observe = observe
@@ -89,15 +88,6 @@ class SimulatedControlPlane:
     def name(self) -> str:
         """The job's."""
         return self._job.name
-
-    @property
-    def life(self) -> Life:
-        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
-        return LIFE.get() or self._life
-
-    @life.setter
-    def life(self, life: Life) -> None:
-        self._life = life
 
     @property
     def answers(self) -> bool:

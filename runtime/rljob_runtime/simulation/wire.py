@@ -108,6 +108,22 @@ LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
 """Whose call it is, where more than one coordinator lives: set in the task that all of a coordinator's descend from."""
 
 
+class Called:
+    """What coordinators call, and knows which of them it is."""
+
+    def __init__(self) -> None:
+        self._life = Life()
+
+    @property
+    def life(self) -> Life:
+        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
+        return LIFE.get() or self._life
+
+    @life.setter
+    def life(self, life: Life) -> None:
+        self._life = life
+
+
 class Process:
     """Something that can be killed and that can stand still; `conditions` are its own and its machine's."""
 

@@ -19,7 +19,7 @@ from rljob_runtime.simulation.pace import Pace
 from rljob_runtime.simulation.relays import Network, SimulatedRelay, Weights
 from rljob_runtime.simulation.replica import EngineKind, Lengths, SimulatedReplica, steady
 from rljob_runtime.simulation.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
-from rljob_runtime.simulation.wire import LIFE, Condition, Life, Process, SimulatedWire, Trouble
+from rljob_runtime.simulation.wire import Called, Condition, Process, SimulatedWire, Trouble
 from rljob_runtime.simulation.worker import SimulatedWorker
 
 SHORT_BOUNDS = Bounds(
@@ -74,20 +74,20 @@ class Machine:
             process.refresh()
 
 
-class World:
+class World(Called):
     """All machines of a simulated job. `seed` decides latencies and what becomes of messages."""
 
     def __init__(
         self, seed: int = 0, site: Site | None = None, costs: TrainerCosts | None = None, observe: Observe = unobserved
     ) -> None:
         self.site = site or Site()
+        super().__init__()
         self.costs = costs or TrainerCosts()
         self.network = Network(self.site.hop_seconds, self.site.transfer_seconds, roads=self)
         self.disk = TrainerDisk()
         self.machines: dict[str, Machine] = {}
         self.absent: Counter[str] = Counter()
         """Processes that cannot be started, and incarnations of machines that are off."""
-        self._life = Life()
         self._own: defaultdict[str, Condition] = defaultdict(Condition)
         self._gates: dict[str, asyncio.Event] = {}
         self._boots = 0
@@ -95,15 +95,6 @@ class World:
         self._observe = observe
 
     # --- questions ---
-
-    @property
-    def life(self) -> Life:
-        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
-        return LIFE.get() or self._life
-
-    @life.setter
-    def life(self, life: Life) -> None:
-        self._life = life
 
     def process(self, name: str) -> Process | None:
         """A running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""

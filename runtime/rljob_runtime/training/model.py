@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from rljob_runtime.models.lengths import length_limit
+from rljob_runtime.models.lengths import length_refusal
 from rljob_runtime.training import attention
 from rljob_runtime.training.attention import UnsupportedModel
 from rljob_runtime.training.loading import fill
@@ -34,8 +34,7 @@ def check_supported(config: PretrainedConfig, longest: int | None = None) -> Non
         )
     if getattr(config, "attn_logit_softcapping", None):
         raise UnsupportedModel("config.json sets attn_logit_softcapping; only plain softmax attention can be trained")
-    limit = length_limit(config)
-    if limit is not None and (refusal := limit.refusal(longest)):
+    if refusal := length_refusal(config, longest):
         raise UnsupportedModel(refusal)
 
 
