@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 from yaml.error import MarkedYAMLError
 from yaml.reader import ReaderError
@@ -26,6 +27,8 @@ _NUMBER = re.compile(
 )
 _EXACT = 1e21
 """Below it, kubectl's JSON has a whole number without point or exponent."""
+_LEVELS = 100
+"""Of nesting, far more than an RLJob has. The interpreter's own limit differs from process to process."""
 
 
 def documents(text: str) -> list[Any]:
@@ -34,8 +37,6 @@ def documents(text: str) -> list[Any]:
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         raise InvalidSpec([_mistake(error, text)]) from None
-    except RecursionError:
-        raise InvalidSpec([FieldError("(file)", ABSENT, "must be YAML or JSON that is nested less deeply")]) from None
 
 
 def _mistake(error: yaml.YAMLError, text: str) -> FieldError:
@@ -51,7 +52,18 @@ def _mistake(error: yaml.YAMLError, text: str) -> FieldError:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML with the scalars of kubectl's reader, and without doubled keys."""
+    """PyYAML with the scalars of kubectl's reader, without doubled keys, and with a bound on nesting."""
+
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._level == _LEVELS:
+            start = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, f"at most {_LEVELS} levels of nesting", start)
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -55,7 +55,7 @@ NO_FILES = [
         pytest.param(b"kind: RLJob\n2020-01-01: 1\n", "line 2: '2020-01-01: 1' must be", id="a date for a key"),
         pytest.param(b"kind: RLJob\na: 2020-13-45\n", "month must be in 1..12", id="no date"),
         pytest.param(b"a: " + b"9" * 5000, "line 1: 'a: 999", id="a number too long"),
-        pytest.param(b"[" * 5000, "must be YAML or JSON that is nested less deeply", id="nested too deep"),
+        pytest.param(b"[" * 5000, "must be YAML or JSON: at most 100 levels of nesting", id="nested too deep"),
         pytest.param(
             b"kind: RLJob\napiVersion: v1\n", "apiVersion: 'v1' must be rljob.dev/v1alpha1", id="another kind"
         ),
