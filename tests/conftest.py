@@ -28,6 +28,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several processes compute at a time. Threads of torch that wait for each other would spin on the processors of
+    # the others' threads: two processes with two threads each take three times as long as with one.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The gate runs the same examples every time; the search for new ones goes on wherever people run the suite.
 # Nowhere is an example judged by its seconds: the machine may be busy.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
@@ -40,11 +45,12 @@ sys.path.append(str(ROOT))
 from hack.cluster import apiserver as private  # noqa: E402
 from hack.cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
 from hack.cluster import kueue as queues  # noqa: E402
-from hack.loop.order import pytest_collection_modifyitems  # noqa: E402, F401
+from hack.loop.order import pytest_collection_modifyitems, pytest_runtest_logreport  # noqa: E402, F401
 
 _PROGRAMS = {
     "kubeconfig": recipe.CLUSTER,
     "real_nodes": recipe.CLUSTER,
+    "kueue_on_nodes": (*recipe.CLUSTER, "kueue"),
     "fake_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
     "kueue": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok", "kueue"),
     "apiserver": (*recipe.SERVER, *recipe.TOOLS),
@@ -83,7 +89,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the tests need, once ever, before the first test's clock starts."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _PROGRAMS.keys()
     if os.environ.get("KUBECONFIG") or os.geteuid() != 0:
-        wanted -= {"kubeconfig", "real_nodes"}
+        wanted -= {"kubeconfig", "real_nodes", "kueue_on_nodes"}
     programs = tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name]))
     if not wanted or session.config.option.collectonly or not build.missing(programs):
         return

@@ -23,7 +23,13 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
 
 
 @pytest.fixture(scope="session")
-def server(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+def chart_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[private.Server]:
     """An API server with controllers and no nodes. Not the suite's shared one, because tests here delete the CRD."""
     with private.api_server(tmp_path_factory.mktemp("chart"), controllers=True) as running:
-        yield Tools(tools.path, tools.home, running.kubeconfig)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(tools: Tools, chart_cluster: private.Server) -> Tools:
+    """The tools, pointed at that API server."""
+    return Tools(tools.path, tools.home, chart_cluster.kubeconfig)

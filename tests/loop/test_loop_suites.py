@@ -66,17 +66,64 @@ def test_seconds_are_summed_by_file_and_the_last_run_here_counts(tmp_path: Path)
 class Item:
     """A test, as far as its order needs it."""
 
-    def __init__(self, nodeid: str) -> None:
+    def __init__(self, nodeid: str, *fixtures: str) -> None:
         self.nodeid = nodeid
+        self.fixturenames = fixtures
+        self.group = ""
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.group = mark.args[0]
+
+
+def ordered(monkeypatch: pytest.MonkeyPatch, several: bool, *items: Item) -> list[Item]:
+    found = {"unit": {"tests.a": 2.0, "tests.b": 1.0}, "cluster": {"tests.b": 3.0, "tests.c": 1.5, "tests.d": 1.0}}
+    monkeypatch.setattr(order, "known", lambda part: found.get(part, {}))
+    config = SimpleNamespace(workerinput={}) if several else SimpleNamespace()
+    chosen = list(items)
+    order.pytest_collection_modifyitems(config, chosen)  # type: ignore[arg-type]
+    return chosen
 
 
 @pytest.mark.parametrize(("several", "wanted"), [(True, "BbAa"), (False, "AaBb")])
 def test_of_several_processes_none_begins_the_longest_file_last(
     several: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"unit": {"tests.a": 2.0, "tests.b": 1.0}, "cluster": {"tests.b": 3.0}}
-    monkeypatch.setattr(order, "known", lambda part: found.get(part, {}))
-    items = [Item(f"tests/{name.lower()}.py::{name}") for name in "AaBb"]
-    config = SimpleNamespace(workerinput={}) if several else SimpleNamespace()
-    order.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    items = ordered(monkeypatch, several, *(Item(f"tests/{name.lower()}.py::{name}") for name in "AaBb"))
     assert "".join(item.nodeid[-1] for item in items) == wanted
+
+
+def test_files_that_share_a_server_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [
+        Item("tests/a.py::a", "tmp_path"),
+        Item("tests/b.py::b", "server", "apiserver"),
+        Item("tests/c.py::c", "fake_nodes", "tmp_path"),
+        Item("tests/d.py::d"),
+        Item("tests/d.py::e", "apiserver"),
+        Item("tests/d.py::f", "kueue", "fake_nodes"),
+        Item("tests/e.py::g", "apiserver"),
+    ]
+    items = ordered(monkeypatch, True, *files)
+    assert [(item.nodeid[-1], item.group) for item in items] == [
+        ("b", "apiserver"),
+        ("g", "apiserver"),
+        ("a", "tests.a"),
+        ("c", "fake_nodes"),
+        ("d", "kueue"),
+        ("e", "kueue"),
+        ("f", "kueue"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ("tests/a.py::test_a@apiserver", "tests/a.py::test_a"),
+        ("tests/a.py::test_a[1@b]@apiserver", "tests/a.py::test_a[1@b]"),
+        ("tests/a.py::test_a[1@b]", "tests/a.py::test_a[1@b]"),
+        ("tests/a.py::test_a", "tests/a.py::test_a"),
+    ],
+)
+def test_a_failed_test_is_named_as_the_command_line_takes_it(told: str, wanted: str) -> None:
+    report = SimpleNamespace(nodeid=told)
+    order.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    assert report.nodeid == wanted

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
 TREES = 2
 """Copies of the tree, and so mutants tried at a time."""
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py, for the runs beside each other
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "transformers.models.llama.modeling_llama"]
