@@ -106,7 +106,7 @@ class Condition(StatusModel):
     """One observation about the job, as Kubernetes writes conditions."""
 
     type: Annotated[str, Field(max_length=64)]
-    """Ready, Reconciling, Stalled, RelayReady, Degraded, Suspended, Complete or Failed."""
+    """Ready, Reconciling, Stalled, RelayReady, Degraded, CheckpointDurable, Suspended, Admitted, Complete or Failed."""
     status: ConditionStatus
     """True, False or Unknown."""
     observed_generation: Count | None = None
@@ -347,7 +347,8 @@ class RLJobStatus(StatusModel):
     phase: Phase | None = None
     """The state in one word, for humans."""
     conditions: tuple[Condition, ...] = Field(default=(), max_length=16, json_schema_extra=map_by("type"))
-    """Ready, Reconciling, Stalled, RelayReady, Degraded, Suspended, Complete, Failed."""
+    """Ready, Reconciling, Stalled, RelayReady, Degraded, CheckpointDurable, Suspended, Complete, Failed; Admitted of
+    jobs that ask Kueue."""
     accepted: Accepted | None = None
     """The spec that the job runs on. It stays behind `spec` while an edit of that is refused (Stalled=InvalidSpec)."""
     coordinator: CoordinatorStatus | None = None
@@ -366,8 +367,7 @@ class RLJobStatus(StatusModel):
     parallelism: ParallelismHistory | None = None
     """What the planner of tensor parallel sizes remembers; only where allowedTensorParallelSizes gives it a choice."""
     elasticity: ElasticityHistory | None = None
-    """What the choice of the number of rollout machines rests on; only in mode Asynchronous with minMachines below
-    maxMachines."""
+    """What the choice of the number of rollout machines rests on; only where minMachines is below maxMachines."""
     relay: RelayTopology | None = None
     """The order of the weight chain."""
     replacements: Replacements | None = None

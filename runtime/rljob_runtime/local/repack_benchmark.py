@@ -50,7 +50,7 @@ from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 
 NAME = "repack-real"
-ANCHOR = "Laminar §8.5: 0.69 s a repack of 32B on H800s, 1.26 times the tokens"
+ANCHOR = "Laminar §8.4: 0.69 s a repack of 32B on H800s, 1.26 times the tokens"
 LOAD_TRIES = 60
 PATIENT = Bounds(command=300, poll=300, beat=60)
 """A machine that is busy is no machine that is lost: with one less there is nothing to compare."""
