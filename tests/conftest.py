@@ -45,7 +45,7 @@ sys.path.append(str(ROOT))
 from hack.cluster import apiserver as private  # noqa: E402
 from hack.cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
 from hack.cluster import kueue as queues  # noqa: E402
-from hack.loop.order import pytest_collection_modifyitems, pytest_runtest_logreport  # noqa: E402, F401
+from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: E402, F401
 
 _PROGRAMS = {
     "kubeconfig": recipe.CLUSTER,

@@ -1,59 +1,82 @@
 """Order: which tests one process takes together, and that the longest begin first.
 
 Tests of one file stay together. So do files that share a server which lives as long as the process: else each process
-would start each kind of server, and an idle API server with its controllers takes a tenth of a processor.
+would start each kind of server, and an idle API server with its controllers takes a tenth of a processor. Which files
+share one is known from pytest's results, as their seconds are: the process that divides the tests collects none.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-from .seconds import PARTS, known
+from .seconds import PARTS, SERVER, known, servers
 
-SHARED = ("kueue", "fake_nodes", "chart_cluster", "apiserver")
-"""The fixtures that hold such servers, the largest first: a file that uses two stays with the first."""
+SHARED = {
+    "kueue": "kueue",
+    "fake_nodes": "fake_nodes",
+    "chart_cluster": "chart_cluster",
+    "apiserver": "apiserver",
+    "minor_server": "apiserver",
+}
+"""The fixtures that hold such servers, and their servers' names, the largest first: a file that uses two stays with
+the first."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Gives a process all files that share a server, and else a file."""
+
+    groups: Mapping[str, str]
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self.groups.get(module(nodeid), module(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherScheduling | None:
+    """Divide the tests so, where a file is to stay together (``--dist loadfile``)."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    made = TogetherScheduling(config, log)
+    made.groups = servers()
+    return made
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group the tests and sort the groups by their seconds, where several processes take a group each."""
+    """Sort the files by the seconds of their group, and note each file's server in the results."""
     if not hasattr(config, "workerinput"):
         return
     fixtures: defaultdict[str, set[str]] = defaultdict(set)
     for item in items:
         fixtures[module(item.nodeid)].update(getattr(item, "fixturenames", ()))
-    groups = together(fixtures)
+    used = {
+        name: next((server for fixture, server in SHARED.items() if fixture in found), None)
+        for name, found in fixtures.items()
+    }
+    for item in items:
+        if server := used[module(item.nodeid)]:
+            item.user_properties.append((SERVER, server))
     seconds: Counter[str] = Counter()
     for part in PARTS:
         seconds.update(known(part))
-    begins = {name: number for number, name in enumerate(longest_first(groups, seconds))}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[module(item.nodeid)]))
+    begins = {name: number for number, name in enumerate(longest_first(list(used), servers(), seconds))}
     items.sort(key=lambda item: begins[module(item.nodeid)])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a test as the command line takes it: without its group."""
-    test, at, group = report.nodeid.rpartition("@")
-    if at and "]" not in group:
-        report.nodeid = test
-
-
-def together(fixtures: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """The group of each module, from the fixtures of its tests: a server's name, or the module's own."""
-    return {name: next((server for server in SHARED if server in used), name) for name, used in fixtures.items()}
-
-
-def longest_first(groups: Mapping[str, str], seconds: Mapping[str, float]) -> list[str]:
-    """The modules by the seconds of their group, and inside of a group by their own."""
+def longest_first(modules: list[str], groups: Mapping[str, str], seconds: Mapping[str, float]) -> list[str]:
+    """The modules by the seconds of their group, which is a group of one where none is named, and then by their own."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for name, group in groups.items():
-        sums[group] += seconds.get(name, 0.0)
-    return sorted(groups, key=lambda name: (-sums[groups[name]], groups[name], -seconds.get(name, 0.0)))
+    for name in modules:
+        sums[groups.get(name, name)] += seconds.get(name, 0.0)
+
+    def key(name: str) -> tuple[float, str, float]:
+        group = groups.get(name, name)
+        return -sums[group], group, -seconds.get(name, 0.0)
+
+    return sorted(modules, key=key)
 
 
 def module(node: str) -> str:

@@ -1,4 +1,4 @@
-"""Seconds: how long each test file takes in a part of the loop, read from pytest's results.
+"""Seconds: how long each test file takes in a part of the loop and which server it shares, from pytest's results.
 
 ``hack/loop/seconds.json`` has those of a quiet machine with two cores, for files of two seconds and more. What the last
 `make unit` or `make test` measured here comes before it. `python -m hack.loop.seconds` writes the file anew.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +19,8 @@ MEASURED = ROOT / "build" / "loop"
 LEAST = 2.0
 PARTS = ("unit", "cluster", "real nodes", "engine")
 """The parts that run tests; some files have tests in more than one."""
+SERVER = "server"
+"""The property of a test in the results that names the fixture of a server which its file shares with others."""
 
 
 def results(part: str, folder: Path = MEASURED) -> Path:
@@ -31,6 +34,25 @@ def known(part: str, kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, 
     if results(part, measured).exists():
         seconds |= sums(results(part, measured))
     return seconds
+
+
+def servers(kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, str]:
+    """The server that a test file shares with others, by the file's module, for those that share one."""
+    found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8")).get(SERVER, {})
+    for part in PARTS:
+        if results(part, measured).exists():
+            found |= shared(results(part, measured))
+    return found
+
+
+def shared(file: Path) -> dict[str, str]:
+    """Read which server each test file used in a run."""
+    return {
+        _module(case.attrib["classname"]): entry.attrib["value"]
+        for case in ElementTree.parse(file).iter("testcase")
+        for entry in case.iter("property")
+        if entry.attrib["name"] == SERVER
+    }
 
 
 def sums(file: Path) -> dict[str, float]:
@@ -49,11 +71,12 @@ def _module(classname: str) -> str:
 
 def main() -> None:
     """Keep what the last run of each part measured."""
-    kept = {
+    kept: dict[str, Mapping[str, int | str]] = {
         part: {test: round(found) for test, found in sorted(sums(results(part)).items()) if found >= LEAST}
         for part in PARTS
         if results(part).exists()
     }
+    kept[SERVER] = dict(sorted(servers().items()))
     KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 

@@ -77,8 +77,8 @@ def _pytest(
 
 
 def _in_processes(number: str) -> tuple[str, ...]:
-    """A group of tests to a process. `hack.loop.order` makes the groups and chooses which comes first."""
-    return ("-n", number, "--dist", "loadgroup", "--no-loadscope-reorder")
+    """A test file to a process, or all that share a server. `hack.loop.order` chooses which comes first."""
+    return ("-n", number, "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:

@@ -69,61 +69,52 @@ class Item:
     def __init__(self, nodeid: str, *fixtures: str) -> None:
         self.nodeid = nodeid
         self.fixturenames = fixtures
-        self.group = ""
-
-    def add_marker(self, mark: pytest.MarkDecorator) -> None:
-        self.group = mark.args[0]
+        self.user_properties: list[tuple[str, str]] = []
 
 
-def ordered(monkeypatch: pytest.MonkeyPatch, several: bool, *items: Item) -> list[Item]:
+def ordered(monkeypatch: pytest.MonkeyPatch, several: bool, *items: Item) -> str:
     found = {"unit": {"tests.a": 2.0, "tests.b": 1.0}, "cluster": {"tests.b": 3.0, "tests.c": 1.5, "tests.d": 1.0}}
     monkeypatch.setattr(order, "known", lambda part: found.get(part, {}))
+    monkeypatch.setattr(order, "servers", lambda: {"tests.c": "kueue", "tests.d": "kueue"})
     config = SimpleNamespace(workerinput={}) if several else SimpleNamespace()
     chosen = list(items)
     order.pytest_collection_modifyitems(config, chosen)  # type: ignore[arg-type]
-    return chosen
+    return "".join(item.nodeid[-1] for item in chosen)
 
 
-@pytest.mark.parametrize(("several", "wanted"), [(True, "BbAa"), (False, "AaBb")])
-def test_of_several_processes_none_begins_the_longest_file_last(
+@pytest.mark.parametrize(("several", "wanted"), [(True, "BbCcDdAa"), (False, "AaBbCcDd")])
+def test_of_several_processes_none_begins_the_longest_files_last(
     several: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items = ordered(monkeypatch, several, *(Item(f"tests/{name.lower()}.py::{name}") for name in "AaBb"))
-    assert "".join(item.nodeid[-1] for item in items) == wanted
+    items = [Item(f"tests/{name.lower()}.py::{name}") for name in "AaBbCcDd"]
+    assert ordered(monkeypatch, several, *items) == wanted
 
 
-def test_files_that_share_a_server_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [
-        Item("tests/a.py::a", "tmp_path"),
-        Item("tests/b.py::b", "server", "apiserver"),
-        Item("tests/c.py::c", "fake_nodes", "tmp_path"),
-        Item("tests/d.py::d"),
-        Item("tests/d.py::e", "apiserver"),
-        Item("tests/d.py::f", "kueue", "fake_nodes"),
-        Item("tests/e.py::g", "apiserver"),
-    ]
-    items = ordered(monkeypatch, True, *files)
-    assert [(item.nodeid[-1], item.group) for item in items] == [
-        ("b", "apiserver"),
-        ("g", "apiserver"),
-        ("a", "tests.a"),
-        ("c", "fake_nodes"),
-        ("d", "kueue"),
-        ("e", "kueue"),
-        ("f", "kueue"),
-    ]
+def test_each_file_notes_the_largest_server_that_it_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"a": ("tmp_path",), "b": ("server", "apiserver"), "c": ("fake_nodes", "apiserver")}
+    items = [Item(f"tests/{name}.py::{name}", *fixtures) for name, fixtures in used.items()]
+    items.append(Item("tests/b.py::d", "tmp_path"))
+    ordered(monkeypatch, True, *items)
+    noted = {item.nodeid[-1]: dict(item.user_properties).get(seconds.SERVER) for item in items}
+    assert noted == {"a": None, "b": "apiserver", "c": "fake_nodes", "d": "apiserver"}
 
 
-@pytest.mark.parametrize(
-    ("told", "wanted"),
-    [
-        ("tests/a.py::test_a@apiserver", "tests/a.py::test_a"),
-        ("tests/a.py::test_a[1@b]@apiserver", "tests/a.py::test_a[1@b]"),
-        ("tests/a.py::test_a[1@b]", "tests/a.py::test_a[1@b]"),
-        ("tests/a.py::test_a", "tests/a.py::test_a"),
-    ],
-)
-def test_a_failed_test_is_named_as_the_command_line_takes_it(told: str, wanted: str) -> None:
-    report = SimpleNamespace(nodeid=told)
-    order.pytest_runtest_logreport(report)  # type: ignore[arg-type]
-    assert report.nodeid == wanted
+def test_servers_are_read_from_results_before_what_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "seconds.json"
+    kept.write_text('{"server": {"tests.a": "kueue", "tests.b": "apiserver"}}')
+    noted = '<properties><property name="server" value="fake_nodes"/><property name="x" value="y"/></properties>'
+    cases = f'<testcase classname="tests.b.TestIt" name="one" time="1">{noted}</testcase>'
+    (tmp_path / "cluster.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert seconds.servers(kept, tmp_path) == {"tests.a": "kueue", "tests.b": "fake_nodes"}
+
+
+def test_files_that_share_a_server_are_one_processs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "servers", lambda: {"tests.a": "kueue", "tests.b": "kueue"})
+    options = {"dist": "loadfile", "tx": ["popen"], "px": []}
+    config = SimpleNamespace(getoption=options.get, getvalue=options.get, option=SimpleNamespace(**options))
+    made = order.pytest_xdist_make_scheduler(config, None)  # type: ignore[arg-type]
+    assert made is not None
+    scopes = [made._split_scope(f"tests/{name}.py::test[x::y]") for name in "abc"]
+    assert scopes == ["kueue", "kueue", "tests.c"]
+    options["dist"] = "load"
+    assert order.pytest_xdist_make_scheduler(config, None) is None  # type: ignore[arg-type]
