@@ -31,7 +31,8 @@ _SECRET = "kueue-webhook-server-cert"
 _CONVERTED = ("clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads")
 """Kinds of two served versions: the manager converts between them."""
 _GATES = {"VisibilityOnDemand": False}
-_SECONDS = 60.0
+_SECONDS = 180.0
+"""Of a busy machine. A quiet one needs five."""
 
 
 class Manager:
