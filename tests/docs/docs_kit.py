@@ -35,3 +35,8 @@ def rows(path: Path, heading: str) -> Iterator[list[str]]:
 def quoted(cell: str) -> list[str]:
     """What stands in backticks."""
     return QUOTED.findall(cell)
+
+
+def joined(path: Path) -> str:
+    """The page without code blocks, its lines joined."""
+    return " ".join(text_of(path).split())

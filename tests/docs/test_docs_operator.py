@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,11 @@ def test_every_metric_is_named() -> None:
 # --- reasons ---------------------------------------------------------------------------------------------------------
 
 
+@cache
+def _trees(folder: Path) -> tuple[ast.Module, ...]:
+    return tuple(ast.parse(path.read_text()) for path in folder.rglob("*.py"))
+
+
 def _constants(tree: ast.Module) -> dict[str, str]:
     return {
         target.id: node.value.value
@@ -99,7 +105,7 @@ def _constants(tree: ast.Module) -> dict[str, str]:
 
 def _reasons(call: str, place: int) -> set[str]:
     """The words at a place of calls of this name in the operator, where they are written out there."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")]
+    trees = _trees(SOURCES)
     known = {name: value for tree in trees for name, value in _constants(tree).items()}
     found = set()
     for tree in trees:
