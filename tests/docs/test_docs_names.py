@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from docs_kit import PAGES, ROOT, quoted, text_of
+from docs_kit import PAGES, ROOT, page, quoted, rows, text_of
 
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
@@ -79,6 +79,40 @@ def test_metrics_exist(path: Path) -> None:
     if told:
         told |= {f"rljob_coordinator{end}" for end in re.findall(r"`…(_\w+)`", text)}
     assert told - _metrics() == set()
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+HERE = [ROOT / name for name in ("", "operator", "operator/rljob_operator", "operator/rljob_operator/policies", "crds")]
+HERE += [ROOT / "runtime", ROOT / "runtime/rljob_runtime"]
+FOLDERS = {path.name for root in HERE for path in root.iterdir() if path.is_dir()}
+NO_MODULES = {"coordinator/api", "build/bench"}
+"""A target of faults, and a folder that is made."""
+
+
+def _is_there(name: str) -> bool:
+    return any((root / name).exists() or (root / f"{name}.py").exists() for root in HERE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_modules_and_files_that_are_named_exist(path: Path) -> None:
+    found = [
+        name.rstrip("/.")
+        for text in quoted(text_of(path))
+        for name in re.findall(r"(?<![\w./~$<-])([a-z_]+(?:/[a-z_0-9.]+)+/?)(?![\w<*/{-])", text)
+    ]
+    assert [
+        name for name in found if name.split("/")[0] in FOLDERS and name not in NO_MODULES and not _is_there(name)
+    ] == []
+
+
+def test_modules_of_the_index_exist() -> None:
+    """Where a cell names several modules of one folder, the first has it."""
+    for _, note, cell in rows(page("README.md"), "## Design notes"):
+        folder = ""
+        for name in quoted(cell):
+            folder = name.rpartition("/")[0] if "/" in name else folder
+            assert _is_there(name.rstrip("/") if "/" in name else f"{folder}/{name}"), f"{note}: {name}"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -158,6 +158,7 @@ TESTS = st.sampled_from(
 @example("[" * 50_000, Call("f", (), 7))
 @example("9" * 5000, Call("f", (), 7))
 @example("1e999", Call("f", (), 1.5))
+@example("1" + "0" * 400, Call("f", (), 1.5))
 @example("1e999.0 " * 2000, StandardStreams("", "1.5 " * 2000))
 def test_what_a_program_prints_is_right_or_wrong(printed: str, test: StandardStreams | Call) -> None:
     run = Run(End.EXITED, 0, printed, "", 0.1, 0.1)
