@@ -20,7 +20,8 @@ from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, gather
 from rljob_runtime.rollout.engine import EngineRequest, EngineSettings, KeptEngine
 from rljob_runtime.rollout.factory import make_engine
-from rljob_runtime.rollout.ranks import RankEngine, Zygote
+from rljob_runtime.rollout.rank_processes import Zygote
+from rljob_runtime.rollout.ranks import PEERS, RankEngine
 from rljob_runtime.rollout.reference import ReferenceEngine
 from rljob_runtime.rollout.weights import VersionUnavailable, open_version
 
@@ -106,7 +107,7 @@ def engines(settings: EngineSettings) -> Iterator[Engines]:
         if (kind, number) not in made and number == 0:
             made[kind, number] = make_engine(kind, settings)
         elif (kind, number) not in made:
-            zygotes.append(Zygote(kind))
+            zygotes.append(Zygote(PEERS[kind]))
             made[kind, number] = RankEngine(zygotes[-1], settings, ["0"])
         return made[kind, number]
 
@@ -235,7 +236,7 @@ def test_a_sleeping_engine_gives_its_memory_back_and_wakes(engine, kind, publish
 def test_ranks_are_forked_from_a_process_that_has_not_touched_the_gpu(kind, settings, publisher, model) -> None:
     """Layouts of several sizes run in such processes, also those of one accelerator: one is built, sleeps, another is
     built beside it, and the first wakes."""
-    zygote = Zygote(kind)
+    zygote = Zygote(PEERS[kind])
     try:
         version = publisher.publish(model)
         prompt = prompts(1)[0]

@@ -26,11 +26,11 @@ from rljob_runtime.coordinator.protocols import (
     Refused,
     WrongVersion,
 )
-from rljob_runtime.rollout import ranks
 from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.factory import make_engine
 from rljob_runtime.rollout.layouts import KEPT, EngineLayouts
-from rljob_runtime.rollout.ranks import RankDied, RankEngine, RanksDisagree, Zygote
+from rljob_runtime.rollout.rank_processes import RankDied, Zygote
+from rljob_runtime.rollout.ranks import PEERS, RankEngine, RanksDisagree
 from rljob_runtime.rollout.replica import RolloutReplica
 from rljob_runtime.rollout.weights import VersionUnavailable
 from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
@@ -232,7 +232,7 @@ def shared_memory() -> set[str]:
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    zygote = Zygote("Reference")
+    zygote = Zygote(PEERS["Reference"])
     yield zygote
     zygote.close()
 
@@ -282,28 +282,26 @@ def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(pair: RankEn
 def test_ranks_that_make_different_tokens_end_the_engine(pair: RankEngine) -> None:
     pair.add(greedy(1)[0])
     other = replace(greedy(2)[1], id="g0")
-    pair._ranks[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
-    pair._ranks[1].recv()
+    pair._ranks.ways[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
+    pair._ranks.ways[1].recv()
     with pytest.raises(RanksDisagree, match="the 2 ranks made different tokens"):
         run(pair, [])
 
 
 def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_the_engine(pair: RankEngine) -> None:
     pair.add(greedy(1)[0])
-    os.kill(pair._pids[1], signal.SIGTERM)
-    assert ended(pair._pids[1])
-    with pytest.raises(RankDied, match=rf"rank 1 of 2 \(process {pair._pids[1]}\) has ended"):
+    os.kill(pair._ranks.pids[1], signal.SIGTERM)
+    assert ended(pair._ranks.pids[1])
+    with pytest.raises(RankDied, match=rf"rank 1 of 2 \(process {pair._ranks.pids[1]}\) has ended"):
         run(pair, [])
     pair.close()
-    assert ended(*pair._pids)
+    assert ended(*pair._ranks.pids)
 
 
-def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(
-    pair: RankEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: RankEngine) -> None:
     """As in a collective to which one rank never comes. The engine has ended then: a late answer is nobody's."""
-    monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.2)
-    held, pids = pair.weight_version or 0, pair._pids
+    pair._ranks.grace = 0.2
+    held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
     with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted"):
         pair.load(held + 1)
@@ -317,7 +315,7 @@ def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(
 
 def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEngine) -> None:
     """A rank that is only slow lives on."""
-    held, pids = pair.weight_version or 0, pair._pids
+    held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
     timer = threading.Timer(0.3, os.kill, (pids[1], signal.SIGCONT))
     timer.start()
@@ -347,8 +345,9 @@ def _processes_of(zygote: Zygote) -> set[int]:
 
 ORPHAN = """
 import sys, time
-from rljob_runtime.rollout.ranks import Zygote
-zygote = Zygote("Reference")
+from rljob_runtime.rollout.rank_processes import Zygote
+from rljob_runtime.rollout.ranks import PEERS
+zygote = Zygote(PEERS["Reference"])
 ways = [zygote.fork([]) for _ in range(2)]
 print(zygote._process.pid, *(way.recv() for way in ways), flush=True)
 time.sleep(600)
@@ -388,12 +387,12 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
     """1 → 2 → update → 1 under the replica's protocol: 64 greedy responses are equal in both layouts, logprobs are the
     trainer's, each layout is built once, and nothing is left behind."""
     left = shared_memory()
-    zygote = Zygote("VLLM")
+    zygote = Zygote(PEERS["VLLM"])
     pids: set[int] = set()
 
     def make(size: int, devices: object) -> RankEngine:
         engine = RankEngine(zygote, replace(settings, tensor_parallel=size))
-        pids.update(engine._pids)
+        pids.update(engine._ranks.pids)
         return engine
 
     async def generated(replica: RolloutReplica, count: int) -> dict[int, Generated]:

@@ -1718,14 +1718,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a rank that is only slow is ended",
-        f"{RUNTIME}/rollout/ranks.py",
+        f"{RUNTIME}/rollout/rank_processes.py",
         "            ready = wait(silent, None if ends is None else max(0.0, ends - time.monotonic()))",
         "            ready = wait(silent, None if ends is None else 0.0)",
         (f"{SEAT}::test_an_error_is_not_told_before_the_others_had_time_to_answer",),
     ),
     Mutant(
         "late answers of a rank are taken for those of the next command",
-        f"{RUNTIME}/rollout/ranks.py",
+        f"{RUNTIME}/rollout/rank_processes.py",
         "                self._give_up(silent)",
         "                pass",
         (f"{SEAT}::test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever",),

@@ -9,7 +9,8 @@ from pathlib import Path
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.models.stop_tokens import eos_token_ids
 from rljob_runtime.rollout.engine import EngineSettings, KeptEngine
-from rljob_runtime.rollout.ranks import RankEngine, Zygote
+from rljob_runtime.rollout.rank_processes import Zygote
+from rljob_runtime.rollout.ranks import PEERS, RankEngine
 from rljob_runtime.rollout.replica import RolloutReplica
 
 KINDS = ("VLLM", "Reference")
@@ -65,7 +66,7 @@ def engine_maker(
     that."""
     if kind != "VLLM" or tuple(tensor_parallel_sizes) == (1,):
         return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), lambda: None
-    zygote = Zygote(kind)
+    zygote = Zygote(PEERS[kind])
     return lambda size, devices: RankEngine(
         zygote, replace(settings, tensor_parallel=size), devices[:size]
     ), zygote.close

@@ -1,10 +1,13 @@
-"""The zygote: a process that has imported an engine once, and forks rank processes that begin where it stands.
+"""The zygote: a process that has imported what ranks need once, and forks rank processes that begin where it stands.
 
 To import vLLM takes 9 to 40 s; a forked rank builds its engine in about half a second. The zygote is single-threaded
 and touches no accelerator, or forking would not be safe. It lives as long as the socket it was given: when the
 replica's process ends, however, the zygote ends its whole process group, ranks that hang in a collective included.
 
-    python -m rljob_runtime.rollout.zygote ENGINE SOCKET
+    python -m rljob_runtime.rollout.zygote MODULE:CLASS SOCKET
+
+An object of the class is what a rank is: it is made in the rank, and its methods are what can be asked of it; `close`
+is the last. The class's `warm_up` imports what it needs.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ PR_SET_PDEATHSIG = 1
 MOST_BYTES = 1 << 16
 
 
-def main(kind: str, control: socket.socket) -> None:
+def main(peer: str, control: socket.socket) -> None:
     """Import, then fork a rank for each socket that comes, until there come no more."""
-    _warm_up(kind)
+    # A look for accelerators by CUDA itself would make it unusable in whatever is forked.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    module, _, name = peer.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    kind.warm_up()
     # What is here now is shared with all ranks and never garbage: collections need not look at it, nor copy its pages.
     gc.collect()
     gc.freeze()
@@ -40,23 +47,11 @@ def main(kind: str, control: socket.socket) -> None:
         (descriptor,) = descriptors
         if os.fork() == 0:
             control.close()
-            _rank(parent, json.loads(message), Connection(descriptor))
+            _rank(parent, json.loads(message), Connection(descriptor), kind)
         os.close(descriptor)
 
 
-def _warm_up(kind: str) -> None:
-    if kind == "VLLM":
-        from rljob_runtime.rollout import vllm_compat
-
-        vllm_compat.warm_up()
-    else:
-        import torch
-
-        importlib.import_module("rljob_runtime.rollout.reference")
-        torch.set_num_threads(1)
-
-
-def _rank(zygote: int, devices: list[str], connection: Connection) -> None:
+def _rank(zygote: int, devices: list[str], connection: Connection, kind: type) -> None:
     """The life of a rank; never returns."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != zygote:
@@ -66,7 +61,7 @@ def _rank(zygote: int, devices: list[str], connection: Connection) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     code = 0
     try:
-        serve(connection)
+        serve(connection, kind())
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -76,18 +71,18 @@ def _rank(zygote: int, devices: list[str], connection: Connection) -> None:
         os._exit(code)
 
 
-def serve(connection: Connection) -> None:
-    """Do what is asked until `close` or the end of the connection. A question is (method of `_Rank`, arguments); an
-    answer is (value, None) or (None, error)."""
+def serve(connection: Connection, peer: object) -> None:
+    """Do what is asked until `close` or the end of the connection. A question is (method, arguments); an answer is
+    (value, None) or (None, error)."""
     connection.send(os.getpid())
-    rank = _Rank()
-    while not rank.closed:
+    method = ""
+    while method != "close":
         try:
             method, arguments = connection.recv()
         except EOFError:
             return
         try:
-            answer: tuple[Any, Exception | None] = (getattr(rank, method)(*arguments), None)
+            answer: tuple[Any, Exception | None] = (getattr(peer, method)(*arguments), None)
         except Exception as error:
             answer = (None, portable(error))
         connection.send(answer)
@@ -101,69 +96,6 @@ def portable(error: Exception) -> Exception:
     args = error.args if len(error.args) > 1 else (str(error),)
     plain = all(isinstance(arg, str | int | None) for arg in args)
     return type(error)(*args) if plain and error.args else RuntimeError(str(error))
-
-
-class _Rank:
-    """The engine of one rank, its methods as they are asked for over the connection."""
-
-    def __init__(self) -> None:
-        self._engine: Any = None
-        self._leads = True
-        self.closed = False
-
-    def build(self, kind: str, settings: Any) -> None:
-        from rljob_runtime.rollout.factory import make_engine
-
-        os.environ.update(
-            RANK=str(settings.rank), LOCAL_RANK=str(settings.rank), WORLD_SIZE=str(settings.tensor_parallel)
-        )
-        self._leads = settings.rank == 0
-        self._engine = make_engine(kind, settings)
-        if kind == "VLLM":
-            from rljob_runtime.rollout import vllm_compat
-
-            vllm_compat.unlink_message_queue()
-
-    def step(self) -> Any:
-        """All outputs from the first rank; from the others what tells whether theirs are the same."""
-        outputs = self._engine.step()
-        return (outputs if self._leads else None), agreement(outputs), self.state()
-
-    def state(self) -> Any:
-        """Of the first rank: busy, stats."""
-        return (self._engine.busy, self._engine.stats()) if self._leads else None
-
-    def add(self, request: Any) -> Any:
-        self._engine.add(request)
-        return self.state()
-
-    def abort(self, ids: list[str]) -> Any:
-        self._engine.abort(ids)
-        return self.state()
-
-    def load(self, version: int) -> Any:
-        self._engine.load(version)
-        return self.state()
-
-    def check(self, request: Any) -> None:
-        self._engine.check(request)
-
-    def sleep(self) -> Any:
-        self._engine.sleep()
-        return self.state()
-
-    def wake(self) -> None:
-        self._engine.wake()
-
-    def close(self) -> None:
-        self.closed = True
-        if self._engine is not None:
-            self._engine.close()
-
-
-def agreement(outputs: list[Any]) -> int:
-    """A number that differs where the tokens of a step do."""
-    return hash(tuple(output.token_ids for output in outputs))
 
 
 if __name__ == "__main__":
