@@ -39,6 +39,9 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
     "priority": ((), "must be left out: the API server takes it from priorityClassName"),
     "ephemeralContainers": ((), "must be left out; use `kubectl debug`"),
 }
+# API servers look for these objects before they read the pod: a name that none can have is an error of theirs (500).
+_NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
+_OBJECT_NAME = re.compile(r"(?=.{0,253}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?")
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
 
 
@@ -61,6 +64,9 @@ def check_template(
     for field, (allowed, advice) in _OURS.items():
         if field in spec and spec[field] not in allowed:
             yield FieldError(f"{path}.spec.{field}", spec[field], advice)
+    for field in _NAMED:
+        if _OBJECT_NAME.fullmatch(spec.get(field) or "") is None:
+            yield FieldError(f"{path}.spec.{field}", spec[field], "must be a name: lower-case letters, digits, '-', '.'")
     for field in ("serviceAccountName", "serviceAccount"):
         if role == c.ROLE_COORDINATOR and field in spec:
             advice = (

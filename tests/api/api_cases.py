@@ -483,6 +483,8 @@ TEMPLATES = [
         server=False,
     ),
     one(f"{_POD}.restartPolicy", "Always", "must be left out: the operator replaces a pod that failed"),
+    one(f"{_POD}.runtimeClassName", "/kata", "must be a name: lower-case letters", server=False),
+    one(f"{_POD}.priorityClassName", "Urgent", "must be a name: lower-case letters", server=False),
     one(f"{_POD}.hostNetwork", True, "is not supported"),
     one(f"{_POD}.hostPID", True, "is not supported"),
     one(f"{_POD}.hostname", "worker", "must be left out", server=False),

@@ -123,6 +123,9 @@ def test_a_template_is_refused_or_makes_pods(role: Role, made: Json, accelerator
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(made=template(), role=st.sampled_from(list(Role)))
+@example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "runtimeClassName": "/x"}})
+@example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "priorityClassName": "a/x"}})
+@example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "serviceAccountName": "a/x"}})
 async def test_a_server_can_read_the_pods(server: Server, role: Role, made: Json) -> None:
     """It may refuse them for what they say (422, 403), never for how they are written (400)."""
     job = loaded(role, made, 1)
