@@ -178,7 +178,9 @@ class Store:
         """The weight versions of the rounds that the store has, and of groups under way; the floor is above all
         others."""
         first = self._db.execute(
-            "SELECT MIN(version) FROM versions WHERE step >= (SELECT MIN(step) FROM boundaries)"
+            # By steps: by versions, those of all pruned rounds would come first.
+            "SELECT MIN(version) FROM versions INDEXED BY versions_by_step"
+            " WHERE step >= (SELECT MIN(step) FROM boundaries)"
         ).fetchone()[0]
         opened = self._db.execute("SELECT MIN(version) FROM groups WHERE fate IS NULL").fetchone()[0]
         least = min((version for version in (first, opened) if version is not None), default=0)
