@@ -14,7 +14,7 @@ from time import monotonic
 
 from rljob_api.constants import LABEL_JOB
 from rljob_api.spec import RLJob
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import ANY, Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.resources import (
     PRIORITY_CLASS,
@@ -69,7 +69,7 @@ class KueueBook:
         served, found = await self._kube.serves(*API), defaultdict[Key, list[Json]](list)
         for namespace in self._namespaces if served else ():
             try:
-                items = await self._kube.list(WORKLOAD, namespace, labels=MANAGED, not_older_than="0")
+                items = await self._kube.read(WORKLOAD, namespace, values.seen_part, labels=MANAGED, not_older_than=ANY)
             except ApiError as error:
                 if not (error.not_found or error.status == 403):
                     raise
@@ -103,7 +103,7 @@ class KueueBook:
         if not await self._kube.serves(*API):
             return Kueue(queue, problem=_not_installed(queue))
         try:
-            items = await self._kube.list(WORKLOAD, job.namespace, labels=job_selector(job.name))
+            items = await self._kube.read(WORKLOAD, job.namespace, values.seen_part, labels=job_selector(job.name))
         except ApiError as error:
             if not (error.not_found or error.status == 403):
                 raise

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import ANY, Kube
 from rljob_operator.kube.errors import ApiError
 from rljob_operator.kube.resources import NODE
 from rljob_operator.observe import Key
@@ -36,13 +36,13 @@ class NodeBook:
     async def prime(self) -> None:
         """Learn of all nodes once, before the watch begins: a node that is not there yet must not count as deleted."""
         try:
-            items = await self._kube.list(NODE, None, not_older_than="0")
+            nodes = await self._kube.read(NODE, None, parse_node, not_older_than=ANY)
         except ApiError as error:
             if error.status != 403:
                 raise
             _logger.warning("%s: %s", _RIGHT, error.message)
             return
-        self._nodes = {node.name: node for node in map(parse_node, items)}
+        self._nodes = {node.name: node for node in nodes}
         self.open = True
 
     def saw(self, kind: str | None, body: Any) -> list[Key]:

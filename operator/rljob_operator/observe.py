@@ -15,13 +15,13 @@ from time import monotonic
 
 from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from rljob_api.spec import RLJob
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import ANY, Kube
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.resources import LEASE, POD, Json
 from rljob_operator.policies.failure import doubted_nodes
 from rljob_operator.policies.kueue import Kueue
 from rljob_operator.policies.names import job_selector
-from rljob_operator.policies.observed import Devices, Node, Observed, Silence, sort_pods
+from rljob_operator.policies.observed import Devices, Node, Observed, Silence, seen_part, sort_pods
 
 _logger = logging.getLogger(__name__)
 
@@ -41,25 +41,28 @@ class PodLister:
     async def prime(self, namespaces: Sequence[str | None]) -> None:
         """Learn how fresh a list must be to show what an earlier leader wrote: one read of the store at the start."""
         for namespace in namespaces:
-            items = await self._kube.list(POD, namespace, labels=MANAGED, page=500, metadata_only=True)
-            self.saw(items)
+            for version in await self._kube.read(POD, namespace, _version, labels=MANAGED, metadata_only=True):
+                self._floor = max(self._floor, version)
 
     def saw(self, items: Iterable[Json]) -> None:
         """Pods as they came from the server: from now on no list may be older."""
-        for item in items:
-            version = (item.get("metadata") or {}).get("resourceVersion") or ""
-            if version.isdigit():
-                self._floor = max(self._floor, int(version))
+        self._floor = max([self._floor, *map(_version, items)])
 
     async def pods(self, namespace: str, job: str) -> list[Json]:
-        """The pods that carry the job's label."""
+        """The pods that carry the job's label, as far as they matter."""
+        labels = job_selector(job)
         try:
-            return await self._kube.list(POD, namespace, labels=job_selector(job), not_older_than=str(self._floor))
+            return await self._kube.read(POD, namespace, seen_part, labels=labels, not_older_than=str(self._floor))
         except ApiError as error:
             if error.status != 504:
                 raise
             # The cache did not catch up in time: ask the store.
-            return await self._kube.list(POD, namespace, labels=job_selector(job))
+            return await self._kube.read(POD, namespace, seen_part, labels=labels)
+
+
+def _version(item: Json) -> int:
+    version = (item.get("metadata") or {}).get("resourceVersion") or ""
+    return int(version) if version.isdigit() else 0
 
 
 async def look_regularly(look: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str) -> None:
@@ -136,14 +139,13 @@ class LeaseMonitor:
 
     async def look(self) -> None:
         """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
-        items: list[Json] = []
+        listed: dict[Key, _Watched] = {}
         for namespace in self._namespaces:
-            items += await self._kube.list(LEASE, namespace, labels=MANAGED, not_older_than="0")
+            listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY)
         now = self._clock()
         passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self._interval)
         self._looked = now
         before = self._watched
-        listed = {(item["metadata"]["namespace"], item["metadata"]["name"]): _watched(item) for item in items}
         self._watched = {key: _older(before.get(key), lease, passed) for key, lease in listed.items()}
         gate = asyncio.Semaphore(self._parallel)
         expired = [key for key, lease in self._watched.items() if lease.expired]
@@ -166,6 +168,10 @@ class LeaseMonitor:
             return
         lease = _older(self._watched[key], _watched(item), 0.0)
         self._watched[key] = replace(lease, confirmed=lease.expired)
+
+
+def _keyed(item: Json) -> tuple[Key, _Watched]:
+    return (item["metadata"]["namespace"], item["metadata"]["name"]), _watched(item)
 
 
 def _watched(item: Json) -> _Watched:

@@ -22,12 +22,12 @@ from rljob_operator.act import Actor
 from rljob_operator.devices import DeviceBook
 from rljob_operator.groups import Groups
 from rljob_operator.health import Health, WatchLag
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import ANY, Kube
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.errors import ApiError, Unreachable
 from rljob_operator.kube.leader import Leader, LeadershipLost
 from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kube.resources import POD, RLJOB, Resource
+from rljob_operator.kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.kubelets import Kubelets
 from rljob_operator.kueue import KueueBook
 from rljob_operator.metrics import Metrics
@@ -233,7 +233,7 @@ class Operator:
     async def _cannot_list(self, resource: Resource, namespace: str | None) -> str | None:
         where = f"in namespace {namespace}" if namespace else "in all namespaces"
         try:
-            await self._kube.list(resource, namespace, labels="rljob.dev/none", not_older_than="0")
+            await self._kube.list(resource, namespace, labels="rljob.dev/none", not_older_than=ANY)
         except ApiError as error:
             if error.not_found:
                 return f"the cluster does not know {CRD_NAME}: install the chart, or apply crds/rljob.yaml"
@@ -265,10 +265,9 @@ class Operator:
         versions: dict[Key, str] = {}
         phases: Counter[str] = Counter()
         for namespace in self.options.scopes:
-            for item in await self._kube.list(RLJOB, namespace, not_older_than="0"):
-                meta = item["metadata"]
-                versions[meta["namespace"], meta["name"]] = meta["resourceVersion"]
-                phases[(item.get("status") or {}).get("phase") or "Pending"] += 1
+            for key, version, phase in await self._kube.read(RLJOB, namespace, _listed, not_older_than=ANY):
+                versions[key] = version
+                phases[phase] += 1
         if not first:  # at the start the watch shows every job anyway
             spread = min(len(versions) / _RESYNCED_PER_SECOND, self.options.resync_seconds / 2)
             for key in versions:
@@ -293,6 +292,13 @@ class Operator:
             yield
         finally:
             await runner.cleanup()
+
+
+def _listed(item: Json) -> tuple[Key, str, str]:
+    """(key, resource version, phase) of a job."""
+    meta = item["metadata"]
+    key = meta["namespace"], meta["name"]
+    return key, meta["resourceVersion"], (item.get("status") or {}).get("phase") or "Pending"
 
 
 async def _until(event: asyncio.Event) -> None:

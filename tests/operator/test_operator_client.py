@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import kopf
 import pytest
+from operator_kit import FaultyKube, Server
 
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import ANY, Kube
 from rljob_operator.kube.credentials import Credentials
 from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD, Json, Resource
+from rljob_operator.kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.metrics import Metrics
+
+TWO = replace(POD, page=2)
 
 
 class Pages(Kube):
@@ -38,17 +45,18 @@ class Pages(Kube):
 @pytest.mark.parametrize("expiries", [0, 1, 2])
 async def test_a_list_whose_version_is_dropped_begins_anew(expiries: int) -> None:
     kube = Pages(expiries)
-    items = await kube.list(POD, "default", page=2, not_older_than="7")
+    items = await kube.list(TWO, "default", not_older_than="7")
     assert [item["number"] for item in items] == [0, 1, 2, 3, 4]
     first = [params for params in kube.asked if "continue" not in params]
     assert len(first) == 1 + expiries
     assert all(params["resourceVersion"] == "7" for params in first)
+    assert all(params["limit"] == "2" for params in kube.asked)
     assert not any("resourceVersion" in params for params in kube.asked if "continue" in params)
 
 
 async def test_a_version_that_is_dropped_each_time_is_an_error() -> None:
     with pytest.raises(ApiError, match="410 Expired"):
-        await Pages(expiries=99).list(POD, "default", page=2)
+        await Pages(expiries=99).list(TWO, "default")
 
 
 async def test_any_other_error_is_not_tried_again() -> None:
@@ -59,5 +67,55 @@ async def test_any_other_error_is_not_tried_again() -> None:
 
     kube = Forbidden(0)
     with pytest.raises(ApiError, match="403"):
-        await kube.list(POD, "default", page=2)
+        await kube.list(TWO, "default")
     assert len(kube.asked) == 1
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class Large(Kube):
+    """A stand-in for a server with `count` jobs of 64 KiB each, which sends no more than it is asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(Credentials(kopf.ConnectionInfo(server="http://127.0.0.1:1")), Metrics())
+        self.count = count
+
+    async def _send(self, method: str, path: str, data: Any, params: Mapping[str, str], headers: Any) -> Json:
+        start = int(params.get("continue", "0"))
+        stop = min(self.count, start + int(params.get("limit", self.count)))
+        items = [{"metadata": {"name": f"job-{n}"}, "spec": {"prompt": "x" * (64 << 10)}} for n in range(start, stop)]
+        token = {"continue": str(stop)} if stop < self.count else {}
+        decoded: Json = json.loads(json.dumps({"items": items, "metadata": token}))
+        return decoded
+
+
+async def _most_memory(count: int) -> int:
+    """Bytes at most while the names of so many jobs are read."""
+    kube = Large(count)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        names = await kube.read(RLJOB, None, lambda item: str(item["metadata"]["name"]))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert names == [f"job-{n}" for n in range(count)]
+    return most
+
+
+async def test_memory_does_not_grow_with_the_length_of_a_list() -> None:
+    few, many = await _most_memory(2 * RLJOB.page), await _most_memory(20 * RLJOB.page)
+    assert many <= 1.2 * few
+
+
+@pytest.mark.cluster
+async def test_a_server_gives_no_more_than_a_page_from_its_cache(server: Server, kube: FaultyKube) -> None:
+    for number in range(5):
+        await server.apply_job(f"job-{number}")
+    kube.sent.clear()
+    names = await kube.read(
+        replace(RLJOB, page=2), server.namespace, lambda item: str(item["metadata"]["name"]), not_older_than=ANY
+    )
+    assert names == [f"job-{number}" for number in range(5)]
+    assert len(kube.sent) == 3, "a server takes no notice of the limit with resource version 0"

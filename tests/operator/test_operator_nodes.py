@@ -539,10 +539,10 @@ class Api:
         self.status = status
         self.asked: list[str] = []
 
-    async def list(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
+    async def read(self, resource: Any, namespace: Any, keep: Any, **_: Any) -> list[Any]:
         if self.status:
             raise ApiError(self.status, "Forbidden", "not allowed")
-        return list(self.nodes.values())
+        return list(map(keep, self.nodes.values()))
 
     async def get(self, resource: Any, namespace: Any, name: str) -> dict[str, Any]:
         self.asked.append(name)

@@ -393,8 +393,8 @@ class Leases:
         self.readable = True
         self.reads = 0
 
-    async def list(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        return [self._lease(self.renewed if self.shown is None else self.shown)]
+    async def read(self, resource: Any, namespace: Any, keep: Any, **_: Any) -> list[Any]:
+        return [keep(self._lease(self.renewed if self.shown is None else self.shown))]
 
     async def find(self, *args: Any) -> dict[str, Any]:
         self.reads += 1

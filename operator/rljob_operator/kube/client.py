@@ -11,8 +11,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import aiohttp
 
@@ -24,7 +25,11 @@ from rljob_operator.metrics import Metrics
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
-Items = list[Json]
+T = TypeVar("T")
+Kept = list[T]
+Items = Kept[Json]
+ANY = "1"
+"""A resource version that every cache is past. "0" says the same, and a server takes no notice of the limit with it."""
 _LISTS = 3
 """Attempts at a list whose version the server drops between two pages."""
 
@@ -75,37 +80,58 @@ class Kube:
         *,
         labels: str = "",
         not_older_than: str | None = None,
-        page: int | None = None,
         metadata_only: bool = False,
-    ) -> list[Json]:
-        """All items of a collection. `not_older_than` is a resource version: the answer may come from the server's
-        cache if that is at least as fresh ("0": any). `page` reads in chunks of that many, all of one version.
-        Where the server drops that version between two pages, the list begins anew, `_LISTS` times at most."""
-        params: dict[str, str] = {"labelSelector": labels} if labels else {}
+    ) -> Items:
+        """All items of a collection, whole (`read`)."""
+        return await self.read(
+            resource,
+            namespace,
+            lambda item: item,
+            labels=labels,
+            not_older_than=not_older_than,
+            metadata_only=metadata_only,
+        )
+
+    async def read(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        keep: Callable[[Json], T],
+        *,
+        labels: str = "",
+        not_older_than: str | None = None,
+        metadata_only: bool = False,
+    ) -> Kept[T]:
+        """What `keep` makes of each item of a collection. The items come in pages of one version, so no more than a
+        page of them is in memory. `not_older_than` is a resource version: the answer may come from the server's cache
+        if that is at least as fresh (`ANY`: whatever it is). Where the server drops the version between two pages, the
+        list begins anew, `_LISTS` times at most."""
+        params: dict[str, str] = {"limit": str(resource.page)}
+        if labels:
+            params["labelSelector"] = labels
         if not_older_than is not None:
-            params["resourceVersion"] = not_older_than
-            if not_older_than != "0":
-                params["resourceVersionMatch"] = "NotOlderThan"
-        if page is not None:
-            params["limit"] = str(page)
+            params |= {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"}
         accept = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1" if metadata_only else _JSON
         for attempt in range(1, _LISTS + 1):
             try:
-                return await self._pages(resource, resource.path(namespace), params, accept)
+                return await self._pages(resource, resource.path(namespace), params, accept, keep)
             except ApiError as error:
                 if not error.expired or attempt == _LISTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _pages(self, resource: Resource, path: str, params: dict[str, str], accept: str) -> Items:
+    async def _pages(
+        self, resource: Resource, path: str, params: dict[str, str], accept: str, keep: Callable[[Json], T]
+    ) -> Kept[T]:
         """All pages of a list. Raises ApiError 410 when their version is gone before the last one."""
-        items: Items = []
+        found: Kept[T] = []
         while True:
             answer = await self._request("list", resource, "GET", path, params=params, accept=accept)
-            items += answer.get("items") or []
+            found += map(keep, answer.get("items") or [])
             token = answer.get("metadata", {}).get("continue")
             if not token:
-                return items
+                return found
+            del answer  # before the next page comes
             kept = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
             params = kept | {"continue": token}  # in place of the last page's
 

@@ -21,6 +21,8 @@ class Resource:
     group: str
     version: str
     plural: str
+    page: int = 500
+    """How many of them are read at once: of objects with a user's templates so few that their bytes fit."""
 
     @property
     def api_version(self) -> str:
@@ -36,9 +38,9 @@ class Resource:
         return "/".join(parts)
 
 
-RLJOB = Resource(KIND, GROUP, VERSION, PLURAL)
-NODE = Resource("Node", "", "v1", "nodes")
-POD = Resource("Pod", "", "v1", "pods")
+RLJOB = Resource(KIND, GROUP, VERSION, PLURAL, page=25)
+NODE = Resource("Node", "", "v1", "nodes", page=200)
+POD = Resource("Pod", "", "v1", "pods", page=200)
 SERVICE = Resource("Service", "", "v1", "services")
 SECRET = Resource("Secret", "", "v1", "secrets")
 SERVICE_ACCOUNT = Resource("ServiceAccount", "", "v1", "serviceaccounts")
@@ -49,7 +51,7 @@ LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
 NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
 CLAIM_TEMPLATE = Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates")
-WORKLOAD = Resource("Workload", "kueue.x-k8s.io", "v1beta2", "workloads")
+WORKLOAD = Resource("Workload", "kueue.x-k8s.io", "v1beta2", "workloads", page=100)
 RESOURCE_FLAVOR = Resource("ResourceFlavor", "kueue.x-k8s.io", "v1beta2", "resourceflavors")
 WORKLOAD_PRIORITY_CLASS = Resource("WorkloadPriorityClass", "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses")
 PRIORITY_CLASS = Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses")

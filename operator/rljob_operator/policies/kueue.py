@@ -174,6 +174,14 @@ def queue_of(job: RLJob, workloads: Sequence[Mapping[str, Any]]) -> str | None:
     return next((queue for item in workloads if (queue := (item.get("spec") or {}).get("queueName"))), None)
 
 
+def seen_part(item: Mapping[str, Any]) -> Json:
+    """What of a Workload is looked at: neither the templates of its pods nor who manages what."""
+    meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    spec: Mapping[str, Any] = item.get("spec") or {}
+    pod_sets = [{"name": one.get("name"), "count": one.get("count")} for one in spec.get("podSets") or ()]
+    return {"metadata": meta, "spec": {**spec, "podSets": pod_sets}, "status": item.get("status")}
+
+
 def parse_workload(item: Mapping[str, Any]) -> Workload:
     """A Workload from its API object."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}

@@ -230,6 +230,13 @@ def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, 
     return tuple(owned), tuple(foreign)
 
 
+def seen_part(item: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a pod is looked at: neither its containers, which may have a user's templates, nor who manages what."""
+    meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    node = (item.get("spec") or {}).get("nodeName")
+    return {"metadata": meta, "spec": {"nodeName": node}, "status": item.get("status")}
+
+
 def parse_pod(item: Mapping[str, Any]) -> Pod | None:
     """A pod from its API object; None when its labels do not name a machine."""
     meta: Mapping[str, Any] = item["metadata"]
@@ -255,7 +262,8 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         epoch=_number(labels.get(LABEL_EPOCH)) or 0,
         shape=labels.get(LABEL_SHAPE, ""),
         phase=verdict or phase,
-        lingering=verdict is not None,
+        # Sidecars that are init containers are ended by the kubelet, once all of the others have ended.
+        lingering=verdict is not None and any(_exit_code(container) is None for container in containers),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting=bool(meta.get("deletionTimestamp")),
         disrupted=_disrupted(status, conditions),
@@ -266,7 +274,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         node=(item.get("spec") or {}).get("nodeName") or None,
         avoids=tuple(name for name in ((meta.get("annotations") or {}).get(AVOIDS) or "").split(",") if name),
         deletion=_time(meta.get("deletionTimestamp")),
-        exit=_exit(status, [*inits, *containers]),
+        exit=_exit(status, [*containers, *inits]),
     )
 
 
