@@ -45,6 +45,10 @@ MAIN_CONTAINER: Final = "main"
 REWARDS_CONTAINER: Final = "rewards"
 REWARDS_DIR: Final = "/run/rljob"
 REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
+# Beside it in every coordinator's pod: Ray's head, without the token of the API server.
+HEAD_CONTAINER: Final = "ray-head"
+RAY_DIR: Final = "/tmp/ray"
+RAY_TABLES: Final = "ray"  # a folder of the coordinator's state
 
 # Problems of the coordinator's with which the job does not go on: in `runtime.problems`, and the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"

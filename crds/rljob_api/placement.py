@@ -77,8 +77,8 @@ class PodTemplate(Model):
     spec: PodSpec = Field(default_factory=dict)
     """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
     Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
-    securityContext of ours; every other one is a sidecar. In the coordinator's pod `rewards` is ours too, where a
-    reward is of kind Code, or of kind Python with a function that is not the runtime's own."""
+    securityContext of ours; every other one is a sidecar. In the coordinator's pod `ray-head` is ours too, and
+    `rewards`, where a reward is of kind Code, or of kind Python with a function that is not the runtime's own."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
         """The container of that name as the user wrote it, or an empty one."""

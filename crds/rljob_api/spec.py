@@ -166,6 +166,12 @@ class RLJobSpec(Model):
         """Whether rewards run code that is not ours: then the coordinator's pod has a container `rewards`."""
         return any(reward.apart for reward in self.rewards)
 
+    @property
+    def head_apart(self) -> bool:
+        """Whether the coordinator's pod has a container `ray-head`: with a program of the user's own in place of the
+        coordinator it has none."""
+        return "command" not in self.coordinator.template.container()
+
     def to_json(self) -> str:
         """The whole spec, defaults included, as one text: equal specs have equal texts."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

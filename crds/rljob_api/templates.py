@@ -42,6 +42,8 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
 # API servers look for these objects before they read the pod: a name that none can have is an error of theirs (500).
 _NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
 _OBJECT_NAME = re.compile(r"(?=.{0,253}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?")
+# Further containers that the operator makes in the coordinator's pod, where it needs them.
+_CONTAINERS = {c.REWARDS_CONTAINER: "rewards of kind Code and Python", c.HEAD_CONTAINER: "the head of Ray"}
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
 
 
@@ -66,7 +68,9 @@ def check_template(
             yield FieldError(f"{path}.spec.{field}", spec[field], advice)
     for field in _NAMED:
         if _OBJECT_NAME.fullmatch(spec.get(field) or "") is None:
-            yield FieldError(f"{path}.spec.{field}", spec[field], "must be a name: lower-case letters, digits, '-', '.'")
+            yield FieldError(
+                f"{path}.spec.{field}", spec[field], "must be a name: lower-case letters, digits, '-', '.'"
+            )
     for field in ("serviceAccountName", "serviceAccount"):
         if role == c.ROLE_COORDINATOR and field in spec:
             advice = (
@@ -113,9 +117,11 @@ def _containers(
                 yield FieldError(f"{where}.name", name, "must be unique among containers and initContainers")
             seen.add(name)
             if kind == "containers" and name in ours:
-                yield from _main(where, container, accelerators if name == c.MAIN_CONTAINER else 0, resource)
-            elif role == c.ROLE_COORDINATOR and name == c.REWARDS_CONTAINER:
-                advice = "must be left out: that container is the operator's, for rewards of kind Code and Python"
+                own = accelerators if name == c.MAIN_CONTAINER else 0
+                reserved = (*RESERVED_MOUNTS, c.RAY_DIR) if c.HEAD_CONTAINER in ours else RESERVED_MOUNTS
+                yield from _main(where, container, own, resource, reserved)
+            elif role == c.ROLE_COORDINATOR and name in _CONTAINERS:
+                advice = f"must be left out: that container is the operator's, for {_CONTAINERS[name]}"
                 yield FieldError(f"{where}.name", name, advice)
             else:
                 yield from _sidecar(where, container)
@@ -134,14 +140,16 @@ def _sidecar(path: str, container: Mapping[str, Any]) -> Errors:
         yield FieldError(f"{path}.image", container.get("image", ABSENT), advice)
 
 
-def _main(path: str, container: Mapping[str, Any], accelerators: int, resource: str | None) -> Errors:
+def _main(
+    path: str, container: Mapping[str, Any], accelerators: int, resource: str | None, folders: Collection[str]
+) -> Errors:
     for index, variable in enumerate(container.get("env", [])):
         name = variable["name"]
         if name.startswith(c.ENV_PREFIX) or name in RESERVED_ENV:
             yield FieldError(f"{path}.env[{index}].name", name, "must be left out: the operator sets this variable")
     for index, mount in enumerate(container.get("volumeMounts", [])):
         target = mount["mountPath"].rstrip("/")
-        if any(f"{target}/".startswith(f"{reserved}/") for reserved in RESERVED_MOUNTS):
+        if any(f"{target}/".startswith(f"{reserved}/") for reserved in folders):
             yield FieldError(f"{path}.volumeMounts[{index}].mountPath", target, "is the operator's; mount it elsewhere")
     for kind in ("limits", "requests"):
         amount = container.get("resources", {}).get(kind, {}).get(resource, accelerators)

@@ -282,7 +282,7 @@ def test_who_the_pod_is():
     assert identity.resource == "rollout-0.3"
     assert '--resources={"rollout-0.3": 1}' in worker_command(identity)
     assert "--address=demo-coordinator.ns.svc:6379" in worker_command(identity)
-    assert {"--head", "--num-cpus=0", "--node-ip-address=10.0.0.7"} <= set(head_command(identity))
+    assert {"--head", "--num-cpus=0", "--node-ip-address=10.0.0.7"} <= set(head_command(identity.pod_ip))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ OBSTACLES = {
     ),
     "limit range": Obstacle(
         "PodForbidden",
-        "maximum memory usage per Container is 256Mi, but limit is 2Gi",
+        "maximum memory usage per Container is 256Mi, but limit is 1Gi",
         (_object("LimitRange", limits=[{"type": "Container", "max": {"memory": "256Mi"}}]),),
     ),
     "missing image": Obstacle(

@@ -79,6 +79,30 @@ def test_what_a_cluster_could_hold(spec: dict[str, Any], count: int, nodes: list
     assert fits([(kind_of(spec), count)], nodes) is holds
 
 
+def asking(name: str, cpu: str, **more: str) -> dict[str, Any]:
+    return {"name": name, "resources": {"requests": {"cpu": cpu}}, **more}
+
+
+ASKS = {
+    "containers run together": (pod(containers=[asking("main", "1"), asking("logs", "2")]), 3),
+    "init containers run before": (pod(initContainers=[asking("fetch", "5"), asking("unpack", "4")]), 5),
+    "a sidecar runs beside them": (pod(initContainers=[asking("head", "2", restartPolicy="Always")]), 3),
+    "and beside later init containers": (
+        pod(initContainers=[asking("head", "2", restartPolicy="Always"), asking("fetch", "5")]),
+        7,
+    ),
+    "and not beside earlier ones": (
+        pod(initContainers=[asking("fetch", "5"), asking("head", "2", restartPolicy="Always")]),
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "cpu"), ASKS.values(), ids=ASKS)
+def test_what_a_pod_asks_for(spec: dict[str, Any], cpu: int) -> None:
+    assert kind_of(spec).asks["cpu"] == cpu
+
+
 def test_kinds_share_what_there_is() -> None:
     kinds = [(kind_of(pod()), 2), (kind_of(pod(nodeSelector={"zone": "east"})), 2)]
     assert fits(kinds, [node()])

@@ -8,10 +8,12 @@ import pytest
 from operator_kit import make_job, manifest
 
 from rljob_api import InvalidSpec, load, podschema
+from rljob_api.constants import HEAD_CONTAINER
 from rljob_api.status import Role
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.placement import NewPod
 from rljob_operator.policies.pods import render_pod
+from rljob_operator.policies.ray_head import split
 
 SPREAD = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
 PASSED: dict[str, Any] = {
@@ -78,7 +80,10 @@ def test_every_field_of_a_pod_has_a_row() -> None:
 @every_role
 @pytest.mark.parametrize("field", list(PASSED))
 def test_a_field_passes_through(role: Role, field: str) -> None:
-    assert rendered(role, {"spec": {field: PASSED[field]}})["spec"][field] == PASSED[field]
+    found = rendered(role, {"spec": {field: PASSED[field]}})["spec"][field]
+    if field == "initContainers" and role is Role.COORDINATOR:
+        assert found.pop()["name"] == HEAD_CONTAINER, "ours is the last one"
+    assert found == PASSED[field]
 
 
 @every_role
@@ -147,7 +152,11 @@ MAIN: dict[str, Any] = {
 @pytest.mark.parametrize("field", list(MAIN))
 def test_a_field_of_the_main_container_passes_through(role: Role, field: str) -> None:
     container = {"name": "main", field: MAIN[field]}
-    assert rendered(role, {"spec": {"containers": [container]}})["spec"]["containers"][0][field] == MAIN[field]
+    spec = rendered(role, {"spec": {"containers": [container]}})["spec"]
+    if field == "resources" and role is Role.COORDINATOR:
+        assert (spec["containers"][0][field], spec["initContainers"][-1][field]) == split(MAIN[field])
+    else:
+        assert spec["containers"][0][field] == MAIN[field]
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 
 import pytest
@@ -48,3 +49,49 @@ def test_a_call_that_fails_tells_its_caller_and_nobody_else() -> None:
         found.call(lambda engine: 1 / 0).result(20)
     assert not found.ended
     assert found.close(20)
+
+
+class Failing:
+    """An engine in the middle of a step, which raises once it may."""
+
+    busy = True
+
+    def __init__(self) -> None:
+        self.stepping, self.may_fail, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def step(self) -> None:
+        self.stepping.set()
+        assert self.may_fail.wait(20)
+        raise ZeroDivisionError("why")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_everybody_hears_of_an_engine_whose_step_failed() -> None:
+    """Who waits, who comes later, and who looks after it."""
+    engine, ended = Failing(), threading.Event()
+    made: Any = engine
+    found = EngineThread("test", lambda: made, lambda *_: None, ended.set)
+    assert engine.stepping.wait(20)
+    waiting = found.call(lambda engine: 1)
+    engine.may_fail.set()
+    with pytest.raises(EngineDied, match=r"the engine failed: ZeroDivisionError\('why'\)") as caught:
+        waiting.result(20)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(EngineDied):
+        found.call(lambda engine: 2).result(20)
+    assert ended.wait(20)
+    assert found.ended
+    assert engine.closed.is_set(), "what it held is given back"
+
+
+def test_an_engine_that_cannot_be_made_is_told() -> None:
+    def make() -> Any:
+        raise MemoryError("no room")
+
+    ended = threading.Event()
+    found = EngineThread("test", make, lambda *_: None, ended.set)
+    with pytest.raises(EngineDied, match="no room"):
+        found.call(lambda engine: 1).result(20)
+    assert ended.wait(20)

@@ -91,6 +91,10 @@ NEXT_ROUND = (
     f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
 )
 INLET = "tests/relay/test_relay_inlet.py"
+HEAD_POD = "tests/operator/test_operator_ray_head.py"
+HEAD_LOCKS = "tests/coordinator/test_coordinator_ray_head.py"
+SEALS = "tests/operator/test_operator_seals.py"
+ENGINE_THREAD = "tests/rollout/test_rollout_engine_thread.py"
 PULSE = "tests/coordinator/test_coordinator_pulse.py"
 SUSPICION = "tests/coordinator/test_coordinator_suspicion.py"
 REPAIR = "tests/relay/test_relay_repair.py"
@@ -2575,8 +2579,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what runs rewards has the coordinator's token",
         f"{OPERATOR}/policies/pods.py",
-        '"volumeMounts": _by_path([*mounts, *user.get("volumeMounts", [])]),',
-        '"volumeMounts": _by_path([*main["volumeMounts"], *mounts, *user.get("volumeMounts", [])]),',
+        '"volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),',
+        '"volumeMounts": by_path([*main["volumeMounts"], *mounts, *user.get("volumeMounts", [])]),',
         ("tests/operator/test_operator_rewards_container.py",),
     ),
     Mutant(
@@ -3622,5 +3626,214 @@ MUTANTS: tuple[Mutant, ...] = (
         "        yield from self.pruned.findings()",
         "",
         (f"{PRUNING}::test_what_is_wrong_with_the_sums_is_found",),
+    ),
+    # --- Ray's head has a container of its own ---
+    Mutant(
+        "Ray's head has the coordinator's token",
+        f"{OPERATOR}/policies/ray_head.py",
+        '        {"name": "rljob-head-tmp", "mountPath": c.TMP_DIR},',
+        '        {"name": "rljob-head-tmp", "mountPath": c.TMP_DIR},\n'
+        '        {"name": "rljob-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"},',
+        (f"{HEAD_POD}::test_who_has_rays_token_has_not_the_api_servers",),
+    ),
+    Mutant(
+        "the head's resources are in addition",
+        f"{OPERATOR}/policies/ray_head.py",
+        "                rest[kind][name] = _written(name, whole[kind][name] - amount)",
+        "                pass",
+        (f"{HEAD_POD}::test_the_parts_add_up_and_stay_of_their_class",),
+    ),
+    Mutant(
+        "a coordinator's request is above its limit",
+        f"{OPERATOR}/policies/ray_head.py",
+        "of_request = min(of_limit, max(of_request, request - (limit - of_limit)))",
+        "of_request = min(of_limit, of_request)",
+        (f"{HEAD_POD}::test_the_parts_add_up_and_stay_of_their_class",),
+    ),
+    Mutant(
+        "a new version of the operator makes Workloads out of date",
+        f"{OPERATOR}/policies/pods.py",
+        "    if not _has_head(job, role) or ray_head.takes_of_main(template):",
+        "    if not _has_head(job, role):",
+        (f"{HEAD_POD}::test_a_quota_counts_what_an_earlier_operator_asked_for",),
+    ),
+    Mutant(
+        "a coordinator's pod is deleted while its head ends",
+        f"{OPERATOR}/policies/observed.py",
+        "lingering=verdict is not None and any(_exit_code(container) is None for container in containers),",
+        "lingering=verdict is not None,",
+        (f"{HEAD_POD}::test_a_coordinator_that_has_ended_is_replaced_while_its_head_ends",),
+    ),
+    Mutant(
+        "a sidecar's resources are not counted",
+        f"{OPERATOR}/policies/capacity.py",
+        "            sidecars = _sum(sidecars, _asked(container))",
+        "            pass",
+        ("tests/operator/test_operator_capacity.py::test_what_a_pod_asks_for",),
+    ),
+    Mutant(
+        "a coordinator takes any head for its own",
+        f"{RUNTIME}/pod/ray_head.py",
+        'if found is not None and found["wanted"] == name:',
+        "if found is not None:",
+        (f"{HEAD_LOCKS}::test_a_name_that_is_none_is_no_head",),
+    ),
+    Mutant(
+        "a head that ends is not noticed",
+        f"{RUNTIME}/pod/ray_head.py",
+        "return self._head is not None and holder(self._place.head) == self._head",
+        "return self._head is not None",
+        (f"{HEAD_LOCKS}::test_the_coordinator_notices_the_end_of_its_head",),
+    ),
+    Mutant(
+        "a head goes on without a coordinator",
+        f"{RUNTIME}/pod/ray_head.py",
+        "            while holder(place.wanted) == wanted:",
+        "            while True:",
+        (f"{HEAD_LOCKS}::test_no_head_runs_before_a_coordinator_wants_one_nor_after",),
+    ),
+    Mutant(
+        "a lock follows a link",
+        f"{RUNTIME}/pod/ray_head.py",
+        "_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK",
+        "_SAFELY = os.O_NONBLOCK",
+        (f"{HEAD_LOCKS}::test_nothing_of_the_coordinators_is_written_through_a_link",),
+    ),
+    Mutant(
+        "a lock that is looked at is taken",
+        f"{RUNTIME}/pod/ray_head.py",
+        "_TRIES = 100",
+        "_TRIES = 1",
+        (f"{HEAD_LOCKS}::test_whoever_looks_at_a_lock_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "a driver looks for its raylet among its own processes",
+        f"{RUNTIME}/pod/coordinator.py",
+        "    services.find_node_ids = lambda: {node_id}",
+        "    pass",
+        ("tests/coordinator/test_coordinator_ray_head_real.py",),
+    ),
+    # --- the seal ---
+    Mutant(
+        "a status that no operator wrote is believed",
+        f"{OPERATOR}/seals.py",
+        "        if (seal or truth) and found not in seal:",
+        "        if False:",
+        (f"{SEALS}::test_another_process_finds_it_too_and_knows_no_truth",),
+    ),
+    Mutant(
+        "the status before is not sealed beside the coming one",
+        f"{OPERATOR}/seals.py",
+        "tuple(dict.fromkeys((coming, before)))",
+        "(coming,)",
+        (f"{SEALS}::TestHistories",),
+    ),
+    Mutant(
+        "a status is sealed after it was written",
+        f"{OPERATOR}/seals.py",
+        "        await self._write(namespace, name, uid, tuple(dict.fromkeys((coming, before))))",
+        "        pass",
+        (f"{SEALS}::TestHistories",),
+    ),
+    Mutant(
+        "the Role of an earlier job seals this one's status",
+        f"{OPERATOR}/seals.py",
+        'if role is None or all(owner["uid"] != uid for owner in role["metadata"].get("ownerReferences") or ()):',
+        "if role is None:",
+        (f"{SEALS}::test_a_role_of_an_earlier_job_of_this_name_says_nothing",),
+    ),
+    Mutant(
+        "a job of an operator without seals is never sealed",
+        f"{OPERATOR}/seals.py",
+        "        if version is not None and not seal:",
+        "        if False:",
+        (f"{SEALS}::test_a_job_that_an_operator_without_seals_began_is_sealed_at_the_first_look",),
+    ),
+    Mutant(
+        "a digest depends on how the server spells a number",
+        f"{OPERATOR}/policies/seal.py",
+        "    return int(value) if isinstance(value, float) and value.is_integer() else value",
+        "    return value",
+        (f"{SEALS}::test_a_digest_does_not_depend_on_how_the_server_spells_a_value",),
+    ),
+    Mutant(
+        "the coordinator's field is sealed too",
+        f"{OPERATOR}/policies/seal.py",
+        'return {key: value for key, value in (document.get("status") or {}).items() if key != RUNTIME}',
+        'return dict(document.get("status") or {})',
+        (f"{SEALS}::test_the_coordinators_field_is_not_the_operators",),
+    ),
+    Mutant(
+        "a forgery is told for ever",
+        f"{OPERATOR}/seals.py",
+        "        if message and self._clock() - when > TOLD_SECONDS:",
+        "        if False:",
+        (f"{SEALS}::test_a_forgery_is_told_for_a_while",),
+    ),
+    # --- threads that end ---
+    Mutant(
+        "a thread of a relay ends unheard",
+        f"{RUNTIME}/relay/service.py",
+        "            self._failure = error",
+        "            pass",
+        ("tests/relay/test_relay_fuzz.py::test_the_end_of_a_service_is_said_at_the_next_call",),
+    ),
+    Mutant(
+        "a relay that accepts nobody is alive",
+        f"{RUNTIME}/relay/relay.py",
+        "        self._inlet.check()",
+        "        pass",
+        ("tests/relay/test_relay_fuzz.py::test_a_relay_that_serves_no_more_counts_as_lost",),
+    ),
+    Mutant(
+        "a publisher that sends no more ships",
+        f"{RUNTIME}/relay/push.py",
+        "        self._link.check()",
+        "        pass",
+        ("tests/relay/test_relay_fuzz.py::test_a_publisher_that_sends_no_more_ships_nothing",),
+    ),
+    Mutant(
+        "who waits for an engine that failed hears nothing",
+        f"{RUNTIME}/rollout/engine_thread.py",
+        "                item[1].set_exception(self._died())",
+        "                pass",
+        (f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+    ),
+    Mutant(
+        "nobody looks after an engine that failed",
+        f"{RUNTIME}/rollout/engine_thread.py",
+        "            self._on_end()",
+        "            pass",
+        (f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+    ),
+    Mutant(
+        "a call is left without an answer",
+        f"{RUNTIME}/rollout/engine_thread.py",
+        "        except Exception as error:\n            future.set_exception(error)",
+        "        except EngineDied as error:\n            future.set_exception(error)",
+        (f"{ENGINE_THREAD}::test_a_call_that_fails_tells_its_caller_and_nobody_else",),
+    ),
+    # --- lists ---
+    Mutant(
+        "a list is read whole",
+        f"{OPERATOR}/kube/client.py",
+        'params: dict[str, str] = {"limit": str(resource.page)}',
+        "params: dict[str, str] = {}",
+        ("tests/operator/test_operator_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
+    ),
+    Mutant(
+        "a page stays in memory while the next one comes",
+        f"{OPERATOR}/kube/client.py",
+        '            found += map(keep, answer.get("items") or [])',
+        '            found += map(keep, answer.get("items") or [])\n'
+        '            self.__dict__.setdefault("pages", []).append(answer)',
+        ("tests/operator/test_operator_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
+    ),
+    Mutant(
+        "the versions of all pruned rounds are looked through",
+        f"{RUNTIME}/coordinator/store.py",
+        '"SELECT MIN(version) FROM versions INDEXED BY versions_by_step"',
+        '"SELECT MIN(version) FROM versions"',
+        ("tests/coordinator/test_coordinator_long_job.py",),
     ),
 )

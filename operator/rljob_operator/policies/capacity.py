@@ -48,11 +48,16 @@ class Kind:
 
 def kind_of(spec: Mapping[str, Any]) -> Kind:
     """The kind of a pod with this spec."""
-    asks: dict[str, Decimal] = {"pods": Decimal(1)}
+    sidecars: dict[str, Decimal] = {}
+    start: dict[str, Decimal] = {}
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars = _sum(sidecars, _asked(container))
+        start = _most(start, _sum(sidecars, {} if container.get("restartPolicy") == "Always" else _asked(container)))
+    work = sidecars
     for container in spec.get("containers") or ():
-        resources = container.get("resources") or {}
-        for name, value in amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})}).items():
-            asks[name] = asks.get(name, Decimal(0)) + value
+        work = _sum(work, _asked(container))
+    asks = {"pods": Decimal(1), **_most(start, work)}
     return Kind(asks, spec.get("nodeSelector") or {}, tuple(spec.get("tolerations") or ()))
 
 
@@ -84,6 +89,21 @@ def _amount(text: str) -> Decimal | None:
         return None
     suffix = text[len(number) :]
     return value * _SUFFIXES[suffix] if suffix in _SUFFIXES else None if suffix or not value.is_finite() else value
+
+
+def _asked(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _sum(first: Amounts, second: Amounts) -> dict[str, Decimal]:
+    zero = Decimal(0)
+    return {name: first.get(name, zero) + second.get(name, zero) for name in {**first, **second}}
+
+
+def _most(first: Amounts, second: Amounts) -> dict[str, Decimal]:
+    zero = Decimal(0)
+    return {name: max(first.get(name, zero), second.get(name, zero)) for name in {**first, **second}}
 
 
 def _lasts(taint: Mapping[str, Any]) -> bool:

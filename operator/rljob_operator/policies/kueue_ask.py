@@ -18,7 +18,7 @@ from rljob_api.status import Role
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.kueue import API_VERSION, ASKS, SELECTS, Kueue, Priority, base_name, surplus_name
 from rljob_operator.policies.names import owner_reference
-from rljob_operator.policies.pods import render_role
+from rljob_operator.policies.pods import charged
 
 Json = dict[str, Any]
 
@@ -115,7 +115,7 @@ def _with_requests(container: Json) -> Json:
 
 def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
     """The pod of a role: its containers as far as they are charged, and these fields."""
-    spec = render_role(job, role, 0, config, shape="")["spec"]
+    spec = charged(job, role, config)
     found: Json = {key: spec[key] for key in fields if key in spec}
     for group in ("initContainers", "containers"):
         if spec.get(group):

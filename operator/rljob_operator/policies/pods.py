@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
-from rljob_operator.policies import devices
+from rljob_operator.policies import devices, ray_head
 from rljob_operator.policies.config import Config
 from rljob_operator.policies.departing import grace_seconds, hands_over, template_of
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.nodes import affinity
 from rljob_operator.policies.observed import AVOIDS
+from rljob_operator.policies.overlay import by_name, by_path, over
 from rljob_operator.policies.placement import NewPod
 
 USER = 65532
@@ -82,12 +83,24 @@ def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, 
     annotations = {k: v for k, v in template.metadata.annotations.items() if not k.startswith(f"{c.GROUP}/")}
     metadata: Json = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
     spec = _pod_spec(job, role, template, config)
+    if _has_head(job, role):
+        spec = ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
     if avoided:
         spec["affinity"] = affinity(spec.get("affinity"), avoided)
         annotations[AVOIDS] = ",".join(avoided)
     if annotations:
         metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def charged(job: RLJob, role: Role, config: Config) -> Json:
+    """The spec of a role's pods as far as a quota counts it: where the head has its resources of the coordinator's, the
+    coordinator has them whole."""
+    template = template_of(job.spec, role)
+    spec = _pod_spec(job, role, template, config)
+    if not _has_head(job, role) or ray_head.takes_of_main(template):
+        return spec
+    return ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
 
 
 def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
@@ -113,7 +126,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
         **user,
-        "securityContext": _over(
+        "securityContext": over(
             {
                 "runAsNonRoot": True,
                 "runAsUser": USER,
@@ -125,7 +138,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
             user.get("securityContext"),
         ),
         "containers": _containers(job, role, template, config),
-        "volumes": _named([*_volumes(job, role), *user.get("volumes", [])]),
+        "volumes": by_name([*_volumes(job, role), *user.get("volumes", [])]),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # the coordinator's token is among its volumes
     }
@@ -154,14 +167,20 @@ def _spread(job: RLJob) -> Json:
 
 def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
     main = _main_container(job, role, template, config)
+    ours = [c.MAIN_CONTAINER]
+    if _has_head(job, role):
+        ours.append(c.HEAD_CONTAINER)
     if not _has_rewards(job, role):
-        return [main, *template.sidecars()]
-    sidecars = template.sidecars((c.MAIN_CONTAINER, c.REWARDS_CONTAINER))
-    return [main, _rewards_container(main, template), *sidecars]
+        return [main, *template.sidecars(ours)]
+    return [main, _rewards_container(main, template), *template.sidecars([*ours, c.REWARDS_CONTAINER])]
 
 
 def _has_rewards(job: RLJob, role: Role) -> bool:
     return role is Role.COORDINATOR and job.spec.rewards_apart
+
+
+def _has_head(job: RLJob, role: Role) -> bool:
+    return role is Role.COORDINATOR and job.spec.head_apart
 
 
 def _rewards_container(main: Json, template: PodTemplate) -> Json:
@@ -176,9 +195,9 @@ def _rewards_container(main: Json, template: PodTemplate) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **user,
         "name": c.REWARDS_CONTAINER,
-        "securityContext": _over(_LOCKED, user.get("securityContext")),
-        "env": _named([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
-        "volumeMounts": _by_path([*mounts, *user.get("volumeMounts", [])]),
+        "securityContext": over(_LOCKED, user.get("securityContext")),
+        "env": by_name([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
+        "volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),
     }
     if "command" in user and "args" not in user:
         del container["args"]
@@ -204,9 +223,9 @@ def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Confi
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **user,
         "name": c.MAIN_CONTAINER,
-        "securityContext": _over(_LOCKED, user.get("securityContext")),
+        "securityContext": over(_LOCKED, user.get("securityContext")),
         "env": _environment(job, role, user.get("env", [])),
-        "volumeMounts": _by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
+        "volumeMounts": by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
     }
     if hands_over(job.spec, role) and not coordinator:  # that one does it by itself, on SIGTERM
         container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
@@ -236,7 +255,7 @@ def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
     reserved = {c.ENV_MACHINE, c.ENV_INCARNATION, *(entry["name"] for entry in identity)}
     defaults: list[Json] = [{"name": "HOME", "value": c.TMP_DIR}]
     free = [entry for entry in [*defaults, *user] if entry.get("name") not in reserved]
-    return [*identity, *_named(free)]
+    return [*identity, *by_name(free)]
 
 
 def _field(name: str, path: str) -> Json:
@@ -254,13 +273,16 @@ def _mounts(job: RLJob, role: Role) -> list[Json]:
     if _has_rewards(job, role):
         mounts.append({"name": "rljob-rewards", "mountPath": c.REWARDS_DIR})
     if role in _STATE_FOLDERS:
-        # The uid keeps a later job of the same name from taking up this one's state.
-        folder = f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
-        mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": folder})
+        mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": _state_folder(job, role)})
     return mounts + [
         {"name": f"rljob-claim-{index}", "mountPath": f"{c.CLAIMS_DIR}/{claim}", "readOnly": True}
         for index, claim in enumerate(job.spec.claims())
     ]
+
+
+def _state_folder(job: RLJob, role: Role) -> str:
+    """A role's on the state volume. The uid keeps a later job of the same name from taking up this one's state."""
+    return f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
 
 
 def _volumes(job: RLJob, role: Role) -> list[Json]:
@@ -307,17 +329,3 @@ def _state_source(checkpoint: Checkpoint) -> Json:
         return {"persistentVolumeClaim": {"claimName": checkpoint.volume_claim_name}}
     limit = checkpoint.empty_dir.size_limit if checkpoint.empty_dir is not None else None
     return {"emptyDir": {} if limit is None else {"sizeLimit": str(limit)}}
-
-
-def _over(ours: Json, user: Mapping[str, Any] | None) -> Json:
-    """The user's keys win."""
-    return {**ours, **(user or {})}
-
-
-def _named(entries: Iterable[Json]) -> list[Json]:
-    """One entry a name; a later one takes the earlier one's place."""
-    return list({entry["name"]: entry for entry in entries}.values())
-
-
-def _by_path(mounts: Iterable[Json]) -> list[Json]:
-    return list({mount["mountPath"]: mount for mount in mounts}.values())

@@ -1,4 +1,5 @@
-"""`python -m rljob_runtime.pod coordinator|worker|rewards`: the command of every container that the operator makes."""
+"""`python -m rljob_runtime.pod coordinator|head|worker|rewards`: the command of the containers that the operator
+makes."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
-from rljob_api.constants import REWARDS_SOCKET, STATE_DIR
+from rljob_api.constants import ENV_POD_IP, RAY_TABLES, REWARDS_SOCKET, STATE_DIR
 from rljob_runtime.coordinator.lease import LeaseLost
 from rljob_runtime.coordinator.protocols import StaleTerm
 from rljob_runtime.coordinator.store_file import StoreUnusable
+from rljob_runtime.pod import ray_head
 from rljob_runtime.pod.health import PortTaken
 from rljob_runtime.pod.identity import RAY_TOKEN, Identity, NotAPod
 from rljob_runtime.pod.ray_node import NodeEnded, environment
@@ -25,12 +29,16 @@ from rljob_runtime.rewards.host import serve
 def main() -> int:
     """Run the role until it ends; SIGTERM ends it cleanly."""
     parser = argparse.ArgumentParser(prog="python -m rljob_runtime.pod", description=__doc__)
-    parser.add_argument("role", choices=("coordinator", "worker", "rewards"))
+    parser.add_argument("role", choices=("coordinator", "head", "worker", "rewards"))
     role = parser.parse_args().role
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if role == "rewards":
             return run_reaped(_rewards)
+        if role == "head":
+            if not os.environ.get(ENV_POD_IP):
+                raise NotAPod(f"this is for pods that the operator makes; the environment lacks {ENV_POD_IP}")
+            return run_reaped(_head)
         identity = Identity.of(os.environ)
         return asyncio.run(_run(role, identity))
     except LeaseLost as error:
@@ -47,15 +55,28 @@ def _rewards() -> int:
     return 0
 
 
+def _head() -> int:
+    os.environ.update(environment(RAY_TOKEN, storage=Path(STATE_DIR) / RAY_TABLES))
+    try:
+        return asyncio.run(_until_asked_to_end(ray_head.run(os.environ[ENV_POD_IP])))
+    except NodeEnded as error:
+        print(f"head: {error}", file=sys.stderr)
+        return 2
+
+
 async def _run(role: str, identity: Identity) -> int:
     # The role is imported here: Ray takes seconds, a wrong environment is told at once, and Ray reads its settings
     # when it is imported.
-    os.environ.update(environment(RAY_TOKEN, storage=Path(STATE_DIR) / "ray" if role == "coordinator" else None))
+    os.environ.update(environment(RAY_TOKEN, storage=None))
     if role == "coordinator":
         from rljob_runtime.pod.coordinator import run
     else:
         from rljob_runtime.pod.worker import run
-    task = asyncio.create_task(run(identity))
+    return await _until_asked_to_end(run(identity))
+
+
+async def _until_asked_to_end(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.create_task(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         return await task

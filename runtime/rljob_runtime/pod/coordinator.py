@@ -1,12 +1,12 @@
-"""The coordinator's pod: Ray's head, the office (Lease), and the coordinator itself."""
+"""The coordinator's container: the office (Lease), and the coordinator itself, a driver of the Ray head beside it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -15,9 +15,19 @@ from pathlib import Path
 
 import ray
 from prometheus_client import CollectorRegistry
+from ray._private import services
 
 from rljob_api import RLJob
-from rljob_api.constants import RAY_PORT, REWARDS_SOCKET, SHM_DIR, STATE_DIR, STORE_HELD, TMP_DIR
+from rljob_api.constants import (
+    HEAD_CONTAINER,
+    RAY_PORT,
+    RAY_TABLES,
+    REWARDS_SOCKET,
+    SHM_DIR,
+    STATE_DIR,
+    STORE_HELD,
+    TMP_DIR,
+)
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.api_client import ApiClient, Server
@@ -34,7 +44,8 @@ from rljob_runtime.coordinator.settings import Settings
 from rljob_runtime.coordinator.waiting import alongside
 from rljob_runtime.pod.health import serve
 from rljob_runtime.pod.identity import RELAY_KEY, Identity
-from rljob_runtime.pod.ray_node import NodeEnded, RayNode, head_command, tables_held
+from rljob_runtime.pod.ray_head import HeadApart
+from rljob_runtime.pod.ray_node import NodeEnded, tables_held
 from rljob_runtime.rewards import Elsewhere
 
 log = logging.getLogger(__name__)
@@ -48,13 +59,13 @@ TABLES_SECONDS = 1.0
 async def run(identity: Identity) -> int:
     """Until the job is finished or SIGTERM came; 0 unless something broke. Raises `LeaseLost` when it could not renew
     its Lease: nothing of the job's is held here any more, and another call stands by."""
-    node = RayNode(head_command(identity), os.environ)
+    head = HeadApart()
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
     watch = LoopWatch()
     metrics.watch_loop(lambda: watch.longest_seconds)
 
     def why_not_ready() -> str | None:
-        if not (node.up and started.is_set()):
+        if not (head.up and started.is_set()):
             return "the coordinator is starting"
         return None if elsewhere is None or elsewhere.there else "the container rewards is not there"
 
@@ -64,15 +75,15 @@ async def run(identity: Identity) -> int:
         job = await control.job()
         # Where a later pod is in office, its tables and its store are not waited for.
         await lease.wait_for_server()
-        await _wait_for_tables(Path(STATE_DIR) / "ray", job, control)
+        await _wait_for_tables(Path(STATE_DIR) / RAY_TABLES, job, control)
         elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
-        needed = [_head(node), control.run(), watch.run()]
+        needed = [_head(head), control.run(), watch.run()]
         if elsewhere is not None:
             needed.append(elsewhere.watch())
 
         async def in_office() -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
-            await _connect(identity, node)
+            await _connect(identity, head)
             term = await lease.take()
             code = await alongside(_coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep())
             await lease.release()
@@ -128,9 +139,9 @@ async def _coordinate(
     return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
 
 
-async def _head(node: RayNode) -> None:
-    code = await node.run()
-    raise NodeEnded(f"ray's head ended with {code}; the next pod takes up its tables")
+async def _head(head: HeadApart) -> None:
+    await head.run()
+    raise NodeEnded(f"ray's head ended: see container {HEAD_CONTAINER}; the next pod takes up its tables")
 
 
 async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControlPlane) -> None:
@@ -142,23 +153,29 @@ async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControl
             await asyncio.sleep(TABLES_SECONDS)
 
 
-async def _connect(identity: Identity, node: RayNode) -> None:
-    """Become a driver of our own head. Raises `TimeoutError` when it does not come up."""
-    async with asyncio.timeout(CONNECT_SECONDS):
-        while True:
-            if not node.joined:
-                # A driver that comes too early waits for more than a minute before it says so.
-                await asyncio.sleep(0.2)
-                continue
-            try:
-                await _aside(lambda: _drive(identity))
-                return
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                log.info("the head does not answer yet: %s", error)
-                await asyncio.sleep(1.0)
+async def _connect(identity: Identity, head: HeadApart) -> None:
+    """Become a driver of the head beside us. Raises `NodeEnded` when it does not come up."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            while True:
+                if not head.joined:
+                    # A driver that comes too early waits for more than a minute before it says so.
+                    await asyncio.sleep(0.2)
+                    continue
+                try:
+                    await _aside(functools.partial(_drive, identity, head.node_id))
+                    return
+                except (ConnectionError, RuntimeError, ValueError) as error:
+                    log.info("the head does not answer yet: %s", error)
+                    await asyncio.sleep(1.0)
+    except TimeoutError as error:
+        within = f"within {CONNECT_SECONDS:g} s"
+        raise NodeEnded(f"ray's head does not answer {within}: see container {HEAD_CONTAINER}") from error
 
 
-def _drive(identity: Identity) -> None:
+def _drive(identity: Identity, node_id: str) -> None:
+    # Ray looks for its raylet among the processes that it sees, and this one is another container's.
+    services.find_node_ids = lambda: {node_id}
     ray.init(
         address=f"{identity.pod_ip}:{RAY_PORT}",
         namespace=identity.job,

@@ -17,12 +17,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rljob_api.constants import RAY_PORT
+from rljob_api.constants import RAY_DIR, RAY_PORT
 from rljob_runtime.pod.identity import Identity
 
 log = logging.getLogger(__name__)
 
-RAYLET_SOCKET = Path("/tmp/ray/session_latest/sockets/raylet")
+RAYLET_SOCKET = Path(RAY_DIR) / "session_latest/sockets/raylet"
 """There once the raylet runs, which it does when the head has answered. Below Ray's default folder."""
 
 HEAD_ABSENCE_SECONDS = 600
@@ -57,25 +57,25 @@ def environment(token_file: Path, storage: Path | None, base: Mapping[str, str] 
     return {"USER": "rljob", "LOGNAME": "rljob", **base, **settings}
 
 
-def head_command(identity: Identity) -> list[str]:
-    """The head: tables and name service; it runs no actor."""
-    return [*_start(identity), "--head", f"--port={RAY_PORT}", "--num-cpus=0", "--include-dashboard=false"]
+def head_command(pod_ip: str) -> list[str]:
+    """The head: tables and name service; it runs no actor of ours."""
+    return [*_start(pod_ip), "--head", f"--port={RAY_PORT}", "--num-cpus=0", "--include-dashboard=false"]
 
 
 def worker_command(identity: Identity) -> list[str]:
     """A worker that joins by the coordinator's name and carries the resource that pins actors to it."""
     resources = json.dumps({identity.resource: 1})
-    return [*_start(identity), f"--address={identity.coordinator}:{RAY_PORT}", f"--resources={resources}"]
+    return [*_start(identity.pod_ip), f"--address={identity.coordinator}:{RAY_PORT}", f"--resources={resources}"]
 
 
-def _start(identity: Identity) -> list[str]:
+def _start(pod_ip: str) -> list[str]:
     ray = str(Path(sys.executable).with_name("ray"))
     # Objects that pass through Ray are small: weights go by the relay.
     return [
         ray,
         "start",
         "--block",
-        f"--node-ip-address={identity.pod_ip}",
+        f"--node-ip-address={pod_ip}",
         "--object-store-memory=100000000",
         "--disable-usage-stats",
     ]

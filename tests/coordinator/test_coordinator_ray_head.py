@@ -1,0 +1,184 @@
+"""Ray's head in its own container: it runs while a coordinator wants it, and each notices how the other ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.pod.ray_head import HeadApart, LockTaken, Place, held, holder, run
+from rljob_runtime.pod.ray_node import NodeEnded
+
+
+def _hold(path: Path, text: str, ready: multiprocessing.synchronize.Event) -> None:
+    with held(path, text):
+        ready.set()
+        signal.pause()
+
+
+async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def container(place: Place, script: str = "sleep 1000") -> AsyncIterator[asyncio.Task[int]]:
+    """The head's container, with a program in the place of Ray."""
+    task = asyncio.create_task(run("10.0.0.7", place, lambda ip: ["bash", "-c", f"echo {ip}; {script}"]))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def coordinator(head: HeadApart) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(head.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert holder(path) is None
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(path, "me", ready))
+    process.start()
+    try:
+        assert ready.wait(60)
+        assert holder(path) == "me"
+        with pytest.raises(LockTaken, match="another process"), held(path, "you"):
+            pass
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(20)
+        assert holder(path) is None, "the text is still there, the lock is not"
+    finally:
+        process.kill()
+
+
+def test_whoever_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            holder(path)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(50):
+            with held(path, "me"):
+                pass
+    finally:
+        ended.set()
+        looker.join(20)
+
+
+def test_nothing_of_the_coordinators_is_written_through_a_link(tmp_path: Path) -> None:
+    """Whoever may start a process on the head may write into the folder that both containers see."""
+    store, place = tmp_path / "store.db", Place(tmp_path)
+    store.write_text("rounds")
+    place.wanted.symlink_to(store)
+    place.head.symlink_to(store)
+    with pytest.raises(OSError, match="symbolic links"), held(place.wanted, "me"):
+        pass
+    assert holder(place.head) is None
+    assert store.read_text() == "rounds"
+
+
+def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    os.mkfifo(place.head)
+    assert holder(place.head) is None
+
+
+async def test_a_name_that_is_none_is_no_head(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    head = HeadApart(place)
+    async with coordinator(head):
+        await until(lambda: holder(place.wanted) is not None)
+        wanted = holder(place.wanted)
+        with held(place.head, f"{wanted} --address=elsewhere"):
+            await asyncio.sleep(0.5)
+            assert not head.up
+        with held(place.head, f"{'f' * 32} {'0' * 56}"):
+            await asyncio.sleep(0.5)
+            assert not head.up, "made for another coordinator"
+        with held(place.head, f"{wanted} {'0' * 56}"):
+            await until(lambda: head.up)
+            assert head.node_id == "0" * 56
+
+
+async def test_no_head_runs_before_a_coordinator_wants_one_nor_after(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with container(place):
+        await asyncio.sleep(0.5)
+        assert holder(place.head) is None
+        head = HeadApart(place)
+        async with coordinator(head):
+            await until(lambda: head.up)
+            assert not head.joined, "no raylet yet"
+            place.raylet.parent.mkdir(parents=True)
+            place.raylet.touch()
+            assert head.joined
+        assert holder(place.head) is None, "its tables are free when the coordinator has ended"
+        assert not head.up
+
+
+async def test_a_coordinator_that_starts_over_gets_another_head(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with container(place):
+        first, second = HeadApart(place), HeadApart(place)
+        async with coordinator(first):
+            await until(lambda: first.up)
+            one = holder(place.head)
+        async with coordinator(second):
+            await until(lambda: second.up)
+            assert holder(place.head) != one
+            assert not first.up
+
+
+async def test_the_coordinator_notices_the_end_of_its_head(tmp_path: Path) -> None:
+    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
+    async with container(place, "sleep 1; exit 7") as ray, coordinator(head) as driver:
+        await until(lambda: head.up)
+        await driver
+        with pytest.raises(NodeEnded, match="ray ended with 7"):
+            await ray
+
+
+async def test_a_head_that_was_started_again_is_another_one(tmp_path: Path) -> None:
+    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
+    async with coordinator(head) as driver:
+        async with container(place):
+            await until(lambda: head.up)
+        async with container(place):
+            await driver
+            assert not head.up
+
+
+async def test_what_an_earlier_head_left_is_no_raylet(tmp_path: Path) -> None:
+    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
+    old = tmp_path / "session_old"
+    (old / "sockets").mkdir(parents=True)
+    (old / "sockets/raylet").touch()
+    place.session.symlink_to(old)
+    async with container(place), coordinator(head):
+        await until(lambda: head.up)
+        assert not head.joined

@@ -1,0 +1,97 @@
+"""Ray's head and its driver as in two containers: neither sees the processes of the other."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.pod.ray_node import tables_held
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+APART = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+
+HEAD = """
+import asyncio, os, sys
+from pathlib import Path
+from rljob_runtime.pod import ray_head, ray_node
+
+folder, port = Path(sys.argv[1]), int(sys.argv[2])
+os.environ.update(ray_node.environment(folder / "token", folder / "tables"))
+ray_node.RAY_PORT = port
+
+def command(ip):
+    return [*ray_node.head_command(ip), f"--temp-dir={folder / 'ray'}"]
+
+asyncio.run(ray_head.run("127.0.0.1", ray_head.Place(folder / "ray"), command))
+"""
+DRIVER = """
+import asyncio, os, sys
+from pathlib import Path
+from rljob_runtime.pod.ray_node import environment
+
+folder, port = Path(sys.argv[1]), int(sys.argv[2])
+os.environ.update(environment(folder / "token", None))
+import ray
+from rljob_runtime.pod import coordinator as pod
+from rljob_runtime.pod.identity import Identity
+from rljob_runtime.pod.ray_head import HeadApart, Place
+
+pod.RAY_PORT = port
+identity = Identity("demo", "ns", "uid-1", "coordinator-0", 1, "demo-coordinator-0-1", "127.0.0.1", "demo")
+
+async def connect():
+    head = HeadApart(Place(folder / "ray"))
+    run = asyncio.create_task(head.run())
+    await pod._connect(identity, head)
+    print(ray.get_runtime_context().get_node_id() == head.node_id, len(ray.get(ray.put(b"x" * 3_000_000))), flush=True)
+    ray.shutdown()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    print(head.up, flush=True)
+
+asyncio.run(connect())
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: Ray has its sockets below it."""
+    if subprocess.run([*APART, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("namespaces of processes take root here")
+    made = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))
+    (made / "token").write_text("0123456789abcdef" * 4)
+    (made / "ray").mkdir()
+    (made / "tables").mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_a_driver_finds_the_head_of_another_container(folder: Path) -> None:
+    """Twice: a coordinator that starts over has a head of its own, which takes up the tables."""
+    port = str(_free_port())
+    head = subprocess.Popen([*APART, sys.executable, "-c", HEAD, str(folder), port], stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(2):
+            driver = [*APART, sys.executable, "-c", DRIVER, str(folder), port]
+            done = subprocess.run(driver, capture_output=True, text=True, timeout=280, check=False)
+            assert done.stdout.split() == ["True", "3000000", "False"], done.stderr
+            assert tables_held(folder / "tables") is None, "they are free for the next one"
+            assert head.poll() is None, "the container goes on"
+    finally:
+        head.kill()
+        head.wait(20)
