@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api.status import Finished, FinishedOutcome, Problem, RuntimeStatus
-from rljob_runtime import local
+from rljob_runtime import cli, local
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.store_file import StoreUnusable
 
@@ -70,6 +71,31 @@ def test_the_last_line_of_a_job_and_of_one_that_was_complete_before(rljob):
     told = " ".join(rljob(lambda *_: before).stdout.split())
     assert "minimal: Complete rounds=5: nothing was left to do, the model is in runs/minimal/model" in told
     assert "None" not in told
+
+
+BRACKETS = "spec.x.limits[memory]: the template refuses it: [/INST] :fire: " + "and so on " * 20
+"""Of a message that somebody else wrote: neither a style nor a picture, and no end of a line."""
+
+
+def test_a_message_is_shown_as_it_is_written_and_in_one_line(rljob):
+    failed = Finished(outcome=FinishedOutcome.FAILED, reason="PromptsNotUsable", message=BRACKETS)
+
+    def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None]) -> RuntimeStatus:
+        show(RuntimeStatus(problems=(Problem(reason="StoreSlow", message=BRACKETS),)))
+        return RuntimeStatus(finished=failed)
+
+    result = rljob(run)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert f"minimal: not complete (PromptsNotUsable: {BRACKETS}); logs in runs/minimal" == lines[-1]
+    drawn = " ".join(" ".join(lines[:-1]).split())
+    assert "limits[memory]" in drawn
+    assert "[/INST] :fire:" in drawn
+
+
+def test_all_commands_print_on_the_one_kind_of_console():
+    folder = Path(cli.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if re.search(r"\bConsole\(", path.read_text())] == ["screen.py"]
 
 
 def test_problems_are_told_once_where_no_screen_shows_them(rljob):

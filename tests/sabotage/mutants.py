@@ -1814,6 +1814,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/rewards/test_rewards_fuzz.py::test_what_a_program_prints_is_right_or_wrong",),
     ),
     Mutant(
+        "brackets in a message are taken for a style",
+        f"{RUNTIME}/cli/screen.py",
+        "Console(markup=False, emoji=False, highlight=False)",
+        "Console(highlight=False)",
+        ("tests/cli/test_cli_run.py::test_a_message_is_shown_as_it_is_written_and_in_one_line",),
+    ),
+    Mutant(
         "an equal status is written again",
         f"{OPERATOR}/policies/plan.py",
         'return None if mine == job.status.model_copy(update={"runtime": None}) else mine',

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rljob_runtime.cli.files import Unusable, fail, read_text
+from rljob_runtime.cli.screen import screen
 from rljob_runtime.enginemodel.profile import Profile, ProfileError
 from rljob_runtime.figures import OptionError
 from rljob_runtime.workloads import TraceError
@@ -86,7 +86,7 @@ def bench(
         raise fail(f"--profile {profile}: {error}") from error
     except (OptionError, Unusable) as error:
         raise fail(str(error)) from error
-    Console().print(_table(result))
+    screen().print(_table(result))
     if json_file is not None:
         _write(result, json_file)
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rljob_api import RLJob
 from rljob_runtime.cli.files import Unusable, fail, read_job, read_text
 from rljob_runtime.cli.profile_start import JobRound, show
+from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.enginemodel.fitting import Fit, fit, foretold, round_errors
 from rljob_runtime.enginemodel.profile import Profile, ProfileError, Start
 from rljob_runtime.workloads import TraceError
@@ -64,7 +65,7 @@ def profile(
         raise fail(f"--out {out}: {out.absolute().parent} is no folder")
     job = _job(file, model)
     job_round = _round(job, workload)
-    target, console = _target(job, model, engine, tensor_parallel, seconds), Console()
+    target, console = _target(job, model, engine, tensor_parallel, seconds), screen()
     if check is not None:
         _check(console, target, check, seconds, job_round)
     elif out is not None:
@@ -89,7 +90,7 @@ def _write(console: Console, target: Target, out: Path, seconds: float, job_roun
     if job_round is not None and start is not None:
         show(console, start, job_round.job.spec.rollout.tensor_parallel_size)
     loads = f"{len(measured.decode)} loads of decode steps, {len(measured.prefill)} of prefill"
-    console.print(f"{out}: {loads}{', interrupted' if stopped else ''}", soft_wrap=True, highlight=False)
+    say(console, f"{out}: {loads}{', interrupted' if stopped else ''}")
 
 
 def _check(console: Console, target: Target, file: Path, seconds: float, job_round: JobRound | None) -> None:
@@ -116,7 +117,7 @@ def _check(console: Console, target: Target, file: Path, seconds: float, job_rou
         row = (len(one.lengths), sum(one.lengths), f"{one.seconds:.3g}", f"{expected:.3g}", f"{errors[-1]:+.1%}")
         table.add_row(*map(str, row))
     console.print(table)
-    console.print(f"median error {median(map(abs, errors)):.1%}", highlight=False)
+    say(console, f"median error {median(map(abs, errors)):.1%}")
     if job_round is not None:
         show(console, job_round.start(fits), job_round.job.spec.rollout.tensor_parallel_size)
 

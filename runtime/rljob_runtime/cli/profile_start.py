@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rljob_api import RLJob
+from rljob_runtime.cli.screen import say
 from rljob_runtime.enginemodel.fitting import Fit
 from rljob_runtime.enginemodel.profile import Start
 from rljob_runtime.scheduling.rehearsal import Asked, Stage
@@ -74,7 +75,7 @@ class JobRound:
 def show(console: Console, start: Start | str, rollout_size: int) -> None:
     """`rollout_size`: the job's tensorParallelSize."""
     if isinstance(start, str):
-        console.print(start, soft_wrap=True, highlight=False, markup=False)
+        say(console, start)
         return
     table = Table(title=f"a round of {start.prompts} x {start.responses} on {start.machines} machines, foretold")
     for column in ("TP", "replicas", "seconds", "preemptions"):
@@ -90,4 +91,4 @@ def show(console: Console, start: Start | str, rollout_size: int) -> None:
             f"best to start at, with lengths of {start.lengths}: "
             f"spec.rollout.tensorParallelSize: {start.tensor_parallel} (the job has {rollout_size})"
         )
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    say(console, line)

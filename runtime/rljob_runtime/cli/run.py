@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.cli.files import Unusable, fail, read_job
+from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.cli.view import runtime_view
 
 
@@ -23,7 +23,7 @@ def run(
     ] = None,
 ) -> None:
     """Run an RLJob to its end on this machine."""
-    console = Console()
+    console = screen()
     try:
         job = read_job(file)
     except Unusable as error:
@@ -49,11 +49,13 @@ def run(
         raise fail(str(error)) from None
     except RayFailed as error:
         raise fail(f"{job.name}: {error}", code=1) from None
+    if not console.is_terminal:
+        console.line()  # There, what is drawn last ends without one.
     finished = result.finished
     if finished is None or finished.outcome != "Complete":
-        console.print(f"[red]{job.name}: not complete[/red] ({_why(result)}); logs in {place}")
+        say(console, f"{job.name}: not complete ({_why(result)}); logs in {place}", "red")
         raise typer.Exit(1)
-    console.print(_complete(job.name, result))
+    say(console, _complete(job.name, result))
 
 
 def _why(result: RuntimeStatus) -> str:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rljob_api.learning import Mode
 from rljob_runtime.cli.files import fail
+from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.simulation.faults import FaultPlan, shrink
 from rljob_runtime.simulation.pace import loop_time
 from rljob_runtime.simulation.play import Outcome, play
@@ -59,11 +60,11 @@ def simulate(
         raise fail(f"--trace-out {trace_out}: {trace_out.absolute().parent} is no folder")
     # What the coordinator warns of is what faults are for.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
-    console = Console()
+    console = screen()
     failed = _first_failing(console, seed, portions(seed, seeds, seconds, jobs), jobs, faults, mode)
     if trace_out is not None:
         _trace(failed if failed is not None else seed, faults, trace_out, mode)
-        console.print(f"timeline of seed {failed if failed is not None else seed}: {trace_out}", soft_wrap=True)
+        say(console, f"timeline of seed {failed if failed is not None else seed}: {trace_out}")
     if failed is None:
         return
     _explain(console, failed, faults, mode)
@@ -100,11 +101,10 @@ def _first_failing(
                 if not outcome.passed:
                     pool.shutdown(cancel_futures=True)
                     return seed
-    console.print(
+    say(
+        console,
         f"{total} seeds from {first}: every invariant held after each of {events:,} events, in {seconds / 3600:.1f} "
         f"simulated hours with {coordinators:,} coordinators",
-        highlight=False,
-        soft_wrap=True,
     )
     return None
 
@@ -147,7 +147,7 @@ def _explain(console: Console, seed: int, faults: FaultPlan | None, mode: Mode) 
         f"  rljob simulate --mode {mode.value} --seeds 1 --seed {seed} "
         f'--plan "{smallest}" --trace-out seed-{seed}.json',
     ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    say(console, "\n".join(lines))
 
 
 def _size(scenario: Scenario) -> str:

@@ -6,13 +6,13 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from rljob_api import InvalidSpec
 from rljob_api.loading import load_status
 from rljob_runtime.cli.cluster import Cluster, NoAnswer
 from rljob_runtime.cli.files import Unusable, fail
+from rljob_runtime.cli.screen import screen
 from rljob_runtime.cli.view import job_view
 
 _POLL_SECONDS = 2.0
@@ -34,7 +34,7 @@ def status(
 
 
 def _show(cluster: Cluster, namespace: str, name: str, watch: bool) -> None:
-    console = Console()
+    console = screen()
     found = cluster.rljob(namespace, name)
     if not watch:
         console.print(_draw(name, found))

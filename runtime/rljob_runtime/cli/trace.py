@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from rljob_runtime.cli.files import fail
+from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.workloads import Findings, Generator, Step, TraceError, WorkloadParameters, batch
 from rljob_runtime.workloads.distribution import DistributionParameters
 from rljob_runtime.workloads.fit import fit as fit_trace
@@ -38,7 +39,7 @@ def inspect(
     skip_bad: SkipBad = False,
 ) -> None:
     """Statistics of a trace: lengths, tails, likeness within prompts, turns, tools, rewards."""
-    console = Console()
+    console = screen()
     findings = Findings(skip_bad)
     with _told():
         if plot_file is None:
@@ -64,7 +65,7 @@ def fit(
     skip_bad: SkipBad = False,
 ) -> None:
     """Fit a generator to a trace. Its file holds quantiles and correlations, no rows."""
-    console = Console()
+    console = screen()
     findings = Findings(skip_bad)
     with _told():
         recorded = read_trace(folder, findings)
@@ -92,7 +93,7 @@ def convert(
     cap: Annotated[int, typer.Option(min=1, help="The longest response, in tokens.")] = 32_000,
 ) -> None:
     """Make generators from PolyTrace's fitted distributions."""
-    console = Console()
+    console = screen()
     with _told():
         distribution = DistributionParameters.load(file)
         seconds = _tool_seconds(tool_seconds)
@@ -213,8 +214,8 @@ def _steps(statistics: TraceStatistics) -> Table:
 
 def _report(console: Console, findings: Findings) -> None:
     for note in findings.notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"note: {note}")
     for row in findings.bad[:_BAD_SHOWN]:
-        console.print(f"skipped: {row}", soft_wrap=True, highlight=False, markup=False)
+        say(console, f"skipped: {row}")
     if findings.bad:
-        console.print(f"{len(findings.bad)} rows skipped", highlight=False, markup=False)
+        say(console, f"{len(findings.bad)} rows skipped")
