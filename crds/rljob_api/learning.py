@@ -286,13 +286,13 @@ class Repack(Model):
     """Laminar: the last trajectories of idle replicas are moved together; the freed replicas go on with new weights."""
 
     enabled: Switch = True
-    """Whether they are moved. Asynchronous only."""
+    """Whether they are moved, where that is predicted to save time. Asynchronous only."""
     interval_seconds: float = Field(default=5.0, gt=0, le=3600)
     """How often idleness is looked at."""
     kv_cache_threshold: float = Field(default=0.99, gt=0, le=1)
     """Share of KV cache that a replica may reach by taking others' trajectories."""
     max_batch: int = Field(default=64, ge=1, le=65_536)
-    """Most trajectories of a replica that takes others'."""
+    """Most trajectories of a replica that takes others'. Fewer, if its engine would decode so many much slower."""
 
 
 class AdaptiveTensorParallel(Model):

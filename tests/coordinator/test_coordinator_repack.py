@@ -19,6 +19,11 @@ from rljob_runtime.scheduling.trajectory import PromptKey
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
 
 
+def ALWAYS(source: str, receiver: Sequence[str]) -> bool:
+    """Every merge saves time."""
+    return True
+
+
 def load(name: str, tokens: int = 20, trajectories: int = 2, **other) -> ReplicaLoad:
     """A replica in its tail, with room for 100 tokens."""
     fields = {"version": 1, "waiting": 0, "expected_tokens": tokens, "kv_tokens": 100, "kv_before": tokens} | other
@@ -84,7 +89,7 @@ def test_what_is_idle(changed, idle):
     ],
 )
 def test_plans(loads, merges):
-    assert [f"{merge.source}>{merge.destination}" for merge in plan_repack(loads, RULES)] == merges
+    assert [f"{merge.source}>{merge.destination}" for merge in plan_repack(loads, RULES, ALWAYS)] == merges
 
 
 def as_printed(loads: Sequence[ReplicaLoad], rules: RepackRules) -> list[Merge]:
@@ -124,7 +129,7 @@ def as_printed(loads: Sequence[ReplicaLoad], rules: RepackRules) -> list[Merge]:
 )
 def test_a_replica_that_receives_is_not_released_by_the_same_plan(loads, printed, ours):
     assert " ".join(f"{one.source}>{one.destination}" for one in as_printed(loads, RULES)) == printed
-    assert " ".join(f"{one.source}>{one.destination}" for one in plan_repack(loads, RULES)) == ours
+    assert " ".join(f"{one.source}>{one.destination}" for one in plan_repack(loads, RULES, ALWAYS)) == ours
 
 
 def test_rules_must_make_sense():
@@ -164,7 +169,7 @@ ALL_RULES = st.builds(RepackRules, st.sampled_from([0.5, 0.9, 1.0]), st.integers
 @given(fleets(), ALL_RULES)
 @settings(max_examples=400)
 def test_what_no_plan_does(loads, rules):
-    plan = plan_repack(loads, rules)
+    plan = plan_repack(loads, rules, ALWAYS)
     by_name = {one.name: one for one in loads}
     sources = [merge.source for merge in plan]
     received = defaultdict(list)
@@ -188,12 +193,12 @@ def test_what_no_plan_does(loads, rules):
 @given(fleets(), ALL_RULES, st.randoms())
 def test_the_order_of_the_replicas_is_of_no_matter(loads, rules, random):
     shuffled = random.sample(loads, len(loads))
-    assert plan_repack(shuffled, rules) == plan_repack(loads, rules)
+    assert plan_repack(shuffled, rules, ALWAYS) == plan_repack(loads, rules, ALWAYS)
 
 
 @given(fleets(), ALL_RULES)
 def test_no_further_merge_fits_after_a_plan(loads, rules):
-    plan = plan_repack(loads, rules)
+    plan = plan_repack(loads, rules, ALWAYS)
     by_name = {one.name: one for one in loads}
     released = {merge.source for merge in plan}
     receivers = {merge.destination for merge in plan}
@@ -241,19 +246,31 @@ def best_plan(loads: Sequence[ReplicaLoad], rules: RepackRules) -> int:
 @given(fleets(size=5, versions=1), ALL_RULES)
 @settings(max_examples=200)
 def test_one_is_released_where_any_can_be_and_half_of_the_most_where_all_are_alike(loads, rules):
-    released, best = len(plan_repack(loads, rules)), best_plan(loads, rules)
+    released, best = len(plan_repack(loads, rules, ALWAYS)), best_plan(loads, rules)
     assert min(1, best) <= released <= best
     alike = [replace(one, kv_tokens=100, receives=True) for one in loads]
-    released, best = len(plan_repack(alike, rules)), best_plan(alike, rules)
+    released, best = len(plan_repack(alike, rules, ALWAYS)), best_plan(alike, rules)
     assert best / 2 <= released <= best
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_where_all_fit_onto_one_all_but_one_are_released(tokens):
     loads = [load(f"r{place}", held, 1) for place, held in enumerate(tokens)]
-    plan = plan_repack(loads, replace(RULES, kv_cache_threshold=1.0))
+    plan = plan_repack(loads, replace(RULES, kv_cache_threshold=1.0), ALWAYS)
     assert len(plan) == len(loads) - 1
     assert len({merge.destination for merge in plan}) == min(1, len(plan))
+
+
+def test_what_does_not_pay_stays_and_what_a_receiver_was_given_counts():
+    asked = []
+
+    def pays(source: str, receiver: Sequence[str]) -> bool:
+        asked.append((source, *receiver))
+        return source != "a"
+
+    loads = [load("a", 10, 1), load("b", 20, 1), load("c", 25, 1), load("d", 30, 1)]
+    assert plan_repack(loads, RULES, pays) == (Merge("b", "d"), Merge("c", "d"))
+    assert asked == [("a", "d"), ("b", "d"), ("c", "d", "b")]
 
 
 # --- look after look ---
@@ -279,7 +296,7 @@ def test_no_look_gives_a_replica_more_than_it_may_hold_whatever_is_under_way(dat
             for name in names
         ]
         fed, emptied = {one.lease.replica for one in moving}, {flight.lease(one.key).replica for one in moving}
-        for merge in plan_repack(loads, rules):
+        for merge in plan_repack(loads, rules, ALWAYS):
             assert not {merge.source, merge.destination} & (fed | emptied)
             moving += flight.begin_move(merge.source, merge.destination)
         made = data.draw(st.lists(st.sampled_from(moving), unique=True)) if moving else []

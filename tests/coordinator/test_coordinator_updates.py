@@ -20,6 +20,7 @@ from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator import experience_store
 from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.experience_store import ExperienceStore
+from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.scheduling.experience import Limits
 from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Published, Submitted, Trained
@@ -426,6 +427,17 @@ def test_the_last_long_responses_move_together_and_the_freed_replicas_go_on(tmp_
 
 def test_without_repack_nothing_moves(tmp_path):
     stage = tailed(tmp_path, repack={"enabled": False})
+    submitted = seen(stage, Submitted)
+    stage.play()
+    assert not any(event.prefix for event in submitted)
+    check_whole(stage, 12 * 8 * 2)
+
+
+def test_nothing_moves_between_engines_that_make_no_more_tokens_by_it(tmp_path):
+    """Each response has its own share of a step."""
+    stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
+    law = LatencyLaw(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
+    stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), law=law))
     submitted = seen(stage, Submitted)
     stage.play()
     assert not any(event.prefix for event in submitted)

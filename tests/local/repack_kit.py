@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_api import RLJob, load
 from rljob_api.status import Finished, RoundReport
+from rljob_runtime.coordinator import repacking
 from rljob_runtime.coordinator.actors import Places, make_relay, make_replica
 from rljob_runtime.coordinator.assembly import Folders, play
 from rljob_runtime.coordinator.environment import LazyRewards
@@ -33,6 +35,7 @@ from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.scheduling.repack_gain import merges_that_fit
 from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
 
 LONG, SHORT = 700, 20
@@ -229,6 +232,8 @@ def play_job(engine: str, folder: Path) -> Played:
     with (
         local_places(folder, SHARED_MEMORY / f"rljob-{folder.parent.name}-{folder.name}") as places,
         _ray(manifest),
+        # On these engines most moves cost time. What a move does to responses is the question here.
+        patch.object(repacking, "merges_that_pay", merges_that_fit),
     ):
         return asyncio.run(_play(manifest, model, places))
 

@@ -82,6 +82,7 @@ RACE = ("tests/coordinator/test_coordinator_race.py",)
 TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
 EXPERIENCE = ("tests/coordinator/test_coordinator_experience.py",)
 REPACK = ("tests/coordinator/test_coordinator_repack.py",)
+REPACK_GAIN = ("tests/coordinator/test_coordinator_repack_gain.py",)
 REPACK_JOB = "tests/local/test_local_repack.py"
 MOVES = "tests/local/test_local_moves.py"
 WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
@@ -1221,8 +1222,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "repack mixes weight versions",
         f"{RUNTIME}/scheduling/repack.py",
-        "_pack([load for load in idle if load.version == version], rules)",
-        "_pack(idle, rules)",
+        "_pack([load for load in idle if load.version == version], rules, pays)",
+        "_pack(idle, rules, pays)",
         REPACK,
     ),
     Mutant(
@@ -1252,6 +1253,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "return any(self._samples[key].move is not None for key in self._held.get(replica, ()))",
         "return any(self._samples[one.key].move is not None for one in self.running_on(replica))",
         REPACK,
+    ),
+    Mutant(
+        "repack moves though it costs time",
+        f"{RUNTIME}/scheduling/repack_gain.py",
+        "within(rules, tails.speed), tails.pays)",
+        "within(rules, tails.speed), lambda source, receiver: True)",
+        REPACK_GAIN,
+    ),
+    Mutant(
+        "repack packs more than the engine decodes at once",
+        f"{RUNTIME}/scheduling/repack_gain.py",
+        "plan_repack(loads, within(rules, tails.speed), tails.pays)",
+        "plan_repack(loads, rules, tails.pays)",
+        REPACK_GAIN,
+    ),
+    Mutant(
+        "a receiver's earlier guests are not in the prediction",
+        f"{RUNTIME}/scheduling/repack.py",
+        "        best.names.append(source.name)\n",
+        "",
+        REPACK,
+    ),
+    Mutant(
+        "what moves is computed anew for nothing",
+        f"{RUNTIME}/scheduling/repack_gain.py",
+        "Engine((self._spread(held), self._spread(come)), ",
+        "Engine((self._spread(held) + self._spread(come), []), ",
+        REPACK_GAIN,
     ),
     Mutant(
         "what a lost version costs is not told",
@@ -3118,8 +3147,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the model's replicas draw for newer weights than they hold",
         f"{RUNTIME}/simulation/laminar/asynchronous.py",
-        "replica.version == self._newest and not self.policy.batchwise",
-        "not self.policy.batchwise",
+        "able = replica.version == self._newest and not replica.loads",
+        "able = not replica.loads",
         (f"{LAMINAR}::test_every_group_is_trained_on_once_with_all_its_tokens",),
     ),
     Mutant(
@@ -3130,16 +3159,16 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LAMINAR}::test_as_much_is_open_as_the_trainer_needs",),
     ),
     Mutant(
-        "a replica that takes new prompts counts as of its old weights",
+        "a move takes no time in the model",
         f"{RUNTIME}/simulation/laminar/asynchronous.py",
-        "replica.version, replica.before = self._newest, None",
-        "replica.before = None",
-        (f"{LAMINAR}::test_nothing_moves_between_versions",),
+        "self._clock.at(now + self.policy.move_seconds, take_over)",
+        "take_over(now)",
+        (f"{LAMINAR}::test_two_tails_are_packed_on_one_replica_and_the_other_goes_on",),
     ),
     Mutant(
         "a released replica stands",
         f"{RUNTIME}/simulation/laminar/asynchronous.py",
-        "            self._fill([source], now)",
+        "            self._fill([source, destination], now)",
         "            pass",
         (f"{LAMINAR}::test_two_tails_are_packed_on_one_replica_and_the_other_goes_on",),
     ),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.enginemodel.model_shape import QWEN2_5_32B
 from rljob_runtime.scheduling.repack import RepackRules
+from rljob_runtime.scheduling.repack_gain import merges_that_fit, merges_that_pay
 from rljob_runtime.simulation.assumptions import LAMINAR_MODELS
 from rljob_runtime.simulation.laminar.asynchronous import Job, Policy
 from rljob_runtime.simulation.laminar.groups import Prompts
@@ -26,6 +27,8 @@ from rljob_runtime.workloads import Prompt, Response, Turn
 SECOND = LatencyLaw(((1.0, 1.0),), 0.0, 0.0, 0.0, 0.0)
 """A token a second for every sequence, whatever the batch; prefill takes no time."""
 WIDE = LatencyLaw(((1.0, 1.0), (2.0, 1.0), (100.0, 2.0)), 1e-4, 0.1, 1e-3, 0.0)
+
+PLANS = (merges_that_pay, merges_that_fit)
 
 Lengths = Callable[[int], Sequence[int]]
 
@@ -120,13 +123,30 @@ def test_partial_rollout_pays_for_the_context_it_computes_anew() -> None:
 
 
 def test_two_tails_are_packed_on_one_replica_and_the_other_goes_on() -> None:
-    """After 2 s both replicas have one of two responses left: one moves, and its replica takes the next group when the
-    step that was running is over, at 3 s. What moved is 4 s on its way; when it is left alone it moves once more."""
+    """After 2 s both replicas have one of two responses left. One of these goes on for 4 s where it is and then moves;
+    its replica takes the next group when the step that was running is over, at 7 s. That step's token is made again."""
     job = Job(rig(), prompts(lambda _: (2, 20)), Policy(repack=RepackRules(0.99, 2), interval=1.0, move_seconds=4.0))
     outcome = job.play(0, 1)
-    assert list(outcome.latencies) == pytest.approx([2.0, 2.0, 3.0, 20.0, 1.0 + 20.0, 3.0])
-    assert outcome.updates[0].end == pytest.approx(3.0 + 20.0)
-    assert (outcome.releases, outcome.moved) == (2, 2)
+    assert list(outcome.latencies) == pytest.approx([2.0, 2.0, 3.0, 20.0, 1.0 + 20.0])
+    assert outcome.updates[0].end == pytest.approx(1.0 + 20.0)
+    assert (outcome.releases, outcome.moved) == (1, 1)
+
+
+def test_prompts_are_drawn_with_the_weights_that_are_newest_when_a_replica_has_taken_its() -> None:
+    """Two updates of 1 s begin when the first two groups end, at 10 and 20 s. Then the replica loads the first one's
+    weights until 22 s, finds newer ones, loads these until 24 s, and generates for 10 s."""
+    job = Job(rig(1, update=1.0, load_seconds=2.0), prompts(lambda _: (10,), 1, 1), Policy(1.0, repack=None))
+    outcome = job.play(0, 3)
+    assert ends(outcome) == pytest.approx([11.0, 21.0, 24.0 + 10.0 + 1.0])
+    assert [group.version for update in outcome.updates for group in update.groups] == [0, 0, 2]
+
+
+def test_nothing_moves_where_it_saves_no_time() -> None:
+    """A step takes a second for each response: two tails take as long on one replica as on two."""
+    each = LatencyLaw(((1.0, 1.0), (2.0, 2.0)), 0.0, 0.0, 0.0, 0.0)
+    policy = Policy(repack=RepackRules(0.99, 2), interval=1.0)
+    job, papers = (Job(rig(law=each), prompts(lambda _: (2, 20)), replace(policy, plan=plan)) for plan in PLANS)
+    assert job.play(0, 1).moved == 0 < papers.play(0, 1).moved
 
 
 @pytest.mark.parametrize(("batchwise", "drawn"), [(False, 5), (True, 2)])

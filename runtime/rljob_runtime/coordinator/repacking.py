@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from rljob_runtime.coordinator.engine_watch import EngineWatch
 from rljob_runtime.coordinator.protocols import EngineStats, PromptSource
 from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.scheduling.lending import ExpectedLengths
+from rljob_runtime.scheduling.lending import ExpectedLengths, Unfinished, peak_kv_tokens
 from rljob_runtime.scheduling.partials import Partials
-from rljob_runtime.scheduling.repack import Merge, ReplicaLoad, plan_repack
+from rljob_runtime.scheduling.repack import Merge, ReplicaLoad
+from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.rounds import Launch
 from rljob_runtime.scheduling.survival import Seen, Survival
 from rljob_runtime.scheduling.trajectory import TrajectoryKey
@@ -52,33 +53,39 @@ class Repacking:
         self._lengths.append(tokens)
 
     def look(self, replicas: Mapping[str, Held]) -> tuple[Merge, ...]:
-        """The merges to make now, of replicas by name."""
+        """The merges to make now, of replicas by name. None while nobody has seen what the engines do."""
         if self._rules is None:
             return ()
         expected = self._expected(launch for held in replicas.values() for launch in held.running)
-        loads = [self._load(name, held, expected) for name, held in replicas.items()]
+        unfinished = {name: [self._unfinished(launch) for launch in held.running] for name, held in replicas.items()}
+        loads = [self._load(name, held, unfinished[name], expected) for name, held in replicas.items()]
         self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name].running)) for load in loads}
-        return plan_repack(loads, self._rules)
+        speed = self._watch.engine_speed()
+        if speed is None:
+            return ()
+        return merges_that_pay(loads, self._rules, Tails(speed, expected, unfinished))
 
     def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
         seen = [Seen(tokens) for tokens in self._lengths]
         seen += [Seen(self._partials.length_of(launch.key), ended=False) for launch in running]
         return ExpectedLengths(Survival.of(seen), self._most_tokens)
 
-    def _load(self, name: str, held: Held, expected: ExpectedLengths) -> ReplicaLoad:
+    def _unfinished(self, launch: Launch) -> Unfinished:
+        prompt = len(self._prompts.prompt(launch.key.prompt).token_ids)
+        return Unfinished(prompt, self._partials.length_of(launch.key))
+
+    def _load(self, name: str, held: Held, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
         running = held.running
-        prompts = sum(len(self._prompts.prompt(launch.key.prompt).token_ids) for launch in running)
-        lengths = [self._partials.length_of(launch.key) for launch in running]
-        stats, kv_tokens = self._stats.get(name), self._watch.kv_tokens(name)
-        before = self._before.get(name)
+        stats, before = self._stats.get(name), self._before.get(name)
+        kv_tokens = self._watch.kv_tokens(name)
         return ReplicaLoad(
             name=name,
             version=held.version,
             trajectories=len(running),
             # Of one that has said nothing yet, nothing is known to be admitted.
             waiting=stats.waiting if stats is not None else len(running),
-            tokens=prompts + sum(lengths),
-            expected_tokens=prompts + round(sum(expected.of(length) for length in lengths)),
+            tokens=sum(one.prompt_tokens + one.generated for one in its),
+            expected_tokens=round(peak_kv_tokens(its, expected)),
             kv_tokens=kv_tokens,
             kv_before=before[0] if before is not None else None,
             generated=self._grown(running, before[1]) if before is not None else 0,

@@ -2,16 +2,17 @@
 
 A replica in its long tail generates few trajectories, and decoding is bound by memory: a batch of few costs almost what
 a batch of many costs. So replicas that are idle in this sense, and of one weight version, are packed onto as few as
-possible. Departures from the algorithm as printed: a replica that receives is not emptied by the same plan (as printed,
-a -> b and then b -> c sends a's trajectories to a replica that is just being emptied), nor does a replica take part in
-a second plan while moves of the first are under way; what a receiver can hold is judged by the tokens it is expected to
-come to, not by those it holds now; and KV use that rises by no more than was generated does not count as rising (as
-printed, the last few of a replica hide it until one of them ends).
+possible, where that saves time by what is known of the engines (`repack_gain`). Departures from the algorithm as
+printed: a replica that receives is not emptied by the same plan (as printed, a -> b and then b -> c sends a's
+trajectories to a replica that is just being emptied), nor does a replica take part in a second plan while moves of the
+first are under way; what a receiver can hold is judged by the tokens it is expected to come to, not by those it holds
+now; and KV use that rises by no more than was generated does not count as rising (as printed, the last few of a replica
+hide it until one of them ends).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -65,13 +66,18 @@ class Merge:
     destination: str
 
 
+Pays = Callable[[str, Sequence[str]], bool]
+"""Whether to merge a source with replicas that are one by then saves time."""
+
+
 @dataclass
 class _Bin:
-    """A replica that may receive, with all that the plan has given it."""
+    """A replica that may receive, with all that the plan has given it. `names`: its own first."""
 
     load: ReplicaLoad
     trajectories: int
     peak: int
+    names: list[str]
 
     def holds(self, more: ReplicaLoad, rules: RepackRules) -> bool:
         """Whether it stays within the limits with all of `more`."""
@@ -81,15 +87,15 @@ class _Bin:
         )
 
 
-def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules) -> tuple[Merge, ...]:
+def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules, pays: Pays) -> tuple[Merge, ...]:
     """The merges to make now, in any order; names must differ. Every source is idle and is emptied whole onto one idle
-    replica of its version, which is not a source itself and has room for all that it is given. Takes O(n²) for n idle
-    replicas of a version."""
+    replica of its version, which is not a source itself and has room for all that it is given; and it `pays`. Takes
+    O(n²) for n idle replicas of a version, and asks for each once at most."""
     idle = [load for load in loads if is_idle(load, rules)]
     return tuple(
         merge
         for version in sorted({load.version for load in idle})
-        for merge in _pack([load for load in idle if load.version == version], rules)
+        for merge in _pack([load for load in idle if load.version == version], rules, pays)
     )
 
 
@@ -107,10 +113,10 @@ def is_idle(load: ReplicaLoad, rules: RepackRules) -> bool:
     )
 
 
-def _pack(idle: Iterable[ReplicaLoad], rules: RepackRules) -> list[Merge]:
+def _pack(idle: Iterable[ReplicaLoad], rules: RepackRules, pays: Pays) -> list[Merge]:
     """Best-Fit, the least loaded source first: it goes where it leaves least room, which keeps room for larger ones."""
     ascending = sorted(idle, key=lambda load: (load.tokens, load.trajectories, load.name))
-    bins = {load.name: _Bin(load, load.trajectories, load.peak) for load in ascending if load.receives}
+    bins = {load.name: _Bin(load, load.trajectories, load.peak, [load.name]) for load in ascending if load.receives}
     merges: list[Merge] = []
     for source in ascending:
         if any(merge.destination == source.name for merge in merges):
@@ -119,8 +125,11 @@ def _pack(idle: Iterable[ReplicaLoad], rules: RepackRules) -> list[Merge]:
         if not fitting:
             continue
         best = max(fitting, key=lambda one: (one.peak + source.peak) / one.load.kv_tokens)
+        if not pays(source.name, best.names):
+            continue
         best.trajectories += source.trajectories
         best.peak += source.peak
+        best.names.append(source.name)
         bins.pop(source.name, None)
         merges.append(Merge(source.name, best.load.name))
     return merges

@@ -16,8 +16,10 @@ from rljob_api.learning import Sampler
 from rljob_runtime.enginemodel.engine import Finish, Request
 from rljob_runtime.scheduling.experience import Experience, admitted, must_wait, sample
 from rljob_runtime.scheduling.lending import Unfinished
+from rljob_runtime.scheduling.loan_gain import EngineSpeed
 from rljob_runtime.scheduling.occupation import Quota, share_out
-from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad, plan_repack
+from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad
+from rljob_runtime.scheduling.repack_gain import RepackPlan, Tails, merges_that_pay
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.simulation.laminar.admission import Admission
 from rljob_runtime.simulation.laminar.clock import Clock
@@ -36,7 +38,8 @@ RULES = RepackRules(kv_cache_threshold=0.99, max_batch=64)
 class Policy:
     """`capacity`: groups that may be open, in rounds' worth; None for as many as the trainer needs. `batchwise`: a
     replica draws its share of a round when it has nothing left, as Laminar's do, and never before. `repack`: None for
-    without it; `interval`: seconds between two looks. `max_staleness`: None for unbounded."""
+    without it; `interval`: seconds between two looks; `move_seconds`: for which a source goes on, until its receiver
+    takes over; `plan`: which merges are made. `max_staleness`: None for unbounded."""
 
     capacity: float | None = None
     batchwise: bool = False
@@ -44,6 +47,7 @@ class Policy:
     interval: float = 5.0
     move_seconds: float = 0.0
     max_staleness: int | None = None
+    plan: RepackPlan = merges_that_pay
 
 
 @dataclass(slots=True)
@@ -61,14 +65,14 @@ class _Open:
 
 @dataclass(slots=True)
 class _Replica:
-    """`live`: responses it answers for. `coming`: of these, on their way: they wait for weights, or move here.
-    `loaded`: when it has its weights. `before`: tokens in its cache at the last look, None if it has drawn prompts
-    since; `generated`: by its engine up to then."""
+    """`live`: responses it answers for. `moves`: that are under way to it or from it. `loads`: whether it takes newer
+    weights. `before`: tokens in its cache at the last look, None if it has drawn prompts since; `generated`: by its
+    engine up to then."""
 
     version: int = 0
     live: int = 0
-    coming: int = 0
-    loaded: float = 0.0
+    moves: int = 0
+    loads: bool = False
     before: int | None = None
     generated: int = 0
 
@@ -97,6 +101,7 @@ class Job:
         self._free_since: float | None = 0.0
         """When the trainer ended its last update; None while it trains."""
         self._lengths = Lengths(prompts.longest_response)
+        self._speed = EngineSpeed(rig.law, 1, rig.max_sequences)
         self._watch = Watch(self._rollouts)
         self._clock = Clock(self._rollouts, self._finished)
 
@@ -130,7 +135,10 @@ class Job:
     # --- replicas ---
 
     def _fill(self, numbers: Iterable[int], now: float) -> None:
-        """Give prompts to those of these replicas that may draw some."""
+        """Those of these replicas with nothing to do take the newest weights; those that hold them draw prompts."""
+        numbers = list(numbers)
+        for number in numbers:
+            self._renew(number, now)
         room = self._room()
         if room < 1:
             return
@@ -142,9 +150,24 @@ class Job:
         for name, more in share_out(room, loads, quota).items():
             self._draw(number_of_replica(name), more, now)
 
+    def _renew(self, number: int, now: float) -> None:
+        """Take the newest weights, if there is nothing left to do with those that it holds. What is newest is asked
+        again when they are loaded: prompts are drawn then."""
+        replica = self._replicas[number]
+        if replica.version == self._newest or replica.live or replica.moves or replica.loads:
+            return
+        replica.loads, version = True, self._newest
+
+        def loaded(now: float) -> None:
+            replica.loads, replica.version = False, version
+            self._fill([number], now)
+
+        self._clock.at(now + self.rig.load_seconds, loaded)
+
     def _draws(self, replica: _Replica) -> bool:
-        """Whether its weights would be the newest."""
-        return not replica.live or (replica.version == self._newest and not self.policy.batchwise)
+        """Whether it may draw, with the newest weights."""
+        able = replica.version == self._newest and not replica.loads and not replica.moves
+        return able and not (self.policy.batchwise and replica.live)
 
     def _room(self) -> int:
         """How many groups may be begun with the newest weights."""
@@ -155,28 +178,18 @@ class Job:
         return admitted(opened, self._taken - self._newest, capacity, self.size, bound)
 
     def _draw(self, number: int, count: int, now: float) -> None:
-        replica = self._replicas[number]
-        if replica.version != self._newest:
-            replica.loaded = now + self.rig.load_seconds
-        replica.version, replica.before = self._newest, None
+        self._replicas[number].before = None
         requests: list[Request] = []
         for _ in range(count):
             drawn = self._prompts[self._cursor]
             self._cursor += 1
             self._open[drawn.number] = _Open(drawn, self._newest, now, len(drawn.response_tokens))
             requests += drawn.requests()
-        self._send(number, max(now, replica.loaded), requests)
+        self._submit(number, now, requests)
 
-    def _send(self, number: int, time: float, requests: list[Request]) -> None:
-        replica = self._replicas[number]
-        replica.live += len(requests)
-        replica.coming += len(requests)
-
-        def arrive(now: float) -> None:
-            replica.coming -= len(requests)
-            self._rollouts.submit(number, now, requests)
-
-        self._clock.at(time, arrive)
+    def _submit(self, number: int, now: float, requests: list[Request]) -> None:
+        self._replicas[number].live += len(requests)
+        self._rollouts.submit(number, now, requests)
 
     def _finished(self, number: int, finish: Finish) -> None:
         replica, group = self._replicas[number], self._open[number_of(finish.id)]
@@ -206,37 +219,57 @@ class Job:
         rules = self.policy.repack
         if rules is None or self._room() < 1:
             return
-        loads = [self._load(number, now, rules) for number, one in enumerate(self._replicas) if one.live]
-        for merge in plan_repack(loads, rules):
-            source, destination = number_of_replica(merge.source), number_of_replica(merge.destination)
-            requests = self._rollouts.take(source, now)
-            assert len(requests) == self._replicas[source].live
-            assert self._replicas[source].version == self._replicas[destination].version
-            self._replicas[source].live = 0
-            self._watch.moved(requests)
-            self._send(destination, now + self.policy.move_seconds, requests)
-            self._fill([source], now)
+        looked = [number for number, one in enumerate(self._replicas) if one.live]
+        unfinished = {name_of(number): self._unfinished(number, now, rules) for number in looked}
+        loads = [self._load(number, now, unfinished[name_of(number)]) for number in looked]
+        for merge in self.policy.plan(loads, rules, Tails(self._speed, self._lengths.expected, unfinished)):
+            self._move(number_of_replica(merge.source), number_of_replica(merge.destination), now)
 
-    def _load(self, number: int, now: float, rules: RepackRules) -> ReplicaLoad:
-        """What the policy is told at this look. What is too much to be moved is not looked at closely."""
-        replica, load = self._replicas[number], self._rollouts.load(number, now)
-        close = replica.live < rules.max_batch and not replica.coming
-        unfinished = [
+    def _move(self, source: int, destination: int, now: float) -> None:
+        """The source goes on until the destination takes over all that it still has."""
+        both = [self._replicas[source], self._replicas[destination]]
+        for one in both:
+            one.moves += 1
+
+        def take_over(now: float) -> None:
+            for one in both:
+                one.moves -= 1
+            requests = self._rollouts.take(source, now)
+            assert len(requests) == both[0].live
+            assert both[0].version == both[1].version
+            both[0].live = 0
+            self._watch.moved(requests)
+            self._submit(destination, now, requests)
+            self._fill([source, destination], now)
+
+        self._clock.at(now + self.policy.move_seconds, take_over)
+
+    def _unfinished(self, number: int, now: float, rules: RepackRules) -> list[Unfinished]:
+        """What a replica generates. What is too much to be moved is not looked at closely."""
+        replica = self._replicas[number]
+        if replica.live >= rules.max_batch or replica.moves:
+            return []
+        return [
             Unfinished(self._open[number_of(response)].drawn.prompt_tokens, tokens)
-            for response, tokens in (self._rollouts.progress(number, now) if close else ())
+            for response, tokens in self._rollouts.progress(number, now)
         ]
+
+    def _load(self, number: int, now: float, its: list[Unfinished]) -> ReplicaLoad:
+        """What the policy is told at this look."""
+        replica, load = self._replicas[number], self._rollouts.load(number, now)
         before, replica.before = replica.before, load.kv_tokens
         generated, replica.generated = load.generated_tokens - replica.generated, load.generated_tokens
         return ReplicaLoad(
             name_of(number),
             replica.version,
             trajectories=replica.live,
-            waiting=load.waiting + replica.coming,
+            waiting=load.waiting,
             tokens=load.kv_tokens,
-            expected_tokens=self._lengths.peak(unfinished),
+            expected_tokens=self._lengths.peak(its),
             kv_tokens=self.rig.kv_tokens,
             kv_before=before,
             generated=generated,
+            moving=bool(replica.moves),
         )
 
     # --- the trainer ---

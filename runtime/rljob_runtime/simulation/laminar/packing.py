@@ -18,7 +18,7 @@ class Lengths:
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._ended: deque[int] = deque(maxlen=LENGTHS_KEPT)
-        self._expected = ExpectedLengths(Survival(()), longest)
+        self.expected = ExpectedLengths(Survival(()), longest)
 
     def ended(self, tokens: int) -> None:
         """A response came to its end."""
@@ -26,11 +26,11 @@ class Lengths:
 
     def learn(self, running: Iterable[int]) -> None:
         """Take in what ended, and that these have come so far: without them the long ones would be unknown."""
-        self._expected = ExpectedLengths(Survival(self._ended, running), self._longest)
+        self.expected = ExpectedLengths(Survival(self._ended, running), self._longest)
 
     def peak(self, unfinished: Sequence[Unfinished]) -> int:
         """Tokens in the KV cache at their peak, if these are generated at once."""
-        return round(peak_kv_tokens(unfinished, self._expected))
+        return round(peak_kv_tokens(unfinished, self.expected))
 
 
 def name_of(replica: int) -> str:
