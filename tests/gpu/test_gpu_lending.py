@@ -16,11 +16,10 @@ import pytest
 import torch
 from rank_process import KEY, RELAY
 from test_training_lent import VERSION, Site
-from training_toys import FakePublisher, make_groups
+from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_runtime.relay.sums import Courier
 from rljob_runtime.training.lent import LentSettings, LentWorker
-from rljob_runtime.training.trainer import TrainerRank
 
 SECONDS = 20.0
 
@@ -64,7 +63,7 @@ def test_the_update_is_that_of_the_trainer_alone(memory, larger_folder, tmp_path
     report = site.trainer.train(1, 1, groups)
     assert report.early_groups == 4
 
-    alone = TrainerRank(replace(site.settings, checkpoint_folder=tmp_path / "alone"), FakePublisher)
+    alone = LoneRank(replace(site.settings, checkpoint_folder=tmp_path / "alone"), FakePublisher)
     alone.start(1)
     wanted = alone.train(1, 1, groups)
     assert report.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-10 if dtype == "float64" else 1e-2)

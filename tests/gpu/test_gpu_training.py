@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from test_training_exactness import CASES, TOLERANCE, contributions, largest_error, naive_gradient
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from training_toys import FakePublisher, keep_norms_precise, make_groups
+from training_toys import FakePublisher, LoneLearner, LoneRank, keep_norms_precise, make_groups
 
 from rljob_runtime.coordinator.protocols import Chain
 from rljob_runtime.training import randomness
@@ -22,14 +22,13 @@ from rljob_runtime.training.attention import Segments, _all_at_once, _one_by_one
 from rljob_runtime.training.checkpoint import TENSORS
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.contribution import combine, normalise
-from rljob_runtime.training.learner import Learner
 from rljob_runtime.training.loss import Sums
 from rljob_runtime.training.model import Policy, load_model
 from rljob_runtime.training.optimizer import MasterOptimizer
 from rljob_runtime.training.packing import Segment
 from rljob_runtime.training.sharding import RankGroup
 from rljob_runtime.training.token_logprobs import token_logprobs
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.trainer import TrainerSettings
 
 CHAIN = Chain(1, 0, ())
 
@@ -41,7 +40,7 @@ def norms_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def learner_of(
     folder: Path, config: TrainingConfig, *, device: str = "cuda", ranks: RankGroup | None = None
-) -> Learner:
+) -> LoneLearner:
     def policy(trained: bool) -> Policy:
         model = load_model(folder, dtype=config.compute_dtype, device=device)
         if ranks is not None:
@@ -50,7 +49,9 @@ def learner_of(
 
     learning = policy(True)
     optimizer = MasterOptimizer(learning.model, config)
-    return Learner(learning, optimizer, config, reference=policy(False) if config.kl_coefficient else None, ranks=ranks)
+    return LoneLearner(
+        learning, optimizer, config, reference=policy(False) if config.kl_coefficient else None, ranks=ranks
+    )
 
 
 def settings_of(model: Path, volume: Path, **config: object) -> TrainerSettings:
@@ -118,7 +119,7 @@ def test_bfloat16_sums_are_those_of_full_precision_but_for_its_rounding(larger_f
     for parameter in learner.optimizer.compute.values():
         assert parameter.dtype == torch.float32
         torch.testing.assert_close(parameter, parameter.bfloat16().float(), rtol=0, atol=0)
-    found, wanted = (one.contribute(1, one.prepare(groups)) for one in (learner, wide))
+    found, wanted = (one.sums_of(1, groups) for one in (learner, wide))
     for name, gradient in found.gradients.items():
         assert gradient.dtype == torch.float32
         error = (gradient - wanted.gradients[name]).norm() / wanted.gradients[name].norm()
@@ -180,7 +181,7 @@ def stored(settings: TrainerSettings, step: int) -> dict[str, torch.Tensor]:
 def test_a_checkpoint_brings_back_every_bit(larger_folder, tmp_path, dtype) -> None:
     """Of master weights, moments and weights in hand; and every random generator goes on where it was."""
     settings = settings_of(larger_folder, tmp_path, dtype=dtype)
-    first = TrainerRank(settings, FakePublisher)
+    first = LoneRank(settings, FakePublisher)
     first.start(1)
     for step in (1, 2):
         first.train(1, step, make_groups(step, 3))
@@ -189,7 +190,7 @@ def test_a_checkpoint_brings_back_every_bit(larger_folder, tmp_path, dtype) -> N
     held = {name: weight.detach().clone() for name, weight in first._started.optimizer.compute.items()}
     first.close()
 
-    again = TrainerRank(settings, FakePublisher)
+    again = LoneRank(settings, FakePublisher)
     torch.manual_seed(99)
     assert again.start(1).step == 2
     torch.testing.assert_close((torch.rand(4, device="cuda"), torch.rand(4)), drawn, rtol=0, atol=0)
@@ -251,7 +252,7 @@ def test_ranks_over_nccl_are_one_rank_alone(larger_folder, one_of_one, dtype) ->
 def test_the_trainers_memory_is_that_of_its_parts(larger_folder, tmp_path) -> None:
     """Rounded weights, master weights and two moments, 4 bytes each, between steps: no gradient stays."""
     before = torch.cuda.memory_allocated()
-    trainer = TrainerRank(settings_of(larger_folder, tmp_path, dtype="bfloat16"), FakePublisher)
+    trainer = LoneRank(settings_of(larger_folder, tmp_path, dtype="bfloat16"), FakePublisher)
     parameters = trainer.start(1).parameters
     for step in (1, 2):
         trainer.train(1, step, make_groups(step, 3))

@@ -59,6 +59,9 @@ class ProcessRank:
             raise answer
         return answer
 
+    async def put(self, value: Any) -> Any:
+        return value
+
     def _ask(self, method: str, arguments: tuple[Any, ...]) -> Any:
         try:
             self.pipe.send((method, arguments))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_toys import FakePublisher, make_groups, save_tiny_model, save_tokenizer
+from training_toys import FakePublisher, LoneRank, make_groups, save_tiny_model, save_tokenizer
 
 from rljob_runtime.coordinator.protocols import Refused
 from rljob_runtime.training import checkpoint, tensorfile
 from rljob_runtime.training.checkpoint import MARKER, STANDING, STATE, TENSORS, CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.trainer import TrainerSettings
 
 WEIGHT = torch.arange(12.0).reshape(3, 4)
 
@@ -150,14 +150,14 @@ def test_a_checkpoint_of_another_model_is_refused(model_folder, tmp_path, change
         checkpoint_folder=tmp_path / "checkpoints",
         export_folder=tmp_path / "model",
     )
-    rank = TrainerRank(settings, FakePublisher)
+    rank = LoneRank(settings, FakePublisher)
     rank.start(1)
     rank.train(1, 1, make_groups(1, 2))
     rank.checkpoint(1, 1, "{}")
     other = save_tiny_model(tmp_path / "other", **changes)
     save_tokenizer(other)
     with pytest.raises(Refused, match=f"is of another model, .*{message}.*another checkpoint volume"):
-        TrainerRank(dataclasses.replace(settings, model_source=str(other)), FakePublisher).start(1)
+        LoneRank(dataclasses.replace(settings, model_source=str(other)), FakePublisher).start(1)
     moved = shutil.copytree(model_folder, tmp_path / "moved")
-    assert TrainerRank(dataclasses.replace(settings, model_source=str(moved)), FakePublisher).start(1).step == 1
+    assert LoneRank(dataclasses.replace(settings, model_source=str(moved)), FakePublisher).start(1).step == 1
     assert json.loads((tmp_path / "checkpoints" / "step-00000001" / STATE).read_text())["step"] == 1

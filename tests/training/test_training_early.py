@@ -12,14 +12,14 @@ import pytest
 from test_training_exactness import TOLERANCE, largest_error, naive_gradient
 from test_training_ranks import settings_of, stored, trainer
 from torch import Tensor
-from training_toys import FakePublisher, make_groups, make_learner
+from training_toys import FakePublisher, LoneRank, make_groups, make_learner
 
 from rljob_runtime.coordinator.protocols import Refused, StaleTerm
 from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.contribution import Contribution, normalise
+from rljob_runtime.training.delivery import Progress, for_train
 from rljob_runtime.training.learner import Learner
-from rljob_runtime.training.trainer import TrainerRank
 from rows import slow
 
 
@@ -79,9 +79,9 @@ def test_what_came_early_is_not_computed_again(model_folder: Path, monkeypatch) 
     computed: list[int] = []
     contribute = Learner.contribute
 
-    def count(self, step, blocks, **settings):
-        computed.extend(prompt.index for prompt in blocks)
-        return contribute(self, step, blocks, **settings)
+    def count(self, step, groups, share, **settings):
+        computed.extend(group.prompt.index for group in groups)
+        return contribute(self, step, groups, share, **settings)
 
     monkeypatch.setattr(Learner, "contribute", count)
     groups = make_groups(seed=5, count=4)
@@ -136,6 +136,26 @@ def test_early_sums_serve_one_step(model_folder: Path) -> None:
     assert largest_error(weights(streamed), weights(plain)) <= 1e-10
 
 
+def test_rows_of_another_rank_alone_are_an_error_and_move_no_weight(model_folder: Path) -> None:
+    learner = make_learner(model_folder, TrainingConfig(dtype="float64"))
+    before = weights(learner)
+    groups = make_groups(seed=7, count=3)
+    delivery, (first, _) = for_train(Progress(0, {}, learner.config.row_rules), 1, groups, ranks=2)
+    with pytest.raises(ValueError, match=r"trainer has summed \d+ tokens of \d+ responses; its groups have \d+ of 12"):
+        Learner.train(learner, 1, delivery, first)
+    assert largest_error(weights(learner), before) == 0
+
+
+def test_sums_of_which_the_sender_does_not_know_are_never_added(model_folder: Path) -> None:
+    learner = make_learner(model_folder, TrainingConfig(dtype="float64"))
+    groups = make_groups(seed=7, count=3)
+    learner.take_early(1, groups[:1])
+    delivery, (shares,) = for_train(Progress(0, {}, learner.config.row_rules), 1, groups[1:], ranks=1)
+    with pytest.raises(ValueError, match="sums are in of groups that it is not trained on"):
+        Learner.train(learner, 1, delivery, shares)
+    assert learner.train(1, groups[1:]).early_groups == 0
+
+
 def test_several_updates_a_step_take_nothing_early(model_folder: Path) -> None:
     learner = make_learner(model_folder, TrainingConfig(minibatches=2))
     with pytest.raises(ValueError, match="minibatches is 2"):
@@ -146,13 +166,13 @@ def test_several_updates_a_step_take_nothing_early(model_folder: Path) -> None:
 
 
 @pytest.fixture
-def rank(model_folder: Path, tmp_path: Path) -> TrainerRank:
-    rank = TrainerRank(settings_of(model_folder, tmp_path), FakePublisher)
+def rank(model_folder: Path, tmp_path: Path) -> LoneRank:
+    rank = LoneRank(settings_of(model_folder, tmp_path), FakePublisher)
     rank.start(1)
     return rank
 
 
-def test_a_rank_takes_groups_of_the_next_step_only(rank: TrainerRank) -> None:
+def test_a_rank_takes_groups_of_the_next_step_only(rank: LoneRank) -> None:
     groups = make_groups(1, 3)
     report = rank.contribute(1, 1, groups[:2])
     tokens = sum(len(scored.response.token_ids) for group in groups[:2] for scored in group.responses)
@@ -170,7 +190,7 @@ def test_a_rank_takes_groups_of_the_next_step_only(rank: TrainerRank) -> None:
         rank.contribute(0, 2, groups)
 
 
-def test_bad_groups_are_refused_and_what_came_stays(rank: TrainerRank) -> None:
+def test_bad_groups_are_refused_and_what_came_stays(rank: LoneRank) -> None:
     groups = make_groups(1, 3)
     rank.contribute(1, 1, groups[:1])
     with pytest.raises(Refused, match=r"step 1 cannot take groups early: no groups"):
@@ -180,10 +200,10 @@ def test_bad_groups_are_refused_and_what_came_stays(rank: TrainerRank) -> None:
     assert rank.train(1, 1, groups).early_groups == 1
 
 
-def test_early_sums_are_lost_with_the_trainer(model_folder: Path, tmp_path: Path, rank: TrainerRank) -> None:
+def test_early_sums_are_lost_with_the_trainer(model_folder: Path, tmp_path: Path, rank: LoneRank) -> None:
     groups = make_groups(1, 3)
     rank.contribute(1, 1, groups[:2])
-    fresh = TrainerRank(settings_of(model_folder, tmp_path), FakePublisher)
+    fresh = LoneRank(settings_of(model_folder, tmp_path), FakePublisher)
     fresh.start(2)
     report, whole = fresh.train(2, 1, groups), rank.train(1, 1, groups)
     assert (report.early_groups, whole.early_groups) == (0, 2)

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from training_toys import make_groups, make_learner
+from training_toys import LoneLearner, make_groups, make_learner
 from transformers import AutoModelForCausalLM
 
 from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.contribution import Contribution, combine, normalise
-from rljob_runtime.training.learner import Learner
 
 pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
 
@@ -69,14 +68,12 @@ def largest_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((found[n] - wanted[n]).abs().max() / wanted[n].abs().max()) for n in wanted)
 
 
-def contributions(learner: Learner, groups: list[Group], parts: int, seed: int = 0) -> list[Contribution]:
+def contributions(learner: LoneLearner, groups: list[Group], parts: int, seed: int = 0) -> list[Contribution]:
     """Contributions of a random split of the groups, in a random order."""
     rng = random.Random(seed)
-    blocks = list(learner.prepare(groups).items())
-    rng.shuffle(blocks)
-    cuts = sorted(rng.sample(range(1, len(blocks)), parts - 1))
-    shares = [blocks[a:b] for a, b in zip([0, *cuts], [*cuts, len(blocks)], strict=True)]
-    return [learner.contribute(1, dict(share)) for share in shares]
+    groups = rng.sample(groups, len(groups))
+    cuts = sorted(rng.sample(range(1, len(groups)), parts - 1))
+    return [learner.sums_of(1, groups[a:b]) for a, b in zip([0, *cuts], [*cuts, len(groups)], strict=True)]
 
 
 CASES = {

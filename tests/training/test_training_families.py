@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rljob_runtime.rollout.transformer import supported
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
-from rljob_runtime.training.packing import Block, Sample, lay_out
+from rljob_runtime.training.packing import lay_out
+from rljob_runtime.training.rows import Block, Sample, row_of
 from rljob_runtime.training.verification import LIMIT, layers_to_check, length_to_check
 from rows import slow
 
@@ -23,7 +24,7 @@ ROWS = {"short": [(10, (3, 15))], "long": [(10, (90,))], "mixed": [(10, (15, 90,
 """Prompts' tokens, and their responses', in one row."""
 
 
-def row_of(shape: list[tuple[int, tuple[int, ...]]]) -> list[Block]:
+def blocks_of(shape: list[tuple[int, tuple[int, ...]]]) -> list[Block]:
     rng = random.Random(str(shape))
 
     def draw(count: int) -> tuple[int, ...]:
@@ -40,9 +41,9 @@ def largest_difference(folder: Path, longest: int = LONGEST) -> float:
     policy = Policy(load_model(folder, longest=longest), temperature=1.0, autocast=False)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     worst = 0.0
-    for blocks in map(row_of, ROWS.values()):
+    for blocks in map(blocks_of, ROWS.values()):
         for order in (blocks, blocks[::-1]):
-            found = policy.frozen_logprobs(lay_out(order, Aggregation.TOKEN_MEAN))
+            found = policy.frozen_logprobs(lay_out(row_of(order), Aggregation.TOKEN_MEAN))
             at = 0
             for block in order:
                 for sample in block.samples:

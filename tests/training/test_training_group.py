@@ -6,9 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from training_toys import make_groups
 
-from rljob_runtime.coordinator.protocols import Refused
+from rljob_runtime.coordinator.protocols import PeerTimeout, Refused
+from rljob_runtime.training.delivery import Delivery, Progress, for_train
 from rljob_runtime.training.group import TrainerGroup
+from rljob_runtime.training.rows import RowRules
+
+RULES = RowRules(budget=40)
 
 
 class StandInRank:
@@ -20,9 +25,19 @@ class StandInRank:
         self._turns = turns
         self._log = log
         self._error = error
+        self.progress = Progress(0, {}, RULES)
+        self.packed: list[Any] = []
+        self.arguments: tuple[Any, ...] = ()
+
+    async def put(self, value: Any) -> Any:
+        self.packed.append(value)
+        return value
 
     async def call(self, method: str, *arguments: Any) -> Any:
+        if method == "progress":
+            return self.progress
         self._log.append(("begins", method))
+        self.arguments = arguments
         work = asyncio.ensure_future(self._work(method))  # goes on without its caller, as a far end does
         return await asyncio.shield(work)
 
@@ -43,7 +58,7 @@ async def begun(log: list[tuple[str, str]], method: str) -> None:
 async def test_the_next_command_waits_for_one_whose_caller_gave_up() -> None:
     log: list[tuple[str, str]] = []
     group = TrainerGroup([StandInRank(1, log), StandInRank(20, log)])
-    asked = asyncio.create_task(group.contribute(1, 1, ()))
+    asked = asyncio.create_task(group.contribute(1, 1, make_groups(1, 2)))
     await begun(log, "contribute")
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -58,7 +73,7 @@ async def test_a_command_whose_caller_gave_up_before_its_turn_is_never_sent() ->
     group = TrainerGroup([StandInRank(5, log), StandInRank(20, log)])
     first = asyncio.create_task(group.export(1))
     await begun(log, "export")
-    second = asyncio.create_task(group.contribute(1, 1, ()))
+    second = asyncio.create_task(group.contribute(1, 1, make_groups(1, 2)))
     await asyncio.sleep(0)
     second.cancel()
     assert await first == "export"
@@ -72,3 +87,43 @@ async def test_a_rank_that_refuses_ends_the_command_at_once_and_for_all() -> Non
     for _ in range(2):
         with pytest.raises(Refused, match="no"):
             await asyncio.wait_for(group.export(1), 30)
+
+
+async def test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all() -> None:
+    ranks = [StandInRank(1, []) for _ in range(3)]
+    groups = make_groups(1, 6)
+    await TrainerGroup(ranks).train(7, 1, groups)
+    delivery, shares = for_train(ranks[0].progress, 1, groups, 3)
+    (told, first), (second,), (third,) = (rank.packed for rank in ranks)
+    assert told == delivery
+    for rank, own, wanted in zip(ranks, (first, second, third), shares, strict=True):
+        assert (rank.arguments[:2], rank.arguments[2] is told, rank.arguments[3] is own) == ((7, 1), True, True)
+        assert own[0].joined.token_ids.tolist() == wanted[0].joined.token_ids.tolist()
+
+
+async def test_what_another_machine_summed_comes_without_tokens() -> None:
+    ranks = [StandInRank(1, []) for _ in range(2)]
+
+    class Handover:
+        step = 1
+
+    await TrainerGroup(ranks).accept(7, Handover(), make_groups(1, 3))  # type: ignore[arg-type]
+    assert [len(rank.packed) for rank in ranks] == [1, 0]
+    assert all(isinstance(rank.arguments[-1], Delivery) for rank in ranks)
+
+
+async def test_groups_that_cannot_be_packed_end_the_command_and_no_other() -> None:
+    log: list[tuple[str, str]] = []
+    ranks = [StandInRank(1, log), StandInRank(1, log)]
+
+    async def refuse(value: Any) -> Any:
+        raise PeerTimeout("the store is full")
+
+    ranks[1].put = refuse  # type: ignore[method-assign]
+    group = TrainerGroup(ranks)
+    with pytest.raises(PeerTimeout, match="the store is full"):
+        await group.train(7, 1, make_groups(1, 2))
+    with pytest.raises(Refused, match=r"step 1 cannot be trained: group 0\.0 comes twice"):
+        await group.train(7, 1, [*make_groups(1, 1), *make_groups(1, 1)])
+    assert log == []
+    assert await group.export(1) == "export"

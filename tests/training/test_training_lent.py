@@ -20,7 +20,7 @@ from test_training_early import changed, watched
 from test_training_exactness import TOLERANCE, largest_error, naive_gradient
 from test_training_ranks import settings_of, stored
 from torch import Tensor
-from training_toys import FakePublisher, make_groups
+from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_api import load
 from rljob_api.status import Member, Role
@@ -37,7 +37,6 @@ from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.contribution import normalise
 from rljob_runtime.training.group import TrainerGroup
 from rljob_runtime.training.lent import LentSettings, LentWorker
-from rljob_runtime.training.trainer import TrainerRank
 from rows import slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +61,7 @@ class Site:
         self.config = self.settings.training
         self.publisher = FakePublisher()
         self.desks = Desks(memory / "desk", KEY, RELAY, "127.0.0.1")
-        self.trainer = TrainerRank(self.settings, lambda: self.publisher, make_desks=lambda: self.desks)
+        self.trainer = LoneRank(self.settings, lambda: self.publisher, make_desks=lambda: self.desks)
         self.trainer.start(1)
         self.segment = SegmentWriter.open(memory / "rollout")
         self.publish(VERSION, 0)
@@ -138,7 +137,7 @@ def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path,
     assert report.early_groups == held
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE[dtype]
 
-    alone = TrainerRank(settings_of(model_folder, tmp_path / "alone", gradient_clip=None, **config), FakePublisher)
+    alone = LoneRank(settings_of(model_folder, tmp_path / "alone", gradient_clip=None, **config), FakePublisher)
     alone.start(1)
     expected = alone.train(1, 1, groups)
     for trainer in (alone, site.trainer):
@@ -236,7 +235,7 @@ def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path
     worker.compute(1, 1, VERSION, groups[:2])
     handover = site.hand_over(worker)
     site.trainer.accept(1, handover, groups[:2])
-    fresh = TrainerRank(site.settings, FakePublisher, make_desks=lambda: site.desks)
+    fresh = LoneRank(site.settings, FakePublisher, make_desks=lambda: site.desks)
     fresh.start(1)
     with pytest.raises(Refused, match="version 4 for step 1: none was published"):
         fresh.accept(1, handover, groups[:2])

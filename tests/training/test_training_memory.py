@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from training_toys import VOCABULARY, save_tiny_model
 
 from rljob_api import RLJob
 from rljob_runtime.coordinator.protocols import Refused
-from rljob_runtime.training.loading import described, size_of
+from rljob_runtime.training.attention import UnsupportedModel
+from rljob_runtime.training.loading import described, fill, size_of
 from rljob_runtime.training.memory import GIB, ModelSize, Work, account, refusal
 from rljob_runtime.training.model import read_config
 from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
@@ -63,6 +65,13 @@ def test_a_job_that_cannot_fit_is_refused_before_its_model_is_loaded(model_folde
     monkeypatch.setattr("rljob_runtime.training.capacity.host_memory", lambda: 1 << 20)
     with pytest.raises(Refused, match=rf"does not fit: .* 20 bytes a weight .*{row}, 37 entries each"):
         TrainerRank(settings, lambda: pytest.fail("it publishes")).start(1)
+
+
+def test_a_model_that_was_read_whole_by_one_of_several_ranks_is_refused(model_folder) -> None:
+    """As by a release of transformers that reads another way: gradients of whole models are never added up."""
+    ranks = SimpleNamespace(mesh=object(), shard=lambda model: None)
+    with pytest.raises(UnsupportedModel, match=r"transformers 5\..* is not split over the trainer's ranks"):
+        fill(model_folder, read_config(model_folder), torch.float32, "cpu", ranks)  # type: ignore[arg-type]
 
 
 def test_settings_know_the_longest_sequence_and_the_largest_step() -> None:

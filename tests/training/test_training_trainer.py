@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_toys import FakePublisher, make_groups, save_tiny_model, save_tokenizer
+from training_toys import FakePublisher, LoneRank, make_groups, save_tiny_model, save_tokenizer
 from transformers import AutoModelForCausalLM
 
 from rljob_runtime.coordinator.protocols import Chain, Refused, StaleTerm
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.trainer import TrainerSettings
 
 CHAIN = Chain(epoch=1, revision=0, members=())
 
@@ -30,13 +30,13 @@ def settings(model_folder: Path, tmp_path: Path) -> TrainerSettings:
     )
 
 
-def started(settings: TrainerSettings) -> TrainerRank:
-    rank = TrainerRank(settings, FakePublisher)
+def started(settings: TrainerSettings) -> LoneRank:
+    rank = LoneRank(settings, FakePublisher)
     rank.start(1)
     return rank
 
 
-def weights(rank: TrainerRank) -> dict[str, torch.Tensor]:
+def weights(rank: LoneRank) -> dict[str, torch.Tensor]:
     publisher = FakePublisher()
     rank._started.publisher = publisher
     rank._started.published = None
@@ -56,7 +56,7 @@ def test_a_resumed_trainer_continues_bit_for_bit(settings) -> None:
     unbroken.checkpoint(1, 2, "{}")
     wanted = [unbroken.train(1, step, make_groups(step, 4)) for step in (3, 4)]
 
-    resumed = TrainerRank(settings, FakePublisher)
+    resumed = LoneRank(settings, FakePublisher)
     state = resumed.start(1)
     assert (state.step, state.restored_from) == (2, "step-00000002")
     found = [resumed.train(1, step, make_groups(step, 4)) for step in (3, 4)]
@@ -73,13 +73,13 @@ def test_a_step_that_is_done_answers_its_report_again(settings) -> None:
     assert rank.train(1, 1, make_groups(1, 4)) == report
     assert_same(weights(rank), before)
     rank.checkpoint(1, 1, "{}")
-    again = TrainerRank(settings, FakePublisher)
+    again = LoneRank(settings, FakePublisher)
     again.start(1)
     assert again.train(1, 1, make_groups(1, 4)) == report
 
 
 def test_what_the_coordinator_gave_comes_back_with_its_step(settings) -> None:
-    rank = TrainerRank(settings, FakePublisher)
+    rank = LoneRank(settings, FakePublisher)
     fresh = rank.start(1)
     assert (fresh.step, fresh.kept, fresh.standing) == (0, 0, None)
     rank.train(1, 1, make_groups(1, 2))
@@ -87,7 +87,7 @@ def test_what_the_coordinator_gave_comes_back_with_its_step(settings) -> None:
     rank.train(1, 2, make_groups(2, 2))
     state = rank.start(1)
     assert (state.step, state.kept, state.standing) == (2, 1, '{"step": 1}')
-    anew = TrainerRank(settings, FakePublisher).start(1)
+    anew = LoneRank(settings, FakePublisher).start(1)
     assert (anew.step, anew.kept, anew.standing) == (1, 1, '{"step": 1}')
 
 
@@ -100,7 +100,7 @@ def test_a_step_that_is_not_next_is_refused(settings, step) -> None:
 
 
 def test_an_older_term_is_refused(settings) -> None:
-    rank = TrainerRank(settings, FakePublisher)
+    rank = LoneRank(settings, FakePublisher)
     rank.start(4)
     for call in (
         lambda: rank.start(3),
@@ -168,7 +168,7 @@ def test_another_checkpoint_step_is_refused(settings) -> None:
 
 def test_commands_before_start_are_refused(settings) -> None:
     with pytest.raises(Refused, match="not started"):
-        TrainerRank(settings, FakePublisher).train(1, 1, [])
+        LoneRank(settings, FakePublisher).train(1, 1, [])
 
 
 def test_groups_that_cannot_be_trained_on_change_nothing(settings) -> None:
@@ -207,9 +207,9 @@ def test_groups_that_cannot_be_trained_on_change_nothing(settings) -> None:
 def test_a_model_that_cannot_be_trained_is_refused(settings, tmp_path) -> None:
     nowhere = dataclasses.replace(settings, model_source=str(tmp_path / "nowhere"))
     with pytest.raises(Refused, match="nowhere"):
-        TrainerRank(nowhere, FakePublisher).start(1)
+        LoneRank(nowhere, FakePublisher).start(1)
     save_tiny_model(tmp_path / "untrained")
     save_tokenizer(tmp_path / "untrained")
     (tmp_path / "untrained" / "model.safetensors").unlink()
     with pytest.raises(Refused, match="weights"):
-        TrainerRank(dataclasses.replace(settings, model_source=str(tmp_path / "untrained")), FakePublisher).start(1)
+        LoneRank(dataclasses.replace(settings, model_source=str(tmp_path / "untrained")), FakePublisher).start(1)

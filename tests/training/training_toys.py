@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from rljob_runtime.coordinator.protocols import Chain, PublishReport
+from rljob_runtime.coordinator.protocols import Chain, ContributeReport, Handover, PublishReport, TrainReport
 from rljob_runtime.scheduling.trajectory import (
     FinishReason,
     Group,
@@ -22,9 +25,13 @@ from rljob_runtime.scheduling.trajectory import (
     TrajectoryKey,
 )
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.contribution import Contribution
+from rljob_runtime.training.delivery import Progress, for_contribute, for_train
+from rljob_runtime.training.group import TrainerGroup
 from rljob_runtime.training.learner import Learner
 from rljob_runtime.training.model import Policy, load_model
 from rljob_runtime.training.optimizer import MasterOptimizer, whole
+from rljob_runtime.training.trainer import TrainerRank
 
 VOCABULARY = 37
 
@@ -90,7 +97,7 @@ def make_groups(seed: int, count: int, responses: int = 4, **settings: int) -> l
     return [make_group(rng, index, responses, **settings) for index in range(count)]
 
 
-def make_learner(folder: Path, config: TrainingConfig, *, reference: Path | None = None) -> Learner:
+def make_learner(folder: Path, config: TrainingConfig, *, reference: Path | None = None) -> LoneLearner:
     dtype = torch.float64 if config.dtype == "float64" else torch.float32
 
     def policy(path: Path) -> Policy:
@@ -98,7 +105,7 @@ def make_learner(folder: Path, config: TrainingConfig, *, reference: Path | None
         return Policy(model, temperature=config.temperature, autocast=config.dtype == "bfloat16")
 
     learning = policy(folder)
-    return Learner(
+    return LoneLearner(
         learning,
         MasterOptimizer(learning.model, config),
         config,
@@ -111,6 +118,55 @@ def save_tokenizer(folder: Path) -> None:
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1").save_pretrained(folder)
+
+
+class LoneLearner(Learner):
+    """Of one rank, given whole groups: they come to it as deliveries, as a trainer's do."""
+
+    def take_early(self, step: int, groups: Sequence[Group]) -> tuple[int, int]:
+        delivery, (shares,) = for_contribute(self._progress(step), step, groups, ranks=1)
+        return super().take_early(step, delivery, shares)
+
+    def train(self, step: int, groups: Sequence[Group]) -> TrainReport:
+        delivery, (shares,) = for_train(self._progress(step), step, groups, ranks=1)
+        return super().train(step, delivery, shares)
+
+    def sums_of(self, step: int, groups: Sequence[Group]) -> Contribution:
+        delivery, ((share,),) = for_contribute(Progress(step - 1, {}, self.config.row_rules), step, groups, ranks=1)
+        return self.contribute(step, delivery.groups, share)
+
+    def _progress(self, step: int) -> Progress:
+        return Progress(step - 1, self.held(step), self.config.row_rules)
+
+
+class LoneRank(TrainerRank):
+    """The only one of its group, which brings it the groups of a step."""
+
+    def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        return self._through_the_group(lambda group: group.contribute(term, step, groups))
+
+    def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        return self._through_the_group(lambda group: group.accept(term, handover, groups))
+
+    def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        return self._through_the_group(lambda group: group.train(term, step, groups))
+
+    def _through_the_group(self, command: Callable[[TrainerGroup], Coroutine[Any, Any, Any]]) -> Any:
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
+            return thread.submit(asyncio.run, command(TrainerGroup([_InThisThread(self)]))).result()
+
+
+class _InThisThread:
+    host = "127.0.0.1"
+
+    def __init__(self, rank: TrainerRank) -> None:
+        self._rank = rank
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(TrainerRank, method)(self._rank, *arguments)
+
+    async def put(self, value: Any) -> Any:
+        return value
 
 
 class FakePublisher:

@@ -116,6 +116,16 @@ class RayRank:
                 raise
             raise PeerGone(str(error)) from error
 
+    async def put(self, value: Any) -> Any:
+        """A reference to the value in Ray's object store. In a thread: to copy many tokens takes its time."""
+        try:
+            async with asyncio.timeout(self._bounds.train):
+                return await asyncio.to_thread(ray.put, value)
+        except TimeoutError:
+            raise PeerTimeout(f"Ray's object store took nothing within {self._bounds.train:g} s") from None
+        except exceptions.RayError as error:
+            raise PeerTimeout(f"Ray's object store does not take what the ranks are to train on: {error}") from error
+
 
 class RayBinding:
     """`protocols.Binding` over the Ray cluster that this process is connected to.

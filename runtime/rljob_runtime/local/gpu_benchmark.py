@@ -34,6 +34,7 @@ from rljob_runtime.scheduling.trajectory import (
     TrajectoryKey,
 )
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.delivery import Progress, for_train
 from rljob_runtime.training.learner import Learner
 from rljob_runtime.training.model import Policy, empty_model
 from rljob_runtime.training.optimizer import MasterOptimizer
@@ -133,11 +134,12 @@ def _training(plan: Plan, folder: Path, seed: int) -> tuple[dict[str, float], Le
     policy.enable_checkpointing()
     learner = Learner(policy, MasterOptimizer(model, config), config)
     groups = _groups(plan, random.Random(seed))
-    tokens = sum(block.tokens for block in learner.prepare(groups).values())
+    delivery, (shares,) = for_train(Progress(0, {}, config.row_rules), 1, groups, ranks=1)
+    tokens = sum(len(row.prompt_token_ids) + len(row.token_ids) - len(row.responses) for row in shares[0].rows())
     weights = sum(parameter.numel() for parameter in model.parameters())
     torch.cuda.reset_peak_memory_stats()
     steps = iter(range(1, TIMES + 2))
-    seconds = _median(lambda: learner.train(next(steps), groups))
+    seconds = _median(lambda: learner.train(next(steps), delivery, shares))
     peak = torch.cuda.max_memory_allocated()
     return {
         "tokens": tokens,

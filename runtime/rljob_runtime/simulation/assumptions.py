@@ -44,6 +44,11 @@ class Assumptions:
         "s an update",
         "assumed: optimizer, collectives, log-probabilities, bookkeeping",
     )
+    delivery_seconds: Assumption = Assumption(
+        0.22e-6,
+        "s a token, from the coordinator to its rank, however many there are",
+        "measured: `rljob bench trainer-data`, eight ranks through Ray on two cores; Laminar's cluster model alone",
+    )
     optimizer_bytes: Assumption = Assumption(
         14.0, "bytes a parameter in a checkpoint", "assumed: bf16 weights, fp32 master copy and two moments"
     )

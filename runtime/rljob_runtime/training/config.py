@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.learning import Mode
+from rljob_runtime.training.rows import RowRules
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
@@ -86,6 +87,11 @@ class TrainingConfig:
     def autocast(self) -> bool:
         """Whether matrix products run in bfloat16."""
         return self.dtype == "bfloat16"
+
+    @property
+    def row_rules(self) -> RowRules:
+        """How whoever sends groups plans their rows."""
+        return RowRules(self.max_tokens_per_microbatch, self.minibatches, self.advantages_by_std)
 
     @classmethod
     def from_spec(cls, spec: RLJobSpec) -> TrainingConfig:

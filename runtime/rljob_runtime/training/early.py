@@ -7,34 +7,40 @@ always exact, and to refuse would lose a trainer that can do better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.scheduling.trajectory import PromptKey
 from rljob_runtime.training.contribution import Contribution, combine
-from rljob_runtime.training.packing import Block
+from rljob_runtime.training.delivery import Outline
 
 
 @dataclass(frozen=True)
 class EarlySums:
-    """`blocks`: all that the sums in `total` depend on, besides the weights before its step."""
+    """`groups`: all that the sums in `total` depend on, besides the weights before its step."""
 
-    blocks: Mapping[PromptKey, Block]
+    groups: Mapping[PromptKey, Outline]
     total: Contribution
 
-    def agrees_with(self, blocks: Mapping[PromptKey, Block]) -> bool:
-        """Whether the groups that are here and in `blocks` are the same there."""
-        return all(blocks[prompt] == block for prompt, block in self.blocks.items() if prompt in blocks)
+    @classmethod
+    def of(cls, groups: Iterable[Outline], total: Contribution) -> EarlySums:
+        """The first ones of a step."""
+        return cls({group.prompt: group for group in groups}, total)
 
-    def part_of(self, blocks: Mapping[PromptKey, Block]) -> bool:
-        """Whether `blocks` holds all that is here, with the same contents."""
-        return self.blocks.keys() <= blocks.keys() and self.agrees_with(blocks)
+    def part_of(self, groups: Iterable[Outline]) -> bool:
+        """Whether all that is here is among `groups`, with the same contents."""
+        return self.groups.items() <= {group.prompt: group for group in groups}.items()
 
-    def missing(self, blocks: Mapping[PromptKey, Block]) -> dict[PromptKey, Block]:
-        """Those of `blocks` that are not here."""
-        return {prompt: block for prompt, block in blocks.items() if prompt not in self.blocks}
+    def has(self, groups: Iterable[Outline]) -> bool:
+        """Whether all of `groups` are here, with the same contents."""
+        return all(self.groups.get(group.prompt) == group for group in groups)
 
-    def plus(self, blocks: Mapping[PromptKey, Block], contribution: Contribution) -> EarlySums:
+    def missing(self, groups: Iterable[Outline]) -> list[Outline]:
+        """Those of `groups` that are not here."""
+        return [group for group in groups if group.prompt not in self.groups]
+
+    def plus(self, groups: Iterable[Outline], contribution: Contribution) -> EarlySums:
         """With the sums of further groups, added in place. Raises `ValueError` for a group that is here already and for
         sums of another step."""
-        return EarlySums({**self.blocks, **blocks}, combine([self.total, contribution]))
+        more = {group.prompt: group for group in groups}
+        return EarlySums({**self.groups, **more}, combine([self.total, contribution]))

@@ -1,18 +1,19 @@
-"""Groups -> raw gradient sums, with the weights in hand: what trainer ranks and lent machines have in common."""
+"""Rows -> raw gradient sums, with the weights in hand: what trainer ranks and lent machines have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.contribution import Contribution, take_gradients
+from rljob_runtime.training.delivery import Outline
 from rljob_runtime.training.loss import Sums, policy_loss
 from rljob_runtime.training.model import Policy
-from rljob_runtime.training.packing import Block, MicroBatch, block_of, lay_out, plan_rows, share_rows
+from rljob_runtime.training.packing import MicroBatch, lay_out
+from rljob_runtime.training.rows import Share
 from rljob_runtime.training.sharding import RankGroup
 
 TRAINER = "trainer"
@@ -21,7 +22,7 @@ TRAINER = "trainer"
 
 class GradientComputer:
     """Computes contributions with `policy`, in the name of `worker`. All ranks call the same methods with the same
-    groups; each takes its share of the rows."""
+    groups, each with its own share of the rows."""
 
     def __init__(
         self,
@@ -40,51 +41,48 @@ class GradientComputer:
         self.ranks = ranks or RankGroup()
         self.worker = worker
 
-    def prepare(self, groups: Sequence[Group]) -> dict[PromptKey, Block]:
-        """Blocks with advantages, in the order of their prompts. Raises `ValueError` naming what is wrong with a
-        group."""
-        if not groups:
-            raise ValueError("no groups to train on")
-        blocks: dict[PromptKey, Block] = {}
-        for group in sorted(groups, key=lambda g: g.prompt):
-            if group.prompt in blocks:
-                raise ValueError(f"group {group.prompt} comes twice")
-            blocks[group.prompt] = block_of(group, by_std=self.config.advantages_by_std)
-        highest = max(max(block.highest_token for block in blocks.values()), 0)
+    def check_tokens(self, groups: Iterable[Outline]) -> None:
+        """Raise `ValueError` for a token that the model does not have."""
+        highest = max((group.highest_token for group in groups), default=0)
         if highest >= self.policy.vocabulary:
             raise ValueError(f"token {highest} is outside the model's vocabulary of {self.policy.vocabulary}")
-        return blocks
 
-    def logprobs(self, blocks: dict[PromptKey, Block]) -> list[Tensor]:
-        """What the weights in hand say of this rank's rows of `blocks`, on the CPU: `contribute`'s `proximal` later."""
-        return [self.policy.frozen_logprobs(batch).cpu() for batch in self._rows(blocks)]
+    def logprobs(self, share: Share) -> list[Tensor]:
+        """What the weights in hand say of this rank's rows, on the CPU: `contribute`'s `proximal` later."""
+        return [self.policy.frozen_logprobs(batch).cpu() for batch in self._rows(share)]
 
     def contribute(
-        self, step: int, blocks: dict[PromptKey, Block], *, term: int = 0, proximal: Sequence[Tensor] | None = None
+        self,
+        step: int,
+        groups: Sequence[Outline],
+        share: Share,
+        *,
+        term: int = 0,
+        proximal: Sequence[Tensor] | None = None,
     ) -> Contribution:
-        """The raw gradient of `blocks`, computed by all ranks together (a sharded sum when there are several).
-        `proximal`: the `logprobs` of the same blocks at the start of the step, where the weights have moved since."""
+        """The raw gradient of `groups`, computed by all ranks together (a sharded sum when there are several).
+        `proximal`: the `logprobs` of the same share at the start of the step, where the weights have moved since.
+        Raises `ValueError`, on all ranks, when their rows together are not all of the groups."""
         # A computation that broke off may have left a part of its gradient.
         self.policy.model.zero_grad(set_to_none=True)
         sums = Sums()
-        for number, batch in enumerate(self._rows(blocks)):
+        for number, batch in enumerate(self._rows(share)):
             start = None if proximal is None else proximal[number].to(self.policy.device)
             sums = sums + self._backward(batch, start)
-        return Contribution(
+        contribution = Contribution(
             step=step,
             worker=self.worker,
             term=term,
-            groups=frozenset(blocks),
+            groups=frozenset(group.prompt for group in groups),
             gradients=take_gradients(self.policy.model),
             sums=self.ranks.sum(sums),
         )
+        check_counts(contribution, groups)
+        return contribution
 
-    def _rows(self, blocks: dict[PromptKey, Block]) -> Iterator[MicroBatch]:
+    def _rows(self, share: Share) -> Iterator[MicroBatch]:
         """This rank's rows, the same ones at each call."""
-        work = sum(block.tokens for block in blocks.values())
-        # Ranks share the work even where all of it would fit into one row.
-        budget = min(self.config.max_tokens_per_microbatch, -(-work // self.ranks.size))
-        for row in share_rows(plan_rows(blocks.values(), budget), self.ranks.size)[self.ranks.rank]:
+        for row in share.rows():
             yield lay_out(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
 
     def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> Sums:
@@ -104,3 +102,15 @@ class GradientComputer:
         )
         torch.autograd.backward(loss)
         return sums
+
+
+def check_counts(contribution: Contribution, groups: Sequence[Outline]) -> None:
+    """Raise `ValueError` unless it has summed as many tokens and responses as these groups have: one of the two counts
+    divides the gradient."""
+    has = contribution.sums.tokens, contribution.sums.sequences
+    wanted = sum(group.tokens for group in groups), sum(group.sequences for group in groups)
+    if has != wanted:
+        raise ValueError(
+            f"{contribution.worker} has summed {has[0]} tokens of {has[1]} responses; its groups have "
+            f"{wanted[0]} of {wanted[1]}"
+        )

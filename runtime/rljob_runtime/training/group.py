@@ -1,5 +1,8 @@
 """The ranks of the trainer as one `Trainer`: every command goes to all of them, rank 0 answers for them.
 
+Groups go as deliveries (`delivery.py`): packed once, each rank's rows to that rank alone, and no tokens of groups whose
+sums the ranks hold.
+
 How a rank is reached is the caller's matter: `local_rank.LocalRank` runs one in a thread of its process, the Ray
 binding calls an actor. Ranks work in lockstep through collectives, so one that refuses or dies leaves the others
 waiting; the first error ends the call, and it is the caller who replaces the group. The coordinator imports this
@@ -9,7 +12,8 @@ module: no torch here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rljob_runtime.coordinator.protocols import (
@@ -17,11 +21,25 @@ from rljob_runtime.coordinator.protocols import (
     ContributeReport,
     Handover,
     PublishReport,
+    Refused,
     RelayMember,
     TrainerState,
     TrainReport,
 )
 from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.training.delivery import Delivery, Progress, Shares, for_accept, for_contribute, for_train
+
+
+@dataclass(frozen=True)
+class _Payload:
+    """Groups that a command brings. `plan`: one of `delivery`'s functions. `refused`: what a message begins with that
+    says what is wrong with them."""
+
+    plan: Callable[[Progress, int, Sequence[Group], int], tuple[Delivery, list[Shares]]]
+    term: int
+    step: int
+    groups: Sequence[Group]
+    refused: str
 
 
 class RankHandle(Protocol):
@@ -32,6 +50,11 @@ class RankHandle(Protocol):
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Run a method of the rank; one at a time, in the order of the calls. Raises the protocol's errors."""
+        ...
+
+    async def put(self, value: Any) -> Any:
+        """What any rank takes as an argument for `value`, which is packed now and once. Raises the protocol's
+        errors."""
         ...
 
 
@@ -57,7 +80,8 @@ class TrainerGroup:
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         """Gradients of finished groups, by all ranks together."""
-        report: ContributeReport = await self._all("contribute", term, step, tuple(groups))
+        payload = _Payload(for_contribute, term, step, groups, f"step {step} cannot take groups early")
+        report: ContributeReport = await self._all("contribute", term, step, payload=payload)
         return report
 
     async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
@@ -67,12 +91,16 @@ class TrainerGroup:
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
         """Rank 0 reads, all keep their shards."""
-        report: ContributeReport = await self._all("accept", term, handover, tuple(groups))
+        payload = _Payload(
+            for_accept, term, handover.step, groups, f"a contribution to step {handover.step} is not taken"
+        )
+        report: ContributeReport = await self._all("accept", term, handover, payload=payload)
         return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         """One update, on all ranks."""
-        report: TrainReport = await self._all("train", term, step, tuple(groups))
+        payload = _Payload(for_train, term, step, groups, f"step {step} cannot be trained")
+        report: TrainReport = await self._all("train", term, step, payload=payload)
         return report
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
@@ -90,19 +118,39 @@ class TrainerGroup:
         path: str = await self._all("export", term)
         return path
 
-    async def _all(self, method: str, *arguments: Any) -> Any:
+    async def _all(self, method: str, *arguments: Any, payload: _Payload | None = None) -> Any:
         await self._one_at_a_time.acquire()
         # A caller that gives up leaves the ranks in the command: the next one waits for them all.
-        self._command = asyncio.create_task(self._run(method, arguments))
+        self._command = asyncio.create_task(self._run(method, arguments, payload))
         return await asyncio.shield(self._command)
 
-    async def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    async def _run(self, method: str, arguments: tuple[Any, ...], payload: _Payload | None) -> Any:
         """Holds the lock that its caller took until all ranks have answered, or one has refused or died."""
-        tasks = [asyncio.ensure_future(rank.call(method, *arguments)) for rank in self._ranks]
+        tasks: list[asyncio.Future[Any]] = []
         try:
+            packed = await self._packed(payload) if payload else [() for _ in self._ranks]
+            tasks += [
+                asyncio.ensure_future(rank.call(method, *arguments, *more))
+                for rank, more in zip(self._ranks, packed, strict=True)
+            ]
             answers = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             self._one_at_a_time.release()
         return answers[0]
+
+    async def _packed(self, payload: _Payload) -> list[tuple[Any, ...]]:
+        """The arguments that bring it, for each rank."""
+        first = self._ranks[0]
+        progress: Progress = await first.call("progress", payload.term)
+        try:
+            # In a thread: a step of a million tokens takes a part of a second.
+            delivery, shares = await asyncio.to_thread(
+                payload.plan, progress, payload.step, payload.groups, len(self._ranks)
+            )
+        except ValueError as error:
+            raise Refused(f"{payload.refused}: {error}") from error
+        told = await first.put(delivery)
+        own = await asyncio.gather(*(rank.put(rows) for rank, rows in zip(self._ranks, shares, strict=False)))
+        return [(told, rows) for rows in own] or [(told,) for _ in self._ranks]

@@ -22,6 +22,7 @@ from rljob_runtime.coordinator.protocols import ComputeReport, Handover, Refused
 from rljob_runtime.rollout.weights import VersionUnavailable, open_version
 from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.delivery import Progress, for_contribute
 from rljob_runtime.training.early import EarlySums
 from rljob_runtime.training.gradients import GradientComputer
 from rljob_runtime.training.model import Policy, empty_model
@@ -84,21 +85,21 @@ class LentWorker:
         if task != self._task:
             self._task, self._sums = task, None
         computer = self._with_weights(version)
+        held, tokens = self._sums, 0
+        progress = Progress(step - 1, held.groups if held else {}, computer.config.row_rules)
         try:
-            blocks = computer.prepare(groups)
+            delivery, ((share,),) = for_contribute(progress, step, groups, 1)
+            computer.check_tokens(delivery.groups)
         except ValueError as error:
             raise Refused(f"{self.name}: {error}") from error
-        held = self._sums
-        if held is not None and not held.agrees_with(blocks):
+        if not delivery.keeps:
             raise Refused(f"{self.name}: a group of step {step} comes again with other contents")
-        fresh = blocks if held is None else held.missing(blocks)
-        tokens = 0
-        if fresh:
-            contribution = computer.contribute(step, fresh, term=term)
+        if fresh := delivery.groups:
+            contribution = computer.contribute(step, fresh, share, term=term)
             tokens = contribution.sums.tokens
-            held = self._sums = held.plus(fresh, contribution) if held else EarlySums(fresh, contribution)
-        assert held is not None, "prepare refuses to have no groups"
-        return ComputeReport(step, len(held.blocks), tokens, time.monotonic() - began)
+            held = self._sums = held.plus(fresh, contribution) if held else EarlySums.of(fresh, contribution)
+        assert held is not None, "no groups are no delivery"
+        return ComputeReport(step, len(held.groups), tokens, time.monotonic() - began)
 
     def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
         """See `GradientWorker.hand_over`. What was handed over stays until the next task: a repetition is the same."""
@@ -114,7 +115,7 @@ class LentWorker:
             term=term,
             version=task.version,
             number=number,
-            groups=tuple(sorted(held.blocks)),
+            groups=tuple(sorted(held.groups)),
             tokens=total.sums.tokens,
             nbytes=nbytes,
             figures=tuple(total.sums.values()),

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
 
@@ -66,6 +68,7 @@ def fill(
     model, info = loaded
     if splits:
         _check_slices(model)
+        _check_split(model)
         model.to(device)
     return model, info
 
@@ -82,6 +85,17 @@ def _split_before_reading(kind: type[PreTrainedModel], ranks: RankGroup) -> type
 
     methods = {"__module__": kind.__module__, "_load_pretrained_model": staticmethod(split_and_read)}
     return type(kind.__name__, (kind,), methods)
+
+
+def _check_split(model: PreTrainedModel) -> None:
+    """A release of transformers whose reader no longer passes by ours would leave each rank a whole model of its own,
+    and its gradients with it."""
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            raise UnsupportedModel(
+                f"transformers {transformers.__version__} reads models another way than this runtime knows: {name} is "
+                "not split over the trainer's ranks; the release that the package asks for would be right"
+            )
 
 
 def _check_slices(model: PreTrainedModel) -> None:

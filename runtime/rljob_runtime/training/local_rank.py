@@ -23,6 +23,10 @@ class LocalRank:
         """Run a method in the rank's thread. A caller that gives up leaves it running; the next call waits for it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, getattr(self._rank, method), *arguments)
 
+    async def put(self, value: Any) -> Any:
+        """The value itself: this process has it."""
+        return value
+
     async def close(self) -> None:
         """End the rank and its thread."""
         await self.call("close")

@@ -5,7 +5,7 @@ order (`group.py` sees to it)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -27,12 +27,12 @@ from rljob_runtime.coordinator.protocols import (
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.source import resolve
 from rljob_runtime.relay.slot import SegmentError
-from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training import randomness, snapshot
 from rljob_runtime.training.attention import UnsupportedModel
 from rljob_runtime.training.capacity import check_fits
 from rljob_runtime.training.checkpoint import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.delivery import Delivery, Progress, Shares
 from rljob_runtime.training.export import write_model
 from rljob_runtime.training.handover import SumsDesks, check_standing, contribution_of, read_whole
 from rljob_runtime.training.identity import ModelIdentity
@@ -189,9 +189,14 @@ class TrainerRank:
             standing=standing,
         )
 
-    def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
-        """Gradients of finished groups of the step under way; groups that are in, and steps that are done, cost
-        nothing."""
+    def progress(self, term: int) -> Progress:
+        """What whoever delivers groups has to know."""
+        session = self._session(term)
+        done = session.position.step
+        return Progress(done, session.learner.held(done + 1), self.settings.training.row_rules)
+
+    def contribute(self, term: int, step: int, delivery: Delivery, shares: Shares) -> ContributeReport:
+        """Gradients of finished groups of the step under way that are not in; steps that are done cost nothing."""
         session, began = self._session(term), time.monotonic()
         done = session.position.step
         if step == done:
@@ -199,7 +204,7 @@ class TrainerRank:
         if step != done + 1:
             raise Refused(f"step {step} takes no groups: step {done} is done, so {done + 1} is next")
         try:
-            held, tokens = session.learner.take_early(step, groups)
+            held, tokens = session.learner.take_early(step, delivery, shares)
         except ValueError as error:
             raise Refused(f"step {step} cannot take groups early: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began, tokens)
@@ -215,7 +220,7 @@ class TrainerRank:
         self._desks = self._desks or self._make_desks()
         return self._desks.open(session.position.step + 1, count)
 
-    def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    def accept(self, term: int, handover: Handover, delivery: Delivery) -> ContributeReport:
         """Add the contribution that lies at the desk, whole and once."""
         session, began = self._session(term), time.monotonic()
         done, step, parameters = session.position.step, handover.step, session.optimizer.compute
@@ -224,12 +229,13 @@ class TrainerRank:
         check_standing(handover, term, done, session.published)
         whole = self._lead(lambda: read_whole(self._desks, handover, parameters), lambda: None) or {}
         try:
-            held = session.learner.accept(step, groups, contribution_of(handover, whole, parameters, session.ranks))
+            contribution = contribution_of(handover, whole, parameters, session.ranks)
+            held = session.learner.accept(step, delivery, contribution)
         except ValueError as error:
             raise Refused(f"a contribution to step {step} is not taken: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began)
 
-    def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+    def train(self, term: int, step: int, delivery: Delivery, shares: Shares) -> TrainReport:
         """The update that leads from `step - 1` to `step`; one that is done answers its report again."""
         session = self._session(term)
         done = session.position
@@ -238,7 +244,7 @@ class TrainerRank:
         if step != done.step + 1:
             raise Refused(f"step {step} cannot be trained: step {done.step} is done, so {done.step + 1} is next")
         try:
-            report = session.learner.train(step, groups)
+            report = session.learner.train(step, delivery, shares)
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
         session.position = snapshot.Position(step, report)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -26,7 +27,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from rljob_runtime.training import attention
 from rljob_runtime.training.attention import UnsupportedModel
 from rljob_runtime.training.config import Aggregation
-from rljob_runtime.training.packing import Block, MicroBatch, Sample, lay_out
+from rljob_runtime.training.packing import MicroBatch, lay_out
+from rljob_runtime.training.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.sharding import layers_of
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class _Pack:
     @property
     def sequences(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         return [
-            (tuple(block.prompt_token_ids), tuple(sample.token_ids))
+            (tuple(block.prompt_token_ids.tolist()), tuple(sample.token_ids.tolist()))
             for block in self.blocks
             for sample in block.samples
         ]
@@ -153,8 +155,9 @@ def _pack(policy: Policy, longest: int, length: int | None = None) -> _Pack:
     """The mixture, no sequence longer than `longest`; the first response makes one of `length` tokens."""
     draw = torch.Generator().manual_seed(1)
 
-    def tokens(count: int) -> tuple[int, ...]:
-        return tuple(torch.randint(0, policy.vocabulary, (max(1, count),), generator=draw).tolist())
+    def tokens(count: int) -> Ints:
+        drawn = torch.randint(0, policy.vocabulary, (max(1, count),), generator=draw)
+        return drawn.to(torch.int32).numpy()
 
     blocks = []
     for number, (prompt, responses) in enumerate(_MIXTURE):
@@ -163,12 +166,12 @@ def _pack(policy: Policy, longest: int, length: int | None = None) -> _Pack:
         if length is not None and number == 0:
             counts[0] = length - prompt
         drawn = [tokens(count) for count in counts]
-        blocks.append(Block(tokens(prompt), tuple(Sample(each, (0.0,) * len(each), 1.0) for each in drawn)))
+        blocks.append(Block(tokens(prompt), tuple(Sample(each, np.zeros(len(each)), 1.0) for each in drawn)))
     return _Pack(tuple(blocks))
 
 
 def _row(policy: Policy, pack: _Pack) -> MicroBatch:
-    return lay_out(pack.blocks, Aggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
+    return lay_out(row_of(pack.blocks), Aggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
 
 
 def _only(batch: MicroBatch, kept: Tensor) -> MicroBatch:

@@ -8,6 +8,7 @@ from rljob_runtime.enginemodel.engine import Engine
 from rljob_runtime.enginemodel.hardware import H800
 from rljob_runtime.enginemodel.law import LatencyLaw
 from rljob_runtime.enginemodel.model_shape import ModelShape
+from rljob_runtime.simulation.assumptions import STANDARD
 from rljob_runtime.simulation.cluster import Cluster
 
 ACCELERATORS_PER_MACHINE = 8
@@ -31,6 +32,8 @@ class Rig:
     broadcast_seconds: float = 0.0
     """From there until every machine has them."""
     max_sequences: int = 1024
+    delivery_seconds: float = 0.0
+    """For each token trained on: until the ranks have it. They wait, and more of them wait no less."""
 
     def engine(self) -> Engine:
         """A new one, with nothing in it."""
@@ -38,7 +41,11 @@ class Rig:
 
     def training(self, tokens: int) -> float:
         """Seconds of an update."""
-        return self.update_seconds + self.token_seconds * tokens
+        return self.update_seconds + self.summing(tokens)
+
+    def summing(self, tokens: int) -> float:
+        """Seconds for a part of an update: its tokens come to the ranks, and their gradient is summed."""
+        return (self.delivery_seconds + self.token_seconds) * tokens
 
 
 @dataclass(frozen=True)
@@ -93,4 +100,5 @@ class Layout:
             stall_seconds=costs.publish if apart else 0.0,
             broadcast_seconds=site.transfer_seconds + machines * site.hop_seconds if apart else 0.0,
             max_sequences=engine.max_sequences,
+            delivery_seconds=STANDARD.delivery_seconds.value,
         )

@@ -127,7 +127,7 @@ def stream(batches: Batches, rounds: int, minibatches: int, warm_up: int = 2) ->
             whole = begin + part[-1][0]
             waited += max(0.0, whole - trained)
             tokens = sum(group.tokens for _, group in part)
-            trained = max(trained, whole) + rig.update_seconds / minibatches + rig.token_seconds * tokens
+            trained = max(trained, whole) + rig.update_seconds / minibatches + rig.summing(tokens)
         trained += rig.stall_seconds
         ends.append(trained)
         updates.append(_update(trained, batch, version, number, waited=waited))
