@@ -24,6 +24,7 @@ from rljob_runtime.simulation.benchmarks.stream import (
     TRIGGERS,
     Compared,
     at_once,
+    other_windows,
     overlapped,
     scarce,
     stream,
@@ -226,7 +227,7 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    ablations = [f".lent.{each}" for each in ("from_20", "from_30", "from_40", "at_once", "until_the_end")]
+    ablations = [f".lent.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
     assert names == [
         f"{setting}.{rounds}{lent}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
@@ -237,7 +238,7 @@ def test_the_bench_of_stream_training() -> None:
     for name in [name for name in names if name.endswith("at_once")]:
         assert values.pop(name) < values[name.replace("at_once", "from_40")]
     assert all(1 < values[f["name"]] < f["limit"] for f in result["figures"] if f["name"] in values)
-    unablated, few = [False, True, True], [False, True, True, True, True, True, False, True]
+    unablated, few = [False, True, True], [False, True, True, True, True, True, False, *[True] * len(other_windows())]
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
 
 

@@ -7,8 +7,8 @@ tokens take longer than all of the generation; with machines on loan, which make
 seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
 gain, and there they are ablated. A fixed trigger lends once so many responses are done, whatever is predicted (Table
 3's other rows). With the last of these triggers and groups fetched at once, trainer and lent machines begin when
-generation has ended (Table 4). And our own choice is asked until the end, where the paper's ends with half of the
-responses done.
+generation has ended (Table 4). And our own choice is asked in other windows: shares of the responses done between which
+machines may be lent.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ PAPER = "RollPacker Table 3: 1.08x"
 GOAL = 1.08
 TRIGGERS = (0.2, 0.3, 0.4)
 """RollPacker Table 3: shares of the responses done."""
+WINDOWS = {"papers_window": (0.2, 0.5), "until_the_end": (0.2, 1.0), "late_window": (0.7, 0.98)}
+"""Where a loan that is predicted to pay is looked for: the paper's, the paper's and all after it, and the last of a
+round."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,15 @@ def trigger(share: float) -> Callable[[Settings], Settings]:
     return lambda settings: replace(settings, lending=rules)
 
 
-def until_the_end(settings: Settings) -> Settings:
-    """Machines may be lent however many of the responses are done."""
-    return replace(settings, lending=LendingRules(max_completed=1.0))
+def window(least: float, most: float) -> Callable[[Settings], Settings]:
+    """Machines may be lent while so much of the responses is done."""
+    return lambda settings: replace(settings, lending=LendingRules(least, most))
+
+
+def other_windows() -> dict[str, tuple[float, float]]:
+    """Those that are not the default."""
+    usual = LendingRules()
+    return {label: bounds for label, bounds in WINDOWS.items() if bounds != (usual.min_completed, usual.max_completed)}
 
 
 def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Trial]:
@@ -100,7 +109,9 @@ def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[s
     last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
     assert last.adapt is not None
     techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
-    techniques["until_the_end"] = replace(lent, name=f"{lent.name}, until the end", adapt=until_the_end)
+    for label, (least, most) in other_windows().items():
+        name = f"{lent.name}, looked for from {least:.0%} to {most:.0%}"
+        techniques[label] = replace(lent, name=name, adapt=window(least, most))
     return {label: run(setting, each, rounds, seed, colocated=False) for label, each in techniques.items()}
 
 
