@@ -53,6 +53,7 @@ def job(
         },
         "tailBatching": tail or {},
         "streamTraining": {"enabled": stream},
+        "trainer": {},
         "rollout": {"machines": machines, "engine": "Reference"},
         "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
     }

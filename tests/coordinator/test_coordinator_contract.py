@@ -16,7 +16,6 @@ import yaml
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator import actors
 from rljob_runtime.coordinator.hosted import Bounds, HostedReplica, HostedWorker
 from rljob_runtime.coordinator.machines import RESTING
 from rljob_runtime.coordinator.protocols import (
@@ -92,7 +91,11 @@ class WorkerPeer(SimulatedWorker):
     async def pid(self):
         return os.getpid()
 
-    adopt = actors.WorkerPeer.adopt
+    async def adopt(self, devices):
+        self.devices = devices
+
+    async def adopted(self):
+        return self.devices
 
 
 def make_worker_peer(**_):
@@ -487,7 +490,7 @@ def test_a_worker_that_dies_is_gone(binding):
 
 
 @pytest.mark.engine
-def test_a_worker_computes_on_the_accelerators_of_the_first_seat(ray_cluster, tmp_path):
+def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_path):
     """Ray counts them as the seats', so there is none left for it to give."""
     import ray
 
@@ -511,11 +514,12 @@ def test_a_worker_computes_on_the_accelerators_of_the_first_seat(ray_cluster, tm
         machine = asyncio.run(binding.rollout_machine(term, member, {}))
         parts = ("replica-0", "replica-1", "worker")
         actors = [ray.get_actor(f"{job.name}/rollout-0.3/{part}", job.name) for part in parts]
-        first, second, its = (ray.get(actor.call.remote("accelerators")).value for actor in actors)
+        first, second = (ray.get(actor.call.remote("accelerators")).value for actor in actors[:2])
+        its = ray.get(actors[2].call.remote("adopted")).value
         assert machine.shares_accelerators
         assert len(first) == len(second) == 1
         assert first != second
-        assert its == first
+        assert its == [*first, *second]
     asyncio.run(binding.release(member))
 
 

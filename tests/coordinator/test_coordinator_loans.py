@@ -12,7 +12,7 @@ from test_coordinator_streaming import some
 from rljob_api.status import FinishedOutcome, RoundReport, TargetPhase
 from rljob_runtime.coordinator.machines import machine_of
 from rljob_runtime.coordinator.protocols import RelayMember
-from rljob_runtime.coordinator.settings import lending_rules
+from rljob_runtime.coordinator.settings import Settings, lending_rules
 from rljob_runtime.coordinator.store import Store
 from rljob_runtime.scheduling.lending import LendingRules, Verdict
 from rljob_runtime.simulation import clock
@@ -232,6 +232,20 @@ def test_machines_are_lent_where_rounds_may_stream(stream):
     assert lending_rules(job(stream=stream, rollout={"acceleratorsPerMachine": 1})) == LendingRules(0.2, 0.5)
     assert lending_rules(job(stream=False)) is None
     assert lending_rules(job(stream="Auto", algorithm={"minibatches": 3})) is None, "Auto never streams then"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollout", "believed"),
+    [
+        ({"replicas": 3}, {}, 3.0),
+        ({"replicas": 2, "acceleratorsPerReplica": 8}, {"acceleratorsPerMachine": 4}, 4.0),
+        ({"acceleratorsPerReplica": 2}, {"acceleratorsPerMachine": 8}, 0.25),
+        ({"replicas": 2}, {"slotsPerMachine": 4}, 2.0),
+    ],
+    ids=["processors", "half a trainer each", "larger than the trainer", "ranks share processors"],
+)
+def test_a_machine_is_believed_to_be_as_fast_as_its_accelerators_until_it_is_measured(trainer, rollout, believed):
+    assert Settings.of(job(trainer=trainer, rollout=rollout)).workers_per_trainer == believed
 
 
 @pytest.mark.parametrize("reason", ["NeedsReferenceModel", "SwitchedOff"])

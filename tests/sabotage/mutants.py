@@ -33,6 +33,7 @@ WEIGHED = (
 )
 EARLY = ("tests/training/test_training_early.py",)
 LENT = "tests/training/test_training_lent.py"
+LOAN = "tests/training/test_training_loan.py"
 TOKEN_LOGPROBS = "tests/training/test_training_token_logprobs.py"
 FAMILIES = "tests/training/test_training_families.py"
 CONTRACT = "tests/rollout/test_rollout_contract.py"
@@ -552,10 +553,66 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a worker computes with stale weights",
-        f"{RUNTIME}/training/lent.py",
-        "if self._computer is not None and self._loaded == version:",
-        "if self._computer is not None:",
+        f"{RUNTIME}/training/unit_rank.py",
+        "if self._held != version:",
+        "if self._held is None:",
         (f"{LENT}::test_a_worker_computes_with_the_version_it_is_told",),
+    ),
+    Mutant(
+        "a desk that is gone is waited for",
+        f"{RUNTIME}/relay/sums.py",
+        "unless=lambda: publisher.link[0] in GIVEN_UP",
+        "unless=lambda: False",
+        (f"{LENT}::test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses",),
+    ),
+    Mutant(
+        "a loan that is over is waited for",
+        f"{RUNTIME}/training/gradient_unit.py",
+        "ranks.processes.interrupt()",
+        "pass",
+        (f"{LENT}::test_a_release_does_not_wait_for_a_computation",),
+    ),
+    Mutant(
+        "one accelerator of a loaned machine computes",
+        f"{RUNTIME}/coordinator/actors.py",
+        "ranks=job.spec.rollout.slots,",
+        "ranks=1,",
+        (f"{LENT}::test_the_worker_of_a_job_goes_the_whole_way",),
+    ),
+    Mutant(
+        "an accelerator that dies takes its machine with it",
+        f"{RUNTIME}/training/gradient_unit.py",
+        'return Refused(f"{self.name} has lost its sums: {reason}")',
+        "from rljob_runtime.coordinator.protocols import PeerGone; return PeerGone(str(reason))",
+        (f"{LOAN}::test_an_accelerator_that_dies_in_the_middle_costs_its_machines_share",),
+    ),
+    Mutant(
+        "what a layer's gradient came to is added twice",
+        f"{RUNTIME}/training/unit_rank.py",
+        "            parameter.grad = None\n",
+        "",
+        (f"{LENT}::test_the_update_is_that_of_the_trainer_alone",),
+    ),
+    Mutant(
+        "a rank reads the slices of the first",
+        f"{RUNTIME}/training/unit_rank.py",
+        "own = slices[self._ranks.rank] if self._ranks.rank < len(slices) else whole[:0]",
+        "own = slices[0][: _local(parameter).shape[0]]",
+        (f"{LENT}::test_the_update_is_that_of_the_trainer_alone",),
+    ),
+    Mutant(
+        "what a unit was about to send stays in shared memory",
+        f"{RUNTIME}/training/gradient_unit.py",
+        "            discard(self._settings.courier.folder)",
+        "            pass",
+        (f"{LENT}::test_a_worker_that_dies_half_way_leaves_the_update_exact",),
+    ),
+    Mutant(
+        "a loaned machine is believed to have one accelerator",
+        f"{RUNTIME}/coordinator/settings.py",
+        "workers_per_trainer=spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine),",
+        "workers_per_trainer=spec.trainer.ranks,",
+        (f"{LOANS}::test_a_machine_is_believed_to_be_as_fast_as_its_accelerators_until_it_is_measured",),
     ),
     Mutant(
         "what lost its race is expected to run on",
@@ -677,20 +734,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{LOAN_GAIN}::test_nothing_done_tells_nothing_of_a_speed",
             f"{LANE}::test_a_repetition_tells_nothing_of_a_workers_speed",
         ),
-    ),
-    Mutant(
-        "a desk that is gone is waited for",
-        f"{RUNTIME}/relay/sums.py",
-        "return bool(self._unwanted) or publisher.link[0] in GIVEN_UP",
-        "return bool(self._unwanted)",
-        (f"{LENT}::test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses",),
-    ),
-    Mutant(
-        "sums go on that nobody wants any more",
-        f"{RUNTIME}/relay/sums.py",
-        "return bool(self._unwanted) or publisher.link[0] in GIVEN_UP",
-        "return publisher.link[0] in GIVEN_UP",
-        (f"{LENT}::test_a_worker_that_is_let_go_of_delivers_nothing_more",),
     ),
     Mutant(
         "a worker that computes is taken for dead",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import precise_rank
 import pytest
 import torch
 from training_toys import keep_norms_precise, save_tiny_model, save_tokenizer
+
+from rljob_runtime.rollout.rank_processes import RankProcesses, Zygote
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +28,17 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
     save_tokenizer(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def unit_zygote() -> Iterator[Zygote]:
+    """Forks the ranks of gradient units. To import torch takes seconds, so it is one for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+        zygote = Zygote(precise_rank.PEER)
+        RankProcesses(zygote, 1, grace=0.0).kill()  # it has imported all that it is to import
+        yield zygote
+        zygote.close()
 
 
 @pytest.fixture

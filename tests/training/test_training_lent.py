@@ -1,17 +1,21 @@
-"""Gradient workers of lent machines: whatever they sum in whatever split, the normalised gradient (before clip and
+"""Gradient units of loaned machines: whatever they sum in whatever split, the normalised gradient (before clip and
 optimizer) and the weights are those of a step that the trainer computes alone."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import precise_rank
 import pytest
 import torch
 import yaml
@@ -28,19 +32,21 @@ from rljob_runtime.coordinator.actors import Places, WorkerPeer, make_worker
 from rljob_runtime.coordinator.protocols import Chain, Handover, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.slot import Slot
-from rljob_runtime.relay.sums import Courier, Desks
-from rljob_runtime.relay.tensors import describe, gather
-from rljob_runtime.relay.wire import Channel, WireError
+from rljob_runtime.relay.sums import Courier, CourierSettings, Desks
+from rljob_runtime.relay.tensors import describe, dtype_name, gather
+from rljob_runtime.rollout.rank_processes import Zygote
 from rljob_runtime.scheduling.trajectory import Group
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.contribution import normalise
+from rljob_runtime.training.gradient_unit import PEER, GradientUnit
 from rljob_runtime.training.group import TrainerGroup
-from rljob_runtime.training.lent import LentSettings, LentWorker
+from rljob_runtime.training.unit_rank import UnitSettings
 from rows import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = 4
+PATIENCE = 100.0
+"""For what ends at once, on a busy machine."""
 CHAIN = Chain(1, 0, ())
 
 
@@ -52,11 +58,15 @@ def memory() -> Iterator[Path]:
 
 
 class Site:
-    """A trainer with a desk, the weights that it published in a machine's segment, and workers that read them."""
+    """A trainer with a desk, the weights that it published in a machine's segment, and units that read them."""
 
-    def __init__(self, memory: Path, model: Path, volume: Path, **config: object) -> None:
+    device = "cpu"
+
+    def __init__(self, memory: Path, model: Path, volume: Path, zygote: Zygote, **config: object) -> None:
         self.memory = memory
         self.model = model
+        self.zygote = zygote
+        self.units: list[GradientUnit] = []
         self.settings = settings_of(model, volume, gradient_clip=None, **config)
         self.config = self.settings.training
         self.publisher = FakePublisher()
@@ -79,29 +89,59 @@ class Site:
         draft.seal([checksum(draft.chunk(index)) for index in range(draft.manifest.chunks)])
         self.segment.commit(draft)
 
-    def worker(self, name: str) -> LentWorker:
-        settings = LentSettings(self.config, self.model, self.memory / "rollout")
-
-        def courier() -> Courier:
-            return Courier(self.memory / f"{name}-sums", KEY, RELAY, self.config.compute_dtype, 20.0)
-
-        return LentWorker(name, settings, courier)
+    def worker(self, name: str, ranks: int = 2, **courier: object) -> GradientUnit:
+        """A machine's unit of so many accelerators. `courier`: what its courier has that others have not."""
+        brings = CourierSettings(self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0)
+        settings = UnitSettings(
+            self.config,
+            ranks,
+            self.model,
+            self.memory / "rollout",
+            dataclasses.replace(brings, **courier),  # type: ignore[arg-type]
+            self.device,
+        )
+        self.units.append(GradientUnit(name, settings, self.zygote))
+        return self.units[-1]
 
     def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
         return self.trainer.open_desks(term, count)
 
-    def hand_over(self, worker: LentWorker) -> Handover:
+    def hand_over(self, worker: GradientUnit) -> Handover:
         """As the only one."""
         return worker.hand_over(1, 1, 1, *self.open())
 
     def close(self) -> None:
+        for unit in self.units:
+            unit.release(99)
         self.trainer.close()
         self.segment.close()
 
 
+def pids_of(unit: GradientUnit) -> list[int]:
+    assert unit._ranks is not None
+    return unit._ranks.processes.pids
+
+
+def kill(unit: GradientUnit, rank: int) -> None:
+    os.kill(pids_of(unit)[rank], signal.SIGKILL)
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def local_addresses(pid: int) -> set[str]:
+    """Of the sockets of a process, as the kernel writes them."""
+    own = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
+    ]
+    return {line[1].partition(":")[0] for line in lines if f"socket:[{line[9]}]" in own}
+
+
 @pytest.fixture
-def site(memory: Path, model_folder: Path, tmp_path: Path) -> Iterator[Site]:
-    made = Site(memory, model_folder, tmp_path)
+def site(memory: Path, model_folder: Path, tmp_path: Path, unit_zygote: Zygote) -> Iterator[Site]:
+    made = Site(memory, model_folder, tmp_path, unit_zygote)
     yield made
     made.close()
 
@@ -114,9 +154,11 @@ def site(memory: Path, model_folder: Path, tmp_path: Path) -> Iterator[Site]:
     [(1, (5,)), (3, (1, 2)), (0, (2, 1)), (0, (6,))],
     ids=["one worker has most", "two workers", "the update has a part", "the trainer has nothing"],
 )
-def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path, dtype, aggregation, shares) -> None:
+def test_the_update_is_that_of_the_trainer_alone(
+    memory, model_folder, tmp_path, unit_zygote, dtype, aggregation, shares
+) -> None:
     config = {"dtype": dtype, "aggregation": aggregation, "max_tokens_per_microbatch": 40}
-    site = Site(memory, model_folder, tmp_path, **config)
+    site = Site(memory, model_folder, tmp_path, unit_zygote, **config)
     groups = make_groups(seed=5, count=6)
     wanted, _ = naive_gradient(model_folder, groups, site.config)
     early, lent = shares
@@ -125,8 +167,11 @@ def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path,
     held, desks = early, site.open(len(lent))
     for number, count in enumerate(lent, start=1):
         worker, part = site.worker(f"rollout-{number}"), groups[held : held + count]
-        for place in range(0, count, 2):
-            worker.compute(1, 1, VERSION, part[place : place + 2])
+        reports = [worker.compute(1, 1, VERSION, part[place : place + 2]) for place in range(0, count, 2)]
+        # All accelerators of the machine have a part of it, and nothing is summed twice.
+        each = [sum(report.shares[rank] for report in reports) for rank in range(2)]
+        assert min(each) > 0
+        assert sum(each) == sum(len(scored.response.token_ids) for group in part for scored in group.responses)
         held += count
         handover = worker.hand_over(1, 1, number, desks[number - 1])
         assert site.trainer.accept(1, handover, part).groups == held
@@ -148,6 +193,42 @@ def test_the_update_is_that_of_the_trainer_alone(memory, model_folder, tmp_path,
     site.close()
 
 
+class Narrow:
+    """A way to a desk that lets so many bytes through, and then nothing."""
+
+    def __init__(self, desk: RelayMember, most: int) -> None:
+        self.full = threading.Event()
+        self._most = most
+        self._desk = desk
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._sockets[0].getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        theirs, _ = self._sockets[0].accept()
+        ours = socket.create_connection((self._desk.host, self._desk.port))
+        self._sockets += [theirs, ours]
+        threading.Thread(target=self._pump, args=(ours, theirs, 1 << 30), daemon=True).start()
+        self._pump(theirs, ours, self._most)
+        self.full.set()
+
+    @staticmethod
+    def _pump(source: socket.socket, target: socket.socket, most: int) -> None:
+        while most > 0:
+            try:
+                data = source.recv(min(most, 4096))
+            except OSError:
+                return
+            if not data:
+                return
+            target.sendall(data)
+            most -= len(data)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
 @pytest.mark.usefixtures("norms_in_full_precision")
 @pytest.mark.parametrize("moment", ["before its sums are sent", "while they are sent", "before they are accepted"])
 def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment) -> None:
@@ -156,24 +237,25 @@ def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment)
     doomed, other, desks = site.worker("rollout-0"), site.worker("rollout-1"), site.open(2)
     doomed.compute(1, 1, VERSION, groups[:2])
     other.compute(1, 1, VERSION, groups[2:3])
-    if moment == "while they are sent":
-        sent: list[int] = []
-        send_chunk = Channel.send_chunk
-
-        def breaks(self: Channel, slot: Slot, index: int) -> int:
-            if len(sent) == 2:
-                raise WireError("the machine is gone")
-            sent.append(index)
-            return send_chunk(self, slot, index)
-
-        doomed._courier._seconds = 3.0
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Channel, "send_chunk", breaks)
-            with pytest.raises(Refused, match="contribution 1 did not reach"):
-                doomed.hand_over(1, 1, 1, desks[0])
-        assert len(sent) == 2
-    elif moment == "before they are accepted":
+    pids = pids_of(doomed)
+    if moment == "before its sums are sent":
+        kill(doomed, 1)
+        with pytest.raises(Refused, match=r"rollout-0 has lost its sums: rank 1 of 2 \(process \d+\) has ended"):
+            doomed.hand_over(1, 1, 1, desks[0])
+    elif moment == "while they are sent":
+        way = Narrow(desks[0], 9000)
+        killer = threading.Thread(target=lambda: way.full.wait(PATIENCE) and kill(doomed, 0))
+        killer.start()
+        with pytest.raises(Refused, match="rollout-0 has lost its sums: rank 0 of 2"):
+            doomed.hand_over(1, 1, 1, dataclasses.replace(desks[0], port=way.port))
+        killer.join()
+        way.close()
+        assert not (site.memory / "rollout-0-sums").exists(), "memory as large as a gradient is left behind"
+    else:
         doomed.hand_over(1, 1, 1, desks[0])
+        kill(doomed, 0)
+        doomed.release(1)
+    assert gone(pids)
     handover = other.hand_over(1, 1, 2, desks[1])
     assert site.trainer.accept(1, handover, groups[2:3]).groups == 1
     if moment == "while they are sent":
@@ -224,9 +306,13 @@ def with_counts(handover: Handover, groups: list[Group]) -> dict[str, object]:
 def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:
     groups, worker = make_groups(seed=9, count=3), site.worker("rollout-0")
     worker.compute(1, 1, VERSION, groups[:2])
-    next(iter(worker._sums.total.gradients.values())).view(-1)[0] = float("nan")
+    handover = site.hand_over(worker)
+    sums = {name: tensor.clone() for name, tensor in site.desks.read(1).items()}
+    next(iter(sums.values())).view(-1)[0] = float("nan")
+    (desk,) = site.open()
+    Courier(CourierSettings(site.memory / "sums", KEY, RELAY, "float64", 20.0)).deliver(1, 1, sums, desk)
     with pytest.raises(Refused, match="is not finite"):
-        site.trainer.accept(1, site.hand_over(worker), groups[:2])
+        site.trainer.accept(1, handover, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 0
 
 
@@ -246,8 +332,9 @@ def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path
 @pytest.mark.parametrize("aggregation", [Aggregation.TOKEN_MEAN, *slow(Aggregation.SEQUENCE_MEAN)], ids=str)
 async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model_folder, tmp_path, aggregation) -> None:
     config = {"aggregation": aggregation, "max_tokens_per_microbatch": 60}
+    zygote = Zygote(PEER)  # norms as the trainer's processes compute them
     alone, two = (
-        Site(memory, model_folder, tmp_path / "one", **config),
+        Site(memory, model_folder, tmp_path / "one", zygote, **config),
         settings_of(model_folder, tmp_path, gradient_clip=None, **config),
     )
     groups, worker = make_groups(1, 5), alone.worker("rollout-0")
@@ -270,6 +357,7 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
         for rank in ranks:
             rank.end()
         alone.close()
+        zygote.close()
     assert found.early_groups == 4
     assert found.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-6)
     # The moments show a wrong scale, which AdamW hides in the weights.
@@ -285,24 +373,24 @@ def closed_port() -> int:
 
 
 def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> None:
-    worker, seconds, began = site.worker("rollout-0"), 20.0, time.monotonic()
-    worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
+    groups, began = make_groups(seed=8, count=2), time.monotonic()
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
-    worker._courier = Courier(site.memory / "sums", KEY, impatient, torch.float32, seconds)
+    worker = site.worker("rollout-0", relay=impatient, seconds=1000.0)
+    worker.compute(1, 1, VERSION, groups)
     with pytest.raises(Refused, match=r"did not reach 127.0.0.1:\d+: Lost desk"):
         worker.hand_over(1, 1, 1, RelayMember("desk-1-1", 0, "127.0.0.1", closed_port()))
-    worker._courier = Courier(site.memory / "sums", b"another key of another job", RELAY, torch.float32, seconds)
+    stranger = site.worker("rollout-1", key=b"another key of another job", seconds=1000.0)
+    stranger.compute(1, 1, VERSION, groups)
     with pytest.raises(Refused, match=r"Refused .*key"):
-        site.hand_over(worker)
-    assert time.monotonic() - began < seconds
+        site.hand_over(stranger)
+    assert time.monotonic() - began < 900.0
 
 
 def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
     (desk,) = site.open()
-    worker = site.worker("rollout-0")
-    worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
-    worker._courier = Courier(site.memory / "sums", KEY, impatient, torch.float32, seconds=40.0)
+    worker = site.worker("rollout-0", relay=impatient, seconds=40.0)
+    worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     with pytest.raises(Refused, match="not desk-0-1"):
         worker.hand_over(1, 1, 1, dataclasses.replace(desk, machine="desk-0-1"))
     with pytest.raises(Refused, match="its desk holds none"):
@@ -310,28 +398,45 @@ def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
 
 
 async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> None:
-    worker = site.worker("rollout-0")
     patient = dataclasses.replace(RELAY, rebuild_timeout_seconds=100.0)
-    worker._courier = Courier(site.memory / "sums", KEY, patient, torch.float32, seconds=20.0)
+    worker = site.worker("rollout-0", relay=patient)
     peer = WorkerPeer(worker)
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     nobody = RelayMember("desk-1-1", 0, "127.0.0.1", closed_port())
     delivery = asyncio.create_task(peer.hand_over(1, 1, 1, nobody))
-    while worker._courier._publisher is None:  # noqa: ASYNC110
+    while not (site.memory / "rollout-0-sums" / "current").is_symlink():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     stale = asyncio.create_task(peer.release(0))
     await asyncio.wait([delivery], timeout=0.1)
     assert not delivery.done(), "a coordinator out of office ended it"
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE):
         await peer.release(1)
     with pytest.raises(StaleTerm):
         await stale
     with pytest.raises(Refused, match="not wanted any more"):
         await delivery
+    assert not (site.memory / "rollout-0-sums").exists()
     # The next loan's are.
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     assert (await peer.hand_over(1, 1, 1, *site.open())).groups
-    await peer.close()
+    await peer.release(1)
+
+
+async def test_a_release_does_not_wait_for_a_computation(site: Site) -> None:
+    """The engines do: a rank that hangs is ended too."""
+    worker, groups = site.worker("rollout-0"), make_groups(seed=8, count=4)
+    peer = WorkerPeer(worker)
+    await peer.compute(1, 1, VERSION, groups[:2])
+    pids = pids_of(worker)
+    os.kill(pids[1], signal.SIGSTOP)
+    computing = asyncio.create_task(peer.compute(1, 1, VERSION, groups[2:]))
+    await asyncio.wait([computing], timeout=0.3)
+    assert not computing.done()
+    async with asyncio.timeout(PATIENCE):
+        await peer.release(1)
+    assert gone(pids)
+    with pytest.raises(Refused, match="not wanted any more"):
+        await computing
 
 
 # --- the worker alone ---
@@ -342,11 +447,17 @@ def test_a_worker_computes_with_the_version_it_is_told(site: Site) -> None:
     with pytest.raises(WrongVersion, match="weight version 5 is wanted, the relay holds 4"):
         worker.compute(1, 1, 5, groups)
     worker.compute(1, 1, VERSION, groups)
-    before = {name: tensor.clone() for name, tensor in worker._sums.total.gradients.items()}
+    before = brought(site, worker)
     site.hold(5, {name: 2 * tensor for name, tensor in site.publisher.weights.items()})
     assert worker.compute(1, 1, 5, groups).groups == 2
-    after = worker._sums.total.gradients
+    after = brought(site, worker)
     assert any(largest_error({"": after[name]}, {"": before[name]}) > 1e-3 for name in before)
+
+
+def brought(site: Site, worker: GradientUnit) -> dict[str, Tensor]:
+    """Its sums, as they lie at a desk."""
+    site.hand_over(worker)
+    return {name: tensor.clone() for name, tensor in site.desks.read(1).items()}
 
 
 def test_sums_are_of_one_step_version_and_term(site: Site) -> None:
@@ -374,7 +485,9 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     site: Site, memory: Path, model_folder: Path, tmp_path: Path
 ) -> None:
     """As its actor makes it, from the job and the model's files alone."""
-    job = load(yaml.safe_load((ROOT / "examples" / "addition-rollpacker.yaml").read_text(encoding="utf-8")))
+    manifest = yaml.safe_load((ROOT / "examples" / "addition-rollpacker.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rollout"]["slotsPerMachine"] = 2
+    job = load(manifest)
     (tmp_path / "key").write_bytes(KEY)
     member = Member(machine="rollout", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
     places, threads = Places(memory, tmp_path, tmp_path, tmp_path, tmp_path / "key"), torch.get_num_threads()
@@ -385,7 +498,10 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     with pytest.raises(WrongVersion, match="the relay holds 4"):
         await worker.compute(1, 1, 5, groups)
     site.hold(5, {name: tensor.float() for name, tensor in site.publisher.weights.items()})
-    assert (await worker.compute(1, 1, 5, groups)).groups == 2
+    report = await worker.compute(1, 1, 5, groups)
+    assert report.groups == 2
+    assert len(report.shares) == 2
+    assert min(report.shares) > 0
     handover = await worker.hand_over(1, 1, 1, *site.desks.open(1, 1))
     sums = site.desks.read(1)
     assert {tensor.dtype for tensor in sums.values()} == {torch.float32}
@@ -394,22 +510,64 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     await worker.close()
 
 
-@pytest.mark.parametrize(("device", "freed"), [("cpu", 0), ("cuda", 1)])
-def test_an_accelerators_memory_is_free_when_the_loan_is_over(site: Site, monkeypatch, device, freed) -> None:
-    """Torch keeps what it took, and the engines that wake need it."""
-    calls: list[bool] = []
-    settings = LentSettings(site.config, site.model, site.memory / "rollout", device)
-    worker = LentWorker("rollout-0", settings, lambda: None)
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: calls.append(True), raising=False)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(worker._computer is None))
-    worker._computer = object()
+def test_nothing_of_a_unit_is_left_when_the_loan_is_over(site: Site) -> None:
+    """A process that has ended holds nothing of an accelerator, and the engines that wake need all of it."""
+    worker = site.worker("rollout-0")
+    worker.compute(1, 1, VERSION, make_groups(seed=3, count=1))
+    pids, meeting = pids_of(worker), Path(worker._ranks._folder.name)
     worker.release(1)
-    assert calls == [True, True] * freed
+    assert gone(pids)
+    assert not meeting.exists()
+    assert not list(site.memory.glob("rollout-0*"))
 
 
-def test_a_worker_needs_no_reference_model(model_folder: Path, tmp_path: Path) -> None:
+def test_a_unit_begins_anew_when_the_process_that_it_is_forked_from_has_ended(site: Site) -> None:
+    zygote = Zygote(precise_rank.PEER)
+    site.zygote = zygote
+    worker, groups = site.worker("rollout-0"), make_groups(seed=3, count=2)
+    worker.compute(1, 1, VERSION, groups[:1])
+    pids = pids_of(worker)
+    zygote._process.kill()
+    with pytest.raises(Refused, match="rollout-0 has lost its sums: rank"):
+        worker.compute(1, 1, VERSION, groups[1:])
+    assert gone(pids)
+    assert worker.compute(1, 1, VERSION, groups).groups == 2
+    worker.close()
+
+
+def test_nobody_else_can_reach_a_units_ranks(site: Site) -> None:
+    worker = site.worker("rollout-0")
+    worker.compute(1, 1, VERSION, make_groups(seed=3, count=1))
+    addresses = {address for pid in pids_of(worker) for address in local_addresses(pid)}
+    assert addresses, "the ranks have met"
+    assert addresses <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def test_weights_that_are_not_the_models_are_refused(site: Site) -> None:
+    groups, worker = make_groups(seed=3, count=1), site.worker("rollout-0")
+    name, *_ = names = list(site.publisher.weights)
+    short = {name: site.publisher.weights[name][:-1]} | {n: site.publisher.weights[n] for n in names[1:]}
+    site.hold(5, short)
+    with pytest.raises(Refused, match=rf"version 5 has {name} \[36, 16\]; \[37, 16\] is right"):
+        worker.compute(1, 1, 5, groups)
+    site.hold(6, {n: site.publisher.weights[n] for n in names[1:]})
+    with pytest.raises(Refused, match=f"version 6 and the model differ in {name}"):
+        worker.compute(1, 1, 6, groups)
+    highest = max(token for scored in groups[0].responses for token in scored.response.token_ids)
+    with pytest.raises(Refused, match=r"token \d+ is outside the model's vocabulary of"):
+        worker._plan(1, groups, highest)
+
+
+def test_a_unit_adopts_an_accelerator_for_each_rank(site: Site) -> None:
+    worker = site.worker("rollout-0", ranks=3)
+    with pytest.raises(Refused, match="the seats have 2 accelerators; 3 would be right"):
+        worker.adopt(["0", "1"])
+
+
+def test_a_unit_needs_no_reference_model(model_folder: Path, tmp_path: Path) -> None:
+    courier = CourierSettings(tmp_path, KEY, RELAY, "float32", 1.0)
     with pytest.raises(ValueError, match="no reference model"):
-        LentSettings(TrainingConfig(kl_coefficient=0.1), model_folder, tmp_path)
+        UnitSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, courier)
 
 
 def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:

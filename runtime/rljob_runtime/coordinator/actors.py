@@ -22,7 +22,7 @@ from rljob_api.status import Member
 from rljob_runtime.coordinator.protocols import PeerError
 
 DELIVERY_SECONDS = 240.0
-"""A lent machine gives its sums up after that; below the bound of the call (`Bounds.gradients`), so that it tells."""
+"""A loaned machine gives its sums up after that; below the bound of the call (`Bounds.gradients`), so that it tells."""
 
 COMPUTING_NICENESS = 15
 """Of every actor but a relay, which has the pod's own: it answers the coordinator's beats, and where answers are late
@@ -152,37 +152,35 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
 
 
 def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[str, bytes]) -> Any:
-    """`protocols.GradientWorker` in a thread of its own, with the weights of the machine's relay."""
-    import torch
-
+    """`protocols.GradientWorker`: a rank for each accelerator of the machine, with the weights of its relay."""
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
-    from rljob_runtime.relay.sums import Courier
+    from rljob_runtime.relay.sums import CourierSettings
+    from rljob_runtime.relay.tensors import dtype_name
     from rljob_runtime.rollout.factory import write_model_files
+    from rljob_runtime.rollout.rank_processes import Zygote
     from rljob_runtime.training.config import TrainingConfig
-    from rljob_runtime.training.lent import LentSettings, LentWorker
+    from rljob_runtime.training.gradient_unit import PEER, GradientUnit
+    from rljob_runtime.training.unit_rank import UnitSettings
 
-    # It has the machine to itself: what generated there goes on elsewhere.
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     training = TrainingConfig.from_spec(job.spec)
-    settings = LentSettings(
+    courier = CourierSettings(
+        places.shared_memory / f"{member.machine}-sums",
+        read_key(places.relay_key),
+        RelaySettings.of(job.spec.relay),
+        dtype_name(training.compute_dtype),
+        DELIVERY_SECONDS,
+        incarnation=member.incarnation,
+    )
+    settings = UnitSettings(
         training=training,
+        ranks=job.spec.rollout.slots,
         folder=write_model_files(model_files, places.scratch / "workers" / member.machine),
         weights=places.shared_memory / member.machine,
+        courier=courier,
         device="cuda" if job.spec.rollout.accelerators_per_machine else "cpu",
     )
-
-    def courier() -> Courier:
-        return Courier(
-            places.shared_memory / f"{member.machine}-sums",
-            read_key(places.relay_key),
-            RelaySettings.of(job.spec.relay),
-            training.compute_dtype,
-            DELIVERY_SECONDS,
-            incarnation=member.incarnation,
-        )
-
-    return WorkerPeer(LentWorker(member.machine, settings, courier))
+    return WorkerPeer(GradientUnit(member.machine, settings, Zygote(PEER)))
 
 
 class RankPeer:
@@ -199,7 +197,7 @@ class RankPeer:
 
 
 class WorkerPeer(RankPeer):
-    """A gradient worker in its thread. To let go of a loan does not wait for a delivery."""
+    """A gradient unit in its thread. To let go of a loan waits neither for a computation nor for a delivery."""
 
     def __init__(self, worker: Any) -> None:
         from rljob_runtime.training.local_rank import LocalRank
@@ -208,9 +206,8 @@ class WorkerPeer(RankPeer):
         self._worker = worker
 
     async def adopt(self, devices: Sequence[str]) -> None:
-        """It computes on the first of these accelerators (in CUDA_VISIBLE_DEVICES' words), which a seat has too. Torch
-        looks for them when it first computes."""
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        """It computes on these accelerators (in CUDA_VISIBLE_DEVICES' words), which the machine's seats have too."""
+        self._worker.adopt(devices)
 
     async def release(self, term: int) -> None:
         """See `protocols.GradientWorker.release`."""

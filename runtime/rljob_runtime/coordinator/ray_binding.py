@@ -196,7 +196,7 @@ class RayBinding:
         if seats.count > 1 and len(self._job.spec.rollout.tensor_parallel_sizes) > 1:
             await self._share_accelerators(wires)
         shares = bool(self._job.spec.rollout.accelerators_per_machine)
-        worker = await self._worker(member, model_files, wires[0] if shares else None)
+        worker = await self._worker(member, model_files, wires if shares else ())
         return RolloutMachine(
             member,
             HostedRelay(member.machine, relay, self._bounds),
@@ -217,16 +217,17 @@ class RayBinding:
         await asyncio.gather(*(wire.call(bound, "adopt", devices) for wire, devices in zip(wires, rest, strict=True)))
 
     async def _worker(
-        self, member: Member, model_files: dict[str, bytes], lender: RayWire | None
+        self, member: Member, model_files: dict[str, bytes], seats: Sequence[RayWire]
     ) -> GradientWorker | None:
-        """Made with the replicas, so that a loan finds it ready. It computes on the accelerators of the seat `lender`,
-        where there is one: Ray counts them as that seat's, and gives the worker none."""
+        """Made with the replicas, so that a loan finds it ready. It computes on all accelerators of these seats: Ray
+        counts them as the seats', and gives the worker none."""
         if not isinstance(lending_rules(self._job), LendingRules):
             return None
         wire = await self._actor(member, WORKER, self._factories.worker, model_files=model_files)
-        if lender is not None:
+        if seats:
             bound = self._bounds.command
-            await wire.call(bound, "adopt", await lender.call(bound, "accelerators"))
+            own = await asyncio.gather(*(seat.call(bound, "accelerators") for seat in seats))
+            await wire.call(bound, "adopt", [device for devices in own for device in devices])
         return HostedWorker(member.machine, wire, self._bounds)
 
     async def release(self, member: Member) -> None:

@@ -35,7 +35,7 @@ class Rounds:
         self._before = before
         self._prompts: PromptSource | None = None
         self._watch = EngineWatch()
-        self._measured = Measured(workers_per_trainer=parts.settings.trainer_ranks)
+        self._measured = Measured(workers_per_trainer=parts.settings.workers_per_trainer)
         self._agreed = False
         """Trainer and engine were seen to compute the same."""
         self.generation: Generation | None = None

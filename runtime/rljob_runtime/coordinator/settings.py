@@ -57,7 +57,8 @@ class Settings:
     temperature: float
     seed: int
     trainer_replicas: int
-    trainer_ranks: int
+    workers_per_trainer: float
+    """How many loaned machines do the trainer's work in its time, an accelerator as much as a rank."""
     checkpoint_every: int
     keep_rounds: int
     """Rounds whose rows the store keeps."""
@@ -145,7 +146,7 @@ class Settings:
             temperature=spec.algorithm.temperature,
             seed=spec.data.seed,
             trainer_replicas=spec.trainer.replicas,
-            trainer_ranks=spec.trainer.replicas * max(1, spec.trainer.accelerators_per_replica),
+            workers_per_trainer=spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine),
             checkpoint_every=spec.checkpoint.every_rounds,
             keep_rounds=rounds_kept(spec),
             max_rounds_without_group=spec.failure_policy.max_rounds_without_group,

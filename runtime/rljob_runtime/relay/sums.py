@@ -1,4 +1,4 @@
-"""Gradient sums on their way from lent machines to the trainer: the relay's transport, with the trainer at its end.
+"""Gradient sums on their way from loaned machines to the trainer: the relay's transport, with the trainer at its end.
 
 A contribution is one version of a segment of its own: chunks with checksums, resumed after a broken connection,
 authenticated by the job's key, and committed whole or not at all. A desk is a relay that nobody succeeds. Every
@@ -8,9 +8,8 @@ delivered late, by a worker or a coordinator that was replaced, is refused (`fen
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,10 +18,10 @@ from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember
 from rljob_runtime.relay.link import LinkPhase
 from rljob_runtime.relay.push import Publisher
 from rljob_runtime.relay.relay import Relay
-from rljob_runtime.relay.segment import NoVersion, Segment
+from rljob_runtime.relay.segment import NoVersion, Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import SegmentError
-from rljob_runtime.relay.tensors import views
+from rljob_runtime.relay.tensors import torch_dtype, views
 
 
 class Desks:
@@ -76,64 +75,45 @@ GIVEN_UP = (LinkPhase.LOST, LinkPhase.REFUSED)
 """A link in one of these tries no more by itself."""
 
 
-class Courier:
-    """Brings contributions from a lent machine to the trainer. `seconds` bounds a delivery."""
+@dataclass(frozen=True)
+class CourierSettings:
+    """`folder`: of the segment that a delivery makes and removes. `dtype`: torch's name of what sums are in. `seconds`
+    bounds a delivery."""
 
-    def __init__(
-        self,
-        folder: Path,
-        key: bytes,
-        settings: RelaySettings,
-        dtype: torch.dtype,
-        seconds: float,
-        incarnation: int = 0,
-    ) -> None:
-        self._seconds = seconds
-        self._make = lambda: Publisher(folder, key, settings, dtype, incarnation)
-        self._publisher: Publisher | None = None
-        self._unwanted = 0
-        self._lock = threading.Lock()
+    folder: Path
+    key: bytes = field(repr=False)
+    relay: RelaySettings
+    dtype: str
+    seconds: float
+    incarnation: int = 0
+
+
+class Courier:
+    """Brings contributions from a loaned machine to the trainer."""
+
+    def __init__(self, settings: CourierSettings) -> None:
+        self._settings = settings
 
     def deliver(self, term: int, number: int, tensors: Mapping[str, torch.Tensor], desk: RelayMember) -> int:
-        """Bring `tensors` to the desk as `number`; their bytes, when they lie there whole. Raises `Refused`, at once
-        when the desk is lost, refuses, or nobody wants them any more."""
-        with self._publishing() as publisher:
-            nbytes = publisher.publish(number, tensors).nbytes
-            publisher.settle()
-            publisher.ship(term, Chain(number, 0, (desk,)))
-            if not publisher.wait_delivered(number, self._seconds, unless=lambda: self._ends(publisher)):
-                where, link = f"{desk.host}:{desk.port}", " ".join(publisher.link)
-                why = "they are not wanted any more" if self._unwanted else link
-                raise Refused(f"contribution {number} did not reach {where}: {why}")
-            return nbytes
-
-    @contextmanager
-    def unwanted(self) -> Iterator[None]:
-        """Nothing is delivered meanwhile, and a delivery under way ends. From any thread."""
-        with self._lock:
-            self._unwanted += 1
-            publisher = self._publisher
-        if publisher is not None:
-            publisher.wake()
+        """Bring `tensors` to the desk as `number`; their bytes, when they lie there whole. To make sharded ones whole
+        is a collective. Raises `Refused`, at once when the desk is lost or refuses."""
+        own = self._settings
         try:
-            yield
-        finally:
-            with self._lock:
-                self._unwanted -= 1
-
-    def _ends(self, publisher: Publisher) -> bool:
-        return bool(self._unwanted) or publisher.link[0] in GIVEN_UP
-
-    @contextmanager
-    def _publishing(self) -> Iterator[Publisher]:
-        """One for each delivery: its memory is as large as a gradient."""
-        try:
-            with self._make() as publisher:
-                self._publisher = publisher
-                try:
-                    yield publisher
-                finally:
-                    with self._lock:
-                        self._publisher = None
+            # One for each delivery: its memory is as large as a gradient.
+            with Publisher(own.folder, own.key, own.relay, torch_dtype(own.dtype), own.incarnation) as publisher:
+                nbytes = publisher.publish(number, tensors).nbytes
+                publisher.settle()
+                publisher.ship(term, Chain(number, 0, (desk,)))
+                if not publisher.wait_delivered(number, own.seconds, unless=lambda: publisher.link[0] in GIVEN_UP):
+                    where, link = f"{desk.host}:{desk.port}", " ".join(publisher.link)
+                    raise Refused(f"contribution {number} did not reach {where}: {link}")
+                return nbytes
         except (OSError, SegmentError) as error:
             raise Refused(f"the sums cannot be sent: {error}") from error
+
+
+def discard(folder: Path) -> None:
+    """Give back the memory of a courier whose process was ended in the middle of a delivery. Raises `SegmentBusy` while
+    it lives."""
+    if folder.exists():
+        SegmentWriter.open(folder).close()

@@ -77,6 +77,13 @@ class Assumptions:
         "faster. GPUs assumed alike",
     )
 
+    # Loans.
+    unit_start_seconds: Assumption = Assumption(
+        3.0,
+        "s until the processes of a gradient unit have begun",
+        "assumed: contexts and communicators of eight accelerators, in processes that have imported all",
+    )
+
     # Repack.
     move_seconds: Assumption = Assumption(
         0.69,

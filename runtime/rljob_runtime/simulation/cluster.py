@@ -111,7 +111,9 @@ class Cluster:
         return TrainerCosts(
             step=assumed.step_fixed_seconds.value,
             token=token / self.trainer_accelerators,
-            lend=assumed.layout_seconds.value + self.weight_bytes / self.accelerators_per_machine / load,
+            lend=assumed.layout_seconds.value
+            + assumed.unit_start_seconds.value
+            + self.weight_bytes / self.accelerators_per_machine / load,
             lent_token=token / self.accelerators_per_machine,
             bring=self.model.parameters * SUM_BYTES / assumed.relay_bandwidth.value,
             publish=self.weight_bytes / assumed.copy_bandwidth.value,

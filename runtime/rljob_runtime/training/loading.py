@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import init_empty_weights
+from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
 
 from rljob_runtime.training import attention
@@ -34,6 +36,34 @@ def described(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         ) from error
     model: PreTrainedModel = made
     return model
+
+
+def without_weights(folder: Path, stored: torch.dtype, compute_dtype: torch.dtype, ranks: RankGroup) -> PreTrainedModel:
+    """The model that the `config.json` of a folder describes, split over `ranks`, for its weights to be written into:
+    kept as `stored`, computed with as `compute_dtype`. Whoever published the weights has verified it for the job's
+    sequences. Raises `UnsupportedModel`."""
+    attention.register()
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        with init_empty_weights(include_buffers=False):
+            model: Any = AutoModelForCausalLM.from_config(
+                config, dtype=compute_dtype, attn_implementation=attention.NAME
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedModel(f"cannot make a causal language model of {folder}: {error}") from error
+    model.tie_weights()  # what two modules share is one shard
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(stored)
+    ranks.shard(model, compute_dtype)
+    own: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in own:
+                own[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device=ranks.device))
+            setattr(module, name, own[id(parameter)])
+    model.to(ranks.device)
+    ready: PreTrainedModel = model.eval()
+    return ready
 
 
 def size_of(model: PreTrainedModel) -> ModelSize:

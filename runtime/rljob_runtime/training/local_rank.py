@@ -1,4 +1,4 @@
-"""A trainer rank, or a lent machine's worker, in a thread of this process."""
+"""A trainer rank, or a loaned machine's gradient unit, in a thread of this process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rljob_runtime.training.lent import LentWorker
+from rljob_runtime.training.gradient_unit import GradientUnit
 from rljob_runtime.training.trainer import TrainerRank
 
 
 class LocalRank:
     """A rank in a thread of its own."""
 
-    def __init__(self, rank: TrainerRank | LentWorker, host: str = "127.0.0.1"):
+    def __init__(self, rank: TrainerRank | GradientUnit, host: str = "127.0.0.1"):
         self.host = host
         self._rank = rank
         name = f"trainer-{rank.rank}" if isinstance(rank, TrainerRank) else f"worker-{rank.name}"

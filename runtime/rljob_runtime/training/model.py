@@ -110,17 +110,17 @@ class Policy:
     """Token logprobs of a model at a sampling temperature.
 
     `model` holds the weights that the computation uses (rounded to the published dtype, whatever format they are
-    stored in). With `autocast` matrix products run in bfloat16; logits are turned to the parameters' format for the
-    softmax.
+    stored in). With `autocast` matrix products run in bfloat16; logits are turned to `dtype` for the softmax, the
+    parameters' format where none is given.
     """
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float, autocast: bool):
+    def __init__(self, model: PreTrainedModel, *, temperature: float, autocast: bool, dtype: torch.dtype | None = None):
         self.model = model
         self.temperature = temperature
         self.autocast = autocast
         parameter = next(model.parameters())
         self.device = parameter.device
-        self.dtype = parameter.dtype
+        self.dtype = dtype or parameter.dtype
         self.vocabulary = int(model.config.vocab_size)
 
     def logprobs(self, batch: MicroBatch, *, entropy: bool = True) -> tuple[Tensor, Tensor | None]:

@@ -1,6 +1,7 @@
-"""The group of trainer ranks: who takes part, how weights are split, and the few collectives that training needs.
+"""A group of ranks, of the trainer or of a loaned machine: who takes part, how weights are split, and the few
+collectives that training needs.
 
-With one rank nothing is distributed. With several, `fully_shard` (FSDP2) splits every parameter over the ranks;
+Without a rendezvous nothing is distributed. With one, `fully_shard` (FSDP2) splits every parameter over the ranks;
 gradients are reduced as plain sums, because contributions are raw sums. Collectives run over gloo on CPUs and NCCL on
 GPUs. All ranks must make the same calls in the same order; a rank that dies makes the others' collectives fail, and
 the group is started anew from its checkpoint.
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
@@ -34,16 +35,16 @@ def open_rendezvous(host: str, size: int) -> TCPStore:
 
 
 class RankGroup:
-    """This rank among `size`. A group of one needs no `store`."""
+    """This rank among `size`. A group of one needs no `store`; with one its parameters are split all the same."""
 
     def __init__(self, rank: int = 0, size: int = 1, *, device: str = "cpu", store: Store | None = None):
         self.rank = rank
         self.size = size
         self.device = torch.device(device)
         self.mesh: DeviceMesh | None = None
-        if size > 1:
-            if store is None:
-                raise ValueError(f"rank {rank} of {size} needs the rendezvous of rank 0")
+        if size > 1 and store is None:
+            raise ValueError(f"rank {rank} of {size} needs the rendezvous of rank 0")
+        if store is not None:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
             self.mesh = init_device_mesh(self.device.type, (size,))
@@ -59,12 +60,15 @@ class RankGroup:
         """Whether this is rank 0: the one that writes files and talks to the outside."""
         return self.rank == 0
 
-    def shard(self, model: PreTrainedModel) -> None:
-        """Split the parameters of `model` over the ranks, layer by layer, in place."""
+    def shard(self, model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> None:
+        """Split the parameters of `model` over the ranks, layer by layer, in place. A layer that is made whole, and its
+        gradient on the way to the ranks, are in `compute_dtype`, or as the parameters are."""
         if self.mesh is None:
             return
+        # Inputs of layers are the model's own business.
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, cast_forward_inputs=False)
         for module in [*layers_of(model), model]:
-            fully_shard(module, mesh=self.mesh)
+            fully_shard(module, mesh=self.mesh, mp_policy=policy)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)

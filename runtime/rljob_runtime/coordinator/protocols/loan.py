@@ -17,12 +17,13 @@ from rljob_runtime.scheduling.trajectory import Group, PromptKey
 @dataclass(frozen=True)
 class ComputeReport:
     """`groups`: how many groups of the step the worker holds the sums of. `tokens`: loss tokens that this call
-    computed, in `seconds`, loading of weights included."""
+    computed, in `seconds`, loading of weights included; `shares`: how many of them each accelerator did."""
 
     step: int
     groups: int
     tokens: int
     seconds: float
+    shares: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,17 @@
+"""What a unit's zygote forks in tests: ranks whose norms compute in the format of the weights."""
+
+from __future__ import annotations
+
+import pytest
+from training_toys import keep_norms_precise
+
+from rljob_runtime.training.unit_rank import UnitRank
+
+PEER = "precise_rank:PreciseUnitRank"
+
+
+class PreciseUnitRank(UnitRank):
+    @staticmethod
+    def warm_up() -> None:
+        UnitRank.warm_up()
+        keep_norms_precise(pytest.MonkeyPatch())
