@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -73,21 +74,13 @@ def test_a_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
 def test_whoever_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            holder(path)
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    try:
-        for _ in range(50):
-            with held(path, "me"):
-                pass
-    finally:
-        ended.set()
-        looker.join(20)
+    with path.open() as looker:
+        fcntl.flock(looker, fcntl.LOCK_SH)  # as `holder` does for a moment
+        moment = threading.Timer(0.2, fcntl.flock, (looker, fcntl.LOCK_UN))
+        moment.start()
+        with held(path, "me"):
+            assert holder(path) == "me"
+        moment.join()
 
 
 def test_nothing_of_the_coordinators_is_written_through_a_link(tmp_path: Path) -> None:
@@ -158,7 +151,7 @@ async def test_the_coordinator_notices_the_end_of_its_head(tmp_path: Path) -> No
     place, head = Place(tmp_path), HeadApart(Place(tmp_path))
     async with container(place, "sleep 1; exit 7") as ray, coordinator(head) as driver:
         await until(lambda: head.up)
-        await driver
+        await asyncio.wait_for(driver, 20)
         with pytest.raises(NodeEnded, match="ray ended with 7"):
             await ray
 
@@ -169,7 +162,7 @@ async def test_a_head_that_was_started_again_is_another_one(tmp_path: Path) -> N
         async with container(place):
             await until(lambda: head.up)
         async with container(place):
-            await driver
+            await asyncio.wait_for(driver, 20)
             assert not head.up
 
 
