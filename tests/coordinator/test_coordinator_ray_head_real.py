@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -49,9 +51,14 @@ identity = Identity("demo", "ns", "uid-1", "coordinator-0", 1, "demo-coordinator
 
 async def connect():
     head = HeadApart(Place(folder / "ray"))
-    run = asyncio.create_task(head.run())
-    await pod._connect(identity, head)
+    run, connected = asyncio.create_task(head.run()), asyncio.create_task(pod._connect(identity, head))
+    await asyncio.wait({run, connected}, return_when=asyncio.FIRST_COMPLETED)
+    if run.done():
+        os._exit(7)  # its own log says why
+    await connected
     print(ray.get_runtime_context().get_node_id() == head.node_id, len(ray.get(ray.put(b"x" * 3_000_000))), flush=True)
+    if sys.argv[3] == "wait":
+        await run
     ray.shutdown()
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
@@ -81,17 +88,54 @@ def _free_port() -> int:
         return port
 
 
+def _head(folder: Path, port: str) -> subprocess.Popen[bytes]:
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen([*APART, sys.executable, "-c", HEAD, str(folder), port], stdout=log, stderr=log)
+
+
 def test_a_driver_finds_the_head_of_another_container(folder: Path) -> None:
     """Twice: a coordinator that starts over has a head of its own, which takes up the tables."""
     port = str(_free_port())
-    head = subprocess.Popen([*APART, sys.executable, "-c", HEAD, str(folder), port], stderr=subprocess.PIPE, text=True)
+    head = _head(folder, port)
     try:
         for _ in range(2):
-            driver = [*APART, sys.executable, "-c", DRIVER, str(folder), port]
+            driver = [*APART, sys.executable, "-c", DRIVER, str(folder), port, "go"]
             done = subprocess.run(driver, capture_output=True, text=True, timeout=280, check=False)
-            assert done.stdout.split() == ["True", "3000000", "False"], done.stderr
+            assert done.stdout.split() == ["True", "3000000", "False"], done.stderr + (folder / "log").read_text()
             assert tables_held(folder / "tables") is None, "they are free for the next one"
             assert head.poll() is None, "the container goes on"
     finally:
         head.kill()
         head.wait(20)
+
+
+def test_a_driver_whose_head_was_killed_ends(folder: Path) -> None:
+    """Ray alone would go on trying for as long as engines live without a head."""
+    port = str(_free_port())
+    head = _head(folder, port)
+    command = [*APART, sys.executable, "-c", DRIVER, str(folder), port, "wait"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline().split() == ["True", "3000000"], (folder / "log").read_text()
+        for name in ("gcs_server", "raylet"):
+            os.kill(_process_of(folder, name), signal.SIGKILL)
+        assert driver.stdout.readline() == "False\n"
+        assert driver.wait(120) == 0
+        assert head.wait(60) != 0, "its container ends too, and is started again"
+    finally:
+        for process in (driver, head):
+            process.kill()
+            process.wait(20)
+
+
+def _process_of(folder: Path, program: str) -> int:
+    """Of the head in this folder: the process that runs one of Ray's programs."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode().split("\0")
+        except OSError:  # it has ended
+            continue
+        if command[0].endswith(f"/{program}") and any(str(folder) in part for part in command):
+            return int(process.name)
+    raise AssertionError(f"no {program} runs in {folder}")
