@@ -166,7 +166,7 @@ class _Adding(GradientComputer):
             parameter.grad = None
             self._seen.add(name)
 
-        parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(take)
 
 
 def _local(tensor: Tensor) -> Tensor:
