@@ -8,6 +8,8 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -586,3 +588,56 @@ def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster
     while there(member):
         assert time.monotonic() < end, "it is found though it has ended"
         time.sleep(0.1)
+
+
+NEVER_MADE = """
+import sys, time, ray
+
+@ray.remote
+class Host:
+    def __init__(self, late): ...
+
+@ray.remote(num_cpus=0)
+def late():
+    time.sleep(3600)
+
+ray.init(address=sys.argv[1], namespace=sys.argv[2], log_to_driver=False)
+for name in sys.argv[3:]:
+    Host.options(name=name, lifetime="detached", num_cpus=0).remote(late.remote())
+print("registered", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.engine
+def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_cluster, tmp_path):
+    """It was cut off in the middle of making it. Ray keeps the name, and never makes the process."""
+    import ray
+
+    from rljob_runtime.coordinator.actors import Places
+    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+
+    job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
+    member = Member(machine="rollout-0", incarnation=7, ip="127.0.0.1", role=Role.ROLLOUT)
+    trainer = Member(machine="trainer-0", incarnation=7, ip="127.0.0.1", role=Role.TRAINER)
+    peer = "test_coordinator_contract:make_peer"
+    factories = Factories(relay=peer, replica=peer, worker=peer, rank=peer)
+    binding = RayBinding(job, Places(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
+    names = [f"{job.name}/rollout-0.7/relay", f"{job.name}/trainer-0.7/rank-0"]
+
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", NEVER_MADE, address, job.name, *names]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as former:
+        try:
+            assert former.stdout is not None
+            assert former.stdout.readline() == b"registered\n"
+            former.send_signal(signal.SIGSTOP)  # Ray's tables of a head that ended with its driver say the same
+            for name in names:
+                ray.get_actor(name, job.name)  # it is found
+            assert not asyncio.run(binding.has_trainer([trainer]))
+            asyncio.run(asyncio.wait_for(binding.rollout_machine(2, member, {}), 60))
+            asyncio.run(asyncio.wait_for(binding.trainer(2, [trainer]), 60))
+        finally:
+            former.kill()
+    asyncio.run(binding.release(member))
+    asyncio.run(binding.release(trainer))

@@ -1685,6 +1685,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_contract.py::test_the_next_coordinator_finds_the_same_processes",),
     ),
     Mutant(
+        "a name that no process will ever have is waited for",
+        f"{RUNTIME}/coordinator/ray_binding.py",
+        "            return None if is_abandoned(handle) else handle",
+        "            return handle",
+        (
+            "tests/coordinator/test_coordinator_contract.py::"
+            "test_an_actor_that_a_former_coordinator_only_registered_is_made_anew",
+        ),
+    ),
+    Mutant(
         "the numbers of a lost store are used again",
         f"{RUNTIME}/scheduling/versions.py",
         "return self if self.history else self.seen(version + UNREPORTED)",

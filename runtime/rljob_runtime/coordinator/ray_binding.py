@@ -28,6 +28,7 @@ from rljob_runtime.coordinator.protocols import (
     RolloutMachine,
     Trainer,
 )
+from rljob_runtime.coordinator.ray_tables import is_abandoned
 from rljob_runtime.coordinator.settings import lending_rules
 from rljob_runtime.scheduling.layouts import Seats
 from rljob_runtime.scheduling.lending import LendingRules
@@ -254,6 +255,7 @@ class RayBinding:
         resource = self._resource_of(member)
         await asyncio.to_thread(self._expect_node, resource)
         full_name = self._actor_name(member, part)
+        await asyncio.to_thread(self._clear, full_name)
         places = replace(self._places, host=member.ip or "127.0.0.1")
         arguments |= {"job": self._job, "member": member, "places": places}
         handle = await asyncio.to_thread(
@@ -284,13 +286,22 @@ class RayBinding:
             raise PeerTimeout(f"no node with resource {resource} has joined yet")
 
     def _there(self, name: str) -> bool:
+        return self._registered(name) is not None
+
+    def _registered(self, name: str) -> Any:
+        """The actor of that name that is there or will be; None if there is none."""
         try:
-            ray.get_actor(name, namespace=self._job.name)
+            handle = ray.get_actor(name, namespace=self._job.name)
+            return None if is_abandoned(handle) else handle
         except ValueError:
-            return False
+            return None
         except exceptions.RayError as error:
             raise PeerTimeout(f"the Ray head does not answer: {error}") from error
-        return True
+
+    def _clear(self, name: str) -> None:
+        """Free the name of an actor that will never be."""
+        if self._registered(name) is None:
+            self._kill(name)
 
     def _kill(self, name: str) -> None:
         try:
