@@ -81,9 +81,11 @@ class PodTemplate(Model):
     `rewards`, where a reward is of kind Code, or of kind Python with a function that is not the runtime's own."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
-        """The container of that name as the user wrote it, or an empty one."""
-        containers: list[dict[str, Any]] = self.spec.get("containers", [])
-        return next((container for container in containers if container.get("name") == name), {})
+        """The container of that name as the user wrote it, or an empty one. Also of a template whose form is
+        not checked yet."""
+        containers = self.spec.get("containers")
+        found = containers if isinstance(containers, list) else []
+        return next((one for one in found if isinstance(one, dict) and one.get("name") == name), {})
 
     def sidecars(self, ours: Collection[str] = (MAIN_CONTAINER,)) -> list[dict[str, Any]]:
         """The containers that are not ours."""

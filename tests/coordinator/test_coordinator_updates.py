@@ -131,11 +131,17 @@ def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
     check_whole(stage, 12 * 4 * 2)
 
 
-def test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did(tmp_path):
-    """The trainer waits for every update, so that each lets one group more be open: from 8 on, and not again from 8."""
+@pytest.mark.parametrize("call", [200, 300, 350])
+def test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did(tmp_path, call):
+    """Each update that the trainer waits for lets one group more be open: from 8 on, and not again from 8. It dies in
+    the third update at most; what was under way may then be ready before the trainer asks for it."""
     stage = stage_of(tmp_path, rounds=8)
-    assert play_through(stage, [300]) == 2
-    assert [report.capacity_prompts for report in stage.closed] == [9, 10, 11, 12, 13, 14, 15, 16]
+    assert play_through(stage, [call]) == 2
+    opened = [8, *(report.capacity_prompts for report in stage.closed)]
+    waited = [report.trainer_wait_seconds > 1 for report in stage.closed]
+    assert [after - before for before, after in itertools.pairwise(opened)] == [int(one) for one in waited]
+    assert waited.count(False) <= 1
+    assert waited[3:] == [True] * 5
 
 
 @pytest.mark.parametrize(("left", "given", "now"), [(13, None, 13), (40, None, 16), (2, None, 5), (13, 6, 6)])
