@@ -41,7 +41,9 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
 }
 # API servers look for these objects before they read the pod: a name that none can have is an error of theirs (500).
 _NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
-_OBJECT_NAME = re.compile(r"(?=.{0,253}\Z)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?")
+_NEVER_EMPTY = "runtimeClassName"
+"""The others mean the default then."""
+_OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Further containers that the operator makes in the coordinator's pod, where it needs them.
 _CONTAINERS = {c.REWARDS_CONTAINER: "rewards of kind Code and Python", c.HEAD_CONTAINER: "the head of Ray"}
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
@@ -67,7 +69,8 @@ def check_template(
         if field in spec and spec[field] not in allowed:
             yield FieldError(f"{path}.spec.{field}", spec[field], advice)
     for field in _NAMED:
-        if _OBJECT_NAME.fullmatch(spec.get(field) or "") is None:
+        name = spec.get(field)
+        if name is not None and (name or field == _NEVER_EMPTY) and _OBJECT_NAME.fullmatch(name) is None:
             yield FieldError(
                 f"{path}.spec.{field}", spec[field], "must be a name: lower-case letters, digits, '-', '.'"
             )

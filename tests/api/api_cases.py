@@ -484,6 +484,7 @@ TEMPLATES = [
     ),
     one(f"{_POD}.restartPolicy", "Always", "must be left out: the operator replaces a pod that failed"),
     one(f"{_POD}.runtimeClassName", "/kata", "must be a name: lower-case letters", server=False),
+    one(f"{_POD}.runtimeClassName", "", "must be a name: lower-case letters", server=False),
     one(f"{_POD}.priorityClassName", "Urgent", "must be a name: lower-case letters", server=False),
     one(f"{_POD}.hostNetwork", True, "is not supported"),
     one(f"{_POD}.hostPID", True, "is not supported"),

@@ -124,6 +124,8 @@ def test_a_template_is_refused_or_makes_pods(role: Role, made: Json, accelerator
 )
 @given(made=template(), role=st.sampled_from(list(Role)))
 @example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "runtimeClassName": "/x"}})
+@example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "runtimeClassName": ""}})
+@example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "priorityClassName": "", "serviceAccountName": ""}})
 @example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "priorityClassName": "a/x"}})
 @example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "serviceAccountName": "a/x"}})
 async def test_a_server_can_read_the_pods(server: Server, role: Role, made: Json) -> None:
