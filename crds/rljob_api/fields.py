@@ -147,14 +147,14 @@ Timestamp = Annotated[
 """A point in time in UTC, to the second."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_NAME = rf"{_LABEL}(\.{_LABEL})*"
+"""The pattern of most objects' names, which have at most 253 characters."""
 DnsLabel = text_type(
     _LABEL, "must be lower-case letters, digits and '-', beginning and ending with one of the first", 63
 )
-DnsName = text_type(
-    rf"{_LABEL}(\.{_LABEL})*", "must be a DNS name: lower-case letters, digits, '-' and '.', e.g. high-priority", 253
-)
+DnsName = text_type(DNS_NAME, "must be a DNS name: lower-case letters, digits, '-' and '.', e.g. high-priority", 253)
 ClaimTemplateName = text_type(
-    rf"{_LABEL}(\.{_LABEL})*",
+    DNS_NAME,
     "must be the name of a ResourceClaimTemplate in the job's own namespace: pods cannot use one of another",
     253,
 )

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from rljob_api import constants as c
 from rljob_api import podschema
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError
-from rljob_api.fields import Bytes
+from rljob_api.fields import DNS_NAME, Bytes
 from rljob_api.placement import PodTemplate
 
 Errors = Iterator[FieldError]
@@ -43,7 +43,7 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
 _NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
 _NEVER_EMPTY = "runtimeClassName"
 """The others mean the default then."""
-_OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_OBJECT_NAME = re.compile(rf"(?=.{{1,253}}\Z){DNS_NAME}")
 # Further containers that the operator makes in the coordinator's pod, where it needs them.
 _CONTAINERS = {c.REWARDS_CONTAINER: "rewards of kind Code and Python", c.HEAD_CONTAINER: "the head of Ray"}
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
@@ -71,9 +71,7 @@ def check_template(
     for field in _NAMED:
         name = spec.get(field)
         if name is not None and (name or field == _NEVER_EMPTY) and _OBJECT_NAME.fullmatch(name) is None:
-            yield FieldError(
-                f"{path}.spec.{field}", spec[field], "must be a name: lower-case letters, digits, '-', '.'"
-            )
+            yield FieldError(f"{path}.spec.{field}", name, "must be a name: lower-case letters, digits, '-', '.'")
     for field in ("serviceAccountName", "serviceAccount"):
         if role == c.ROLE_COORDINATOR and field in spec:
             advice = (

@@ -1687,8 +1687,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a name that no process will ever have is waited for",
         f"{RUNTIME}/coordinator/ray_binding.py",
-        "            return None if is_abandoned(handle) else handle",
-        "            return handle",
+        "            return handle, is_abandoned(handle)",
+        "            return handle, False",
         (
             "tests/coordinator/test_coordinator_contract.py::"
             "test_an_actor_that_a_former_coordinator_only_registered_is_made_anew",
@@ -2689,8 +2689,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what runs rewards has the coordinator's token",
         f"{OPERATOR}/policies/pods.py",
-        '"volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),',
-        '"volumeMounts": by_path([*main["volumeMounts"], *mounts, *user.get("volumeMounts", [])]),',
+        '"rewards", _LOCKED, env, mounts)',
+        '"rewards", _LOCKED, env, [*main["volumeMounts"], *mounts])',
         ("tests/operator/test_operator_rewards_container.py",),
     ),
     Mutant(

@@ -21,3 +21,26 @@ def by_name(entries: Iterable[Json]) -> list[Json]:
 def by_path(mounts: Iterable[Json]) -> list[Json]:
     """Keep one mount a path: a later one takes the earlier one's place."""
     return list({mount["mountPath"]: mount for mount in mounts}.values())
+
+
+def further_container(
+    main: Json, user: Json, name: str, role: str, locked: Json, env: Iterable[Json], mounts: Iterable[Json]
+) -> Json:
+    """A container of ours beside `main`: its image with another role of the pod's program, and nothing else of it.
+    `user`: what the template says of it. `locked`: its security context. `env`: in their final order."""
+    container: Json = {
+        "image": main["image"],
+        "command": ["python", "-m", "rljob_runtime.pod"],
+        "args": [role],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": name,
+        "securityContext": over(locked, user.get("securityContext")),
+        "env": by_name(env),
+        "volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),
+    }
+    if "command" in user and "args" not in user:
+        del container["args"]
+    if "imagePullPolicy" in main:
+        container.setdefault("imagePullPolicy", main["imagePullPolicy"])
+    return container

@@ -23,7 +23,7 @@ from rljob_operator.policies.departing import grace_seconds, hands_over, templat
 from rljob_operator.policies.names import account, auth_secret, coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.nodes import affinity
 from rljob_operator.policies.observed import AVOIDS
-from rljob_operator.policies.overlay import by_name, by_path, over
+from rljob_operator.policies.overlay import by_name, by_path, further_container, over
 from rljob_operator.policies.placement import NewPod
 
 USER = 65532
@@ -188,22 +188,8 @@ def _rewards_container(main: Json, template: PodTemplate) -> Json:
     secret but those that the template names."""
     user = template.container(c.REWARDS_CONTAINER)
     mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
-    container: Json = {
-        "image": main["image"],
-        "command": ["python", "-m", "rljob_runtime.pod"],
-        "args": ["rewards"],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        **user,
-        "name": c.REWARDS_CONTAINER,
-        "securityContext": over(_LOCKED, user.get("securityContext")),
-        "env": by_name([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
-        "volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),
-    }
-    if "command" in user and "args" not in user:
-        del container["args"]
-    if "imagePullPolicy" in main:
-        container.setdefault("imagePullPolicy", main["imagePullPolicy"])
-    return container
+    env = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
+    return further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, mounts)
 
 
 def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:

@@ -16,7 +16,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.spec import PodTemplate
 from rljob_operator.policies.capacity import amounts
-from rljob_operator.policies.overlay import by_name, by_path, over
+from rljob_operator.policies.overlay import further_container
 
 Json = dict[str, Any]
 
@@ -97,30 +97,16 @@ def _head(main: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
     """The container: Ray's token and tables, and nothing else of the coordinator's."""
     user = template.container(c.HEAD_CONTAINER)
     identity = {key: value for key, value in main["securityContext"].items() if key in _IDENTITY}
-    container: Json = {
-        "image": main["image"],
-        "command": ["python", "-m", "rljob_runtime.pod"],
-        "args": ["head"],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        **user,
-        "name": c.HEAD_CONTAINER,
-        "restartPolicy": "Always",
-        "securityContext": over({**locked, **identity}, user.get("securityContext")),
-        "env": _environment(main["env"], user.get("env", [])),
-        "volumeMounts": by_path([*_mounts(folder), *user.get("volumeMounts", [])]),
-    }
-    if "command" in user and "args" not in user:
-        del container["args"]
-    if "imagePullPolicy" in main:
-        container.setdefault("imagePullPolicy", main["imagePullPolicy"])
-    return container
+    env = _environment(main["env"], user.get("env", []))
+    head = further_container(main, user, c.HEAD_CONTAINER, "head", {**locked, **identity}, env, _mounts(folder))
+    return {**head, "restartPolicy": "Always"}
 
 
 def _environment(main: list[Json], user: list[Json]) -> list[Json]:
     """Ray's own settings as the coordinator has them, and nothing else of it: no secret, for one."""
     ray = [entry for entry in main if entry["name"].startswith("RAY_") and "value" in entry]
     address = [entry for entry in main if entry["name"] == c.ENV_POD_IP]
-    return by_name([{"name": "HOME", "value": c.TMP_DIR}, *ray, *user, *address])
+    return [{"name": "HOME", "value": c.TMP_DIR}, *ray, *user, *address]
 
 
 def _mounts(folder: str) -> list[Json]:

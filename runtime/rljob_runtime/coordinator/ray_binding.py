@@ -286,22 +286,23 @@ class RayBinding:
             raise PeerTimeout(f"no node with resource {resource} has joined yet")
 
     def _there(self, name: str) -> bool:
-        return self._registered(name) is not None
-
-    def _registered(self, name: str) -> Any:
-        """The actor of that name that is there or will be; None if there is none."""
-        try:
-            handle = ray.get_actor(name, namespace=self._job.name)
-            return None if is_abandoned(handle) else handle
-        except ValueError:
-            return None
-        except exceptions.RayError as error:
-            raise PeerTimeout(f"the Ray head does not answer: {error}") from error
+        handle, abandoned = self._registration(name)
+        return handle is not None and not abandoned
 
     def _clear(self, name: str) -> None:
         """Free the name of an actor that will never be."""
-        if self._registered(name) is None:
+        if self._registration(name)[1]:
             self._kill(name)
+
+    def _registration(self, name: str) -> tuple[Any, bool]:
+        """The actor of that name, None if there is none, and whether it will never be."""
+        try:
+            handle = ray.get_actor(name, namespace=self._job.name)
+            return handle, is_abandoned(handle)
+        except ValueError:
+            return None, False
+        except exceptions.RayError as error:
+            raise PeerTimeout(f"the Ray head does not answer: {error}") from error
 
     def _kill(self, name: str) -> None:
         try:
