@@ -43,6 +43,12 @@ def release(server: Tools, chart: Path, check: bool = True) -> str:
     return server.helm("upgrade", "--install", "rljob", str(chart), *where, "--set=replicas=0", check=check)
 
 
+def until_guarded(server: Tools) -> None:
+    """Until the policy refuses an older CRD. The server puts a new one into force a moment after it was created."""
+    trial = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(ROOT / "crds/rljob.yaml"))
+    wait("the policy in force", lambda: "installed CRD has schema revision" in server.kubectl(*trial, check=False))
+
+
 def uids(server: Tools) -> dict[str, str]:
     """Kind and name of everything that the jobs own, and its uid."""
     listed = json.loads(server.kubectl("-n", JOBS, "get", OWNED, "-o", "json"))["items"]
@@ -164,6 +170,7 @@ def test_chart_downgrade_that_would_lose_fields_is_refused(jobs: Tools, tmp_path
     chart = newer(tmp_path)
     release(server, chart)
     until_established(server.kubectl)
+    until_guarded(server)
     document = yaml.safe_load(EXAMPLE.read_text())
     document["spec"]["later"] = "kept"
     server.kubectl("-n", JOBS, "apply", "-f", "-", stdin=json.dumps(document))
@@ -191,6 +198,7 @@ def test_chart_uninstalled_still_refuses_an_older_one(jobs: Tools, tmp_path: Pat
     server = jobs
     chart = newer(tmp_path)
     release(server, chart)
+    until_guarded(server)
     server.helm("uninstall", "rljob", "--namespace", SYSTEM)
     assert f"has schema revision {SCHEMA_REVISION + 1}" in release(server, CHART, check=False)
     release(server, chart)
