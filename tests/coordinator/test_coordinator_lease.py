@@ -169,3 +169,62 @@ def test_what_is_needed_ends_the_work():
         return told
 
     assert clock.run(program()) == ["the work was ended first"]
+
+
+def test_an_office_is_confirmed_by_a_renewal_that_began_later():
+    """At once where the server answers, for all who wait together; not at all where it does not."""
+
+    async def program() -> None:
+        clock_ = asyncio.get_running_loop().time
+        lease = lease_of(server := Server())
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        await asyncio.sleep(1.0)
+        taken, asked = len(server.renewals), clock_()
+        await asyncio.gather(*(lease.confirm() for _ in range(500)))
+        assert len(server.renewals) == taken + 1, "one for all"
+        assert clock_() - asked < 0.1
+
+        server.broken = "refusing"
+        confirming = asyncio.create_task(lease.confirm())
+        await asyncio.sleep(4.0)
+        server.broken = None
+        assert not confirming.done()
+        asked = clock_()
+        await confirming
+        assert asked <= server.renewals[-1] <= asked + 1.0
+
+        gives_up, stays = asyncio.create_task(lease.confirm()), asyncio.create_task(lease.confirm())
+        gives_up.cancel()
+        await stays
+        server.broken = "silent"
+        hopeless = asyncio.create_task(lease.confirm())
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(keeping, 60)
+        assert not hopeless.done()
+        hopeless.cancel()
+
+    clock.run(program())
+
+
+def test_a_renewal_under_way_confirms_nothing():
+    """The server may have answered it before whoever asks was cut off."""
+
+    async def program() -> None:
+        lease = lease_of(server := Server())
+        await lease.take()
+        put = server.put
+
+        async def slow(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+            await asyncio.sleep(1.0)
+            return await put(path, body)
+
+        server.put = slow  # type: ignore[method-assign]
+        keeping = asyncio.create_task(lease.keep())
+        await asyncio.sleep(5.5)  # in the middle of a renewal
+        asked = asyncio.get_running_loop().time()
+        await lease.confirm()
+        assert asyncio.get_running_loop().time() - asked >= 1.5
+        keeping.cancel()
+
+    clock.run(program())

@@ -3661,6 +3661,27 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LEASE}::test_who_cannot_renew_for_the_duration_lets_go",),
     ),
     Mutant(
+        "a coordinator that is cut off ends everybody",
+        f"{RUNTIME}/coordinator/confirmed.py",
+        "        await self._confirm()",
+        "        pass",
+        ("tests/simulation/test_simulation_fencing.py::test_a_coordinator_that_is_cut_off_ends_nobody",),
+    ),
+    Mutant(
+        "a renewal under way confirms the office",
+        f"{RUNTIME}/coordinator/lease.py",
+        "                _tell(waiting)",
+        "                _tell(waiting + self._waiting)",
+        (f"{LEASE}::test_a_renewal_under_way_confirms_nothing",),
+    ),
+    Mutant(
+        "a chain is whole that the coordinator has closed over a gap",
+        f"{OPERATOR}/policies/relay.py",
+        "    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))",
+        "    return len(order.chain)",
+        ("tests/operator/test_operator_plan.py::test_the_chain_that_counts_is_the_coordinators",),
+    ),
+    Mutant(
         "a later pod is taken over from",
         f"{RUNTIME}/coordinator/lease.py",
         "        if is_later(holder, self._holder):",

@@ -13,6 +13,7 @@ from rljob_runtime.simulation.events import (
     CoordinatorStarted,
     Event,
     FaultEnded,
+    ProcessEnded,
     Reported,
     Trained,
 )
@@ -62,6 +63,21 @@ def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, ta
     assert second.term > first.term
     trained_meanwhile = [at for at, _ in of(seen, Trained) if second_start < at < CUT_AT + CUT_FOR]
     assert trained_meanwhile or any(at > second_start for at, _ in of(seen, Reported))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("seconds", [70, *slow(8, 25)])
+def test_a_coordinator_that_is_cut_off_ends_nobody(mode, seconds):
+    """It takes all machines for lost. They work, and its successor finds every one of them as it was."""
+    ended: list[str] = []
+
+    def see(event: Event) -> None:
+        if isinstance(event, ProcessEnded):
+            ended.append(event.process)
+
+    outcome = play(scenario(mode), FaultPlan.parse(f"{CUT_AT} partition coordinator {seconds}"), [see])
+    assert outcome.passed, outcome.violation
+    assert ended == []
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -52,6 +53,9 @@ class TermLease:
         self._wall = wall
         self._duration = DURATION
         self._renewed = 0.0
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        """Whoever wants to hear of a renewal that has not begun."""
 
     async def wait_for_server(self) -> None:
         """Until the API server answers. Raises `StaleTerm` where a later pod is in office."""
@@ -97,8 +101,11 @@ class TermLease:
         asked for its duration."""
         clock, period, patience = asyncio.get_running_loop().time, self._duration / RENEWALS, self._duration / PATIENCES
         pause = period
+        wait: Callable[[float], Awaitable[None]] = self._until_asked
         while True:
-            await asyncio.sleep(pause)
+            await wait(pause)
+            self._asked.clear()
+            waiting, self._waiting = self._waiting, []
             began = clock()
             left = self._renewed + self._duration - began
             try:
@@ -109,12 +116,28 @@ class TermLease:
                 raise
             except (PeerError, TimeoutError) as error:
                 log.warning("the lease was not renewed: %s", error or "no answer")
+                self._waiting += waiting
                 left = self._renewed + self._duration - clock()
                 if left <= 0:
                     raise LeaseLost(f"the Lease was not renewed for {self._duration:g} s") from error
-                pause = min(self._duration / TRIES, left)
+                pause, wait = min(self._duration / TRIES, left), asyncio.sleep
             else:
-                self._renewed, pause = began, period
+                self._renewed = began
+                _tell(waiting)
+                pause, wait = period, self._until_asked
+
+    async def _until_asked(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._asked.wait()
+
+    async def confirm(self) -> None:
+        """Return as soon as a renewal has succeeded that began after this call; `keep` must be under way. Where the API
+        server cannot be reached, this waits until `keep` gives up and its task is cancelled."""
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(heard)
+        self._asked.set()
+        await heard
 
     async def _renew(self) -> None:
         lease = await self._client.get(self._path)
@@ -139,6 +162,12 @@ class TermLease:
 
     def _timestamp(self) -> str:
         return self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _tell(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for heard in waiting:
+        if not heard.done():
+            heard.set_result(None)
 
 
 def is_later(holder: str, pod: str) -> bool:

@@ -32,6 +32,7 @@ from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.coordinator.api_client import ApiClient, Server
 from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.confirmed import ConfirmedBinding
 from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.environment import LazyRewards
@@ -85,7 +86,9 @@ async def run(identity: Identity) -> int:
             # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, head)
             term = await lease.take()
-            code = await alongside(_coordinate(job, identity, control, term, metrics, started, elsewhere), lease.keep())
+            code = await alongside(
+                _coordinate(job, identity, control, lease, term, metrics, started, elsewhere), lease.keep()
+            )
             await lease.release()
             return code
 
@@ -100,6 +103,7 @@ async def _coordinate(
     job: RLJob,
     identity: Identity,
     control: KubernetesControlPlane,
+    lease: TermLease,
     term: int,
     metrics: CoordinatorMetrics,
     started: asyncio.Event,
@@ -127,7 +131,7 @@ async def _coordinate(
         job,
         rewards,
         control,
-        binding,
+        ConfirmedBinding(binding, lease.confirm),
         folders,
         term,
         observers=[metrics.round],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.status import Finished, FinishedOutcome
+from rljob_runtime.coordinator.confirmed import ConfirmedBinding
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.protocols import PromptSource, StaleTerm
@@ -270,7 +271,7 @@ class _Run:
             self._observe(CoordinatorStarted(term))
             self._lives[life] = store
             self._reach_all()
-            coordinator = self._coordinator(life, store, term)
+            coordinator = self._coordinator(life, lease, store, term)
             work = asyncio.create_task(alongside(coordinator.run(), lease.keep()))
             tasks += [work, asyncio.create_task(self._asked_to_go(coordinator))]
             await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
@@ -344,10 +345,10 @@ class _Run:
             self._broken.set()
         return None, repr(error)
 
-    def _coordinator(self, life: Life, store: WatchedStore, term: int) -> Coordinator:
+    def _coordinator(self, life: Life, lease: TermLease, store: WatchedStore, term: int) -> Coordinator:
         return Coordinator(
             self._control,
-            self._world,
+            ConfirmedBinding(self._world, lease.confirm),
             InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
             self._open_prompts,
             self._rewards,

@@ -90,6 +90,8 @@ class World(Called):
         """Processes that cannot be started, and incarnations of machines that are off."""
         self._own: defaultdict[str, Condition] = defaultdict(Condition)
         self._gates: dict[str, asyncio.Event] = {}
+        self._ended: set[str] = set()
+        """Incarnations whose actors a head has ended that did not reach them."""
         self._boots = 0
         self._seed = seed
         self._observe = observe
@@ -165,7 +167,8 @@ class World(Called):
     # --- Binding ---
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
-        await self._expect(TRAINER, *(f"{member.machine}.{member.incarnation}" for member in members))
+        await self._expect(TRAINER, *map(_incarnation, members))
+        self._take_up_tables(TRAINER, members)
         process = self.process(TRAINER)
         if process is None:
             pace = Pace()
@@ -174,13 +177,15 @@ class World(Called):
         return HostedTrainer(self._wire(process), self.site.bounds)
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
+        self._take_up_tables(TRAINER, members)
         return self.process(TRAINER) is not None
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
         name = member.machine
         parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]
         workers = [f"{name}/worker"] if self.site.lendable else []
-        await self._expect(f"{name}.{member.incarnation}", f"{name}/relay", *parts, *workers)
+        await self._expect(_incarnation(member), f"{name}/relay", *parts, *workers)
+        self._take_up_tables(name, (member,))
         if name in self._gates:
             await self._gates[name].wait()
         self.machine(name).incarnation = member.incarnation
@@ -196,13 +201,22 @@ class World(Called):
         )
 
     async def release(self, member: Member) -> None:
-        """The head ends the actors of a pod, where it reaches them."""
+        """The head ends the actors of a pod: at once where it reaches them, else when one with its tables does."""
         name = TRAINER if member.role is Role.TRAINER else member.machine
         condition = self.machine(name).condition
         out_of_reach = Trouble.CUT in self.life.condition or Trouble.CUT in condition or Trouble.FROZEN in condition
         theirs = member.role is Role.TRAINER or member.incarnation >= self.machine(name).incarnation
-        if theirs and not out_of_reach:
+        if theirs and out_of_reach:
+            self._ended.add(_incarnation(member))
+        elif theirs:
             self._end(name)
+
+    def _take_up_tables(self, machine: str, members: Sequence[Member]) -> None:
+        """Whoever asks for actors reaches them: those that a head has ended are no more."""
+        ended = self._ended & set(map(_incarnation, members))
+        if ended and Trouble.CUT not in self.life.condition:
+            self._ended -= ended
+            self._end(machine)
 
     async def _expect(self, *names: str) -> None:
         """Processes that cannot be started, and machines that are off, have not joined."""
@@ -276,3 +290,7 @@ class World(Called):
     def _wire(self, process: Process) -> SimulatedWire:
         rng = random.Random(f"{self._seed}/{process.name}/{self._boots}")
         return SimulatedWire(process, rng, self.site.latency, self.life)
+
+
+def _incarnation(member: Member) -> str:
+    return f"{member.machine}.{member.incarnation}"
