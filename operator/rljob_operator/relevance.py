@@ -27,6 +27,7 @@ def job_signature(body: Body) -> Hashable:
         runtime.get("event"),
         runtime.get("applied"),
         tuple(runtime.get("drained") or ()),
+        tuple((runtime.get("relay") or {}).get("chain") or ()),
         tuple(
             (s.get("machine"), s.get("incarnation"), s.get("reason"), len(s.get("witnesses") or ())) for s in suspects
         ),

@@ -334,6 +334,7 @@ def test_a_thousand_progress_reports_are_irrelevant() -> None:
         {"event": 1, "finished": {"outcome": "Complete"}},
         {"event": 1, "suspects": [{"machine": "rollout-0", "incarnation": 1, "witnesses": ["a"]}]},
         {"event": 1, "problems": [{"reason": "CheckpointDiskFull"}]},
+        {"event": 1, "relay": {"epoch": 1, "revision": 2, "chain": ["rollout-1"]}},
     ],
 )
 def test_what_the_coordinator_acknowledges_is_relevant(change: dict[str, Any]) -> None:

@@ -695,6 +695,21 @@ def test_nobody_is_in_the_chain_of_a_job_that_has_ended(policy: str) -> None:
     assert cluster.decide().empty
 
 
+def test_the_chain_that_counts_is_the_coordinators() -> None:
+    """It closes the chain over machines that it cannot reach, whose pods may be as ready as ever."""
+    cluster = running()
+
+    def told() -> tuple[bool, str, str]:
+        (found,) = [one for one in cluster.status.conditions if one.type == "RelayReady"]
+        return found.status.value == "True", found.reason, found.message
+
+    assert told() == (True, "ChainFormed", "2 of 2 rollout machines are in the chain"), "none is told of yet"
+    for chain, reason in ((["rollout-0"], "MemberMissing"), (["rollout-1", "rollout-0"], "ChainFormed")):
+        cluster.report(relay={"epoch": 1, "revision": len(chain), "master": chain[0], "chain": chain})
+        cluster.settle()
+        assert told() == (len(chain) == 2, reason, f"{len(chain)} of 2 rollout machines are in the chain")
+
+
 def round_report(number: int, preemptions: int, size: int) -> dict[str, Any]:
     figures = {"round": number, "kind": "Short", "preemptions": preemptions, "tokens": 1, "tensorParallelSize": size}
     return {"applied": 1, "event": number, "lastRound": figures}

@@ -49,7 +49,7 @@ from rljob_operator.policies.judge import Judgement, judge
 from rljob_operator.policies.kueue import Hold
 from rljob_operator.policies.observed import Observed, Pod, Trouble
 from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.relay import disbanded, locations, next_topology, shortened
+from rljob_operator.policies.relay import chained, disbanded, locations, next_topology, shortened
 from rljob_operator.policies.report import Report
 from rljob_operator.policies.target import aim
 from rljob_operator.policies.trouble import find_trouble, impatient_moments
@@ -242,7 +242,7 @@ def _running(
         seen=seen,
         machines=roster.machines,
         members=moves.members,
-        chain_length=len(moves.relay.chain),
+        chain_length=chained(moves.relay, job.status.runtime.relay if job.status.runtime is not None else None),
         losses=judged.losses,
         leaving=moves.leaving,
         shapes=moves.shapes,

@@ -74,6 +74,12 @@ def disbanded(before: RelayTopology | None) -> RelayTopology | None:
     return None if before is None else RelayTopology(epoch=before.epoch)
 
 
+def chained(order: RelayTopology, told: RelayTopology | None) -> int:
+    """How many machines of the operator's `order` are in the chain that the coordinator has made of it: it closes the
+    chain over machines that it cannot reach. All of them as long as it has told of no chain."""
+    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))
+
+
 def _joined(
     stayed: Sequence[str], before: Sequence[str], machines: Sequence[str], where: Mapping[str, Location]
 ) -> tuple[str, ...]:
