@@ -2,12 +2,16 @@
 
 import asyncio
 import gc
+import time
 from concurrent.futures import Future
 
 import pytest
 from ray import exceptions
 
-from rljob_runtime.coordinator.protocols import PeerGone
+from rljob_runtime.coordinator.actors import Answer
+from rljob_runtime.coordinator.hosted import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.coordinator.loop_watch import LoopWatch
+from rljob_runtime.coordinator.protocols import PeerGone, PeerTimeout
 from rljob_runtime.coordinator.ray_binding import RayWire
 
 
@@ -48,3 +52,40 @@ def test_one_that_dies_before_is_gone() -> None:
 
     with pytest.raises(PeerGone, match="its process has ended"):
         asyncio.run(wait())
+
+
+class SlowPickle(Handle):
+    """Ray takes its time over the arguments: they are large, or its object store is full."""
+
+    def remote(self, method: str, *arguments: object) -> Handle:
+        time.sleep(0.5)
+        return self
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda wire: HostedReplica("a", wire, Bounds()).submit(1, ()),
+        lambda wire: HostedWorker("a", wire, Bounds()).compute(1, 1, 1, ()),
+    ],
+    ids=["submit", "compute"],
+)
+def test_the_loop_goes_on_while_what_models_wrote_is_pickled(send):
+    async def longest_turn() -> float:
+        watch, handle = LoopWatch(), SlowPickle()
+        handle.made.set_result(Answer())
+        watching = asyncio.create_task(watch.run())
+        await asyncio.sleep(0)
+        await send(RayWire("a", handle))
+        watching.cancel()
+        return watch.longest_seconds
+
+    assert asyncio.run(longest_turn()) < 0.25
+
+
+def test_a_message_that_is_never_sent_is_given_up():
+    async def give_up() -> None:
+        await HostedReplica("a", RayWire("a", SlowPickle()), Bounds(command=0.1)).submit(1, ())
+
+    with pytest.raises(PeerTimeout, match=r"no answer to submit within 0\.1 s"):
+        asyncio.run(give_up())

@@ -3682,6 +3682,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/operator/test_operator_plan.py::test_the_chain_that_counts_is_the_coordinators",),
     ),
     Mutant(
+        "what models wrote is pickled in the event loop",
+        f"{RUNTIME}/coordinator/ray_binding.py",
+        "        if method not in BULKY:",
+        "        if True:",
+        ("tests/coordinator/test_coordinator_ray_wire.py",),
+    ),
+    Mutant(
         "a later pod is taken over from",
         f"{RUNTIME}/coordinator/lease.py",
         "        if is_later(holder, self._holder):",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +37,10 @@ from rljob_runtime.scheduling.lending import LendingRules
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
 RELAY, WORKER = "relay", "worker"
+BULKY = frozenset({"submit", "compute"})
+"""Calls whose arguments are as large as what models write: prompts with what was generated, groups."""
+# Not asyncio's own threads: questions to a head that is away fill those, and a full object store these.
+_SENDERS = ThreadPoolExecutor(4, "send")
 _EXIT = "Worker exit detail:"
 """Ray's, of a process whose end it did not ask for."""
 
@@ -63,14 +68,16 @@ class RayWire:
 
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
         """See `hosted.Wire`. A caller that gives up leaves the far end to do what it was asked."""
-        future = asyncio.wrap_future(self._handle.call.remote(method, *arguments).future())
-        # Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future: asyncio.Future[Answer] | None = None
         try:
             async with asyncio.timeout(bound):
-                answer: Answer = await asyncio.shield(future)
+                future = asyncio.wrap_future((await self._send(method, *arguments)).future())
+                # Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard.
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+                answer = await asyncio.shield(future)
         except TimeoutError:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise PeerTimeout(f"{self.name}: no answer to {method} within {bound:g} s") from None
         except exceptions.RayTaskError as error:
             raise Unforeseen(f"{self.name}: {method} failed: {error.cause!r}") from error
@@ -83,6 +90,13 @@ class RayWire:
         if answer.error is not None:
             raise _error_named(answer.error)(answer.message)
         return answer.value
+
+    async def _send(self, method: str, *arguments: Any) -> Any:
+        """The reference to the answer. Ray pickles the arguments first."""
+        if method not in BULKY:
+            return self._handle.call.remote(method, *arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_SENDERS, self._handle.call.remote, method, *arguments)
 
 
 def _cause(error: exceptions.RayActorError) -> str:
