@@ -100,7 +100,7 @@ def test_the_trainer_does_not_wait_for_a_long_response(tmp_path):
     check_whole(stage, 8 * 4 * 2)
 
 
-@pytest.mark.parametrize("bound", [0, 1, 2])
+@pytest.mark.parametrize("bound", [1, *slow(0, 2)])
 def test_a_bound_on_staleness_holds_and_throws_no_group_away(tmp_path, bound):
     stage = stage_of(tmp_path, experience={"maxStaleness": bound, "capacityPrompts": 64})
     stage.play()
@@ -189,7 +189,7 @@ def test_groups_beyond_the_last_update_are_not_begun(tmp_path):
     assert fates(stage) == {"trained": 8}
 
 
-@pytest.mark.parametrize("sampler", ["FIFO", "Priority", "StalenessAware", "Uniform"])
+@pytest.mark.parametrize("sampler", ["StalenessAware", *slow("FIFO", "Priority", "Uniform")])
 def test_every_sampler_trains_on_everything_in_the_end(tmp_path, sampler):
     stage = stage_of(tmp_path, experience={"sampler": sampler, "capacityPrompts": 12})
     stage.play()
@@ -230,7 +230,9 @@ def test_a_replica_draws_nothing_with_old_weights(tmp_path):
     check_whole(stage, 8 * 4 * 2)
 
 
-@pytest.mark.parametrize(("step", "opened"), [(0.01, range(14, 17)), (30.0, range(5, 8))])
+@pytest.mark.parametrize(
+    ("step", "opened"), [(0.01, range(14, 17)), pytest.param(30.0, range(5, 8), marks=pytest.mark.slow)]
+)
 def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
     """Four an update: up to sixteen where it waits, down to five where it does not."""
     stage = stage_of(tmp_path, rounds=16)
@@ -320,7 +322,7 @@ def test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_gi
     assert versions == sorted(versions), "no version is used twice"
 
 
-@pytest.mark.parametrize("moment", range(1, 80, 3))
+@pytest.mark.parametrize("moment", [*range(1, 80, 9), *slow(*range(4, 80, 9), *range(7, 80, 9))])
 def test_killed_around_any_store_call(tmp_path, moment):
     stage = stage_of(tmp_path, rounds=3, machines=2)
     play_through(stage, [moment])

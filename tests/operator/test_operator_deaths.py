@@ -10,6 +10,8 @@ import pytest
 from operator_kit import Died, Server, condition
 from operator_lives import FIRST, expect_first_pods, process, settle
 
+from rows import slow
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
@@ -28,7 +30,7 @@ async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int,
         return len(kube.sent) > call
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("answered", [*slow(False), True], ids=["before", "after"])
 async def test_the_operator_may_die_at_any_call(
     connection: kopf.ConnectionInfo, server: Server, answered: bool
 ) -> None:
@@ -68,7 +70,7 @@ async def _expect_one_replacement(server: Server, name: str) -> None:
     assert {m["machine"]: m["incarnation"] for m in status["members"]}["trainer-0"] == 2
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("answered", [*slow(False), True], ids=["before", "after"])
 async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
     connection: kopf.ConnectionInfo, server: Server, answered: bool
 ) -> None:

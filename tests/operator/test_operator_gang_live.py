@@ -90,6 +90,7 @@ def at_the_same_time(life: Life, gang: str) -> None:
     held_back(life, False)
 
 
+@pytest.mark.slow
 def test_without_a_gang_two_jobs_hold_half_of_what_either_needs(life: Life) -> None:
     at_the_same_time(life, "None")
     for name in ("a", "b"):

@@ -116,7 +116,7 @@ def per(requests: Counter[str], number: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "machines"), [(10, 64), pytest.param(130, 1024, marks=SLOW)], indirect=["nodes"], ids=["64", "1024"]
+    ("nodes", "machines"), [(6, 32), pytest.param(130, 1024, marks=SLOW)], indirect=["nodes"], ids=["32", "1024"]
 )
 async def test_a_large_job_costs_no_more_a_machine_than_a_small_one(nodes: kwok.FakeNodes, machines: int) -> None:
     """Nor does the loss of a node cost more where it has more machines."""

@@ -143,6 +143,7 @@ def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[s
         assert any(plan.startswith("race") for plan in row["plans"])
 
 
+@pytest.mark.slow
 def test_rounds_stages_and_trainers_are_as_asked_and_auto_plays_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, settings=(SMALL,)))
     asked = rollpacker(quick=True, seed=3, rounds=6, auto_rounds=3, reward_seconds=(5.0, 30.0), trainers=4)
@@ -223,6 +224,7 @@ def test_with_few_trainers_the_other_machines_generate() -> None:
     assert scarce(few).trainer_accelerators == few.trainer_accelerators == few.accelerators_per_machine
 
 
+@pytest.mark.slow
 def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]

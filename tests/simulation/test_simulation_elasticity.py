@@ -8,6 +8,9 @@ import pytest
 
 from rljob_runtime.simulation.benchmarks.elasticity import QUICK, elasticity
 
+# A module of one bench, which plays for half a minute. Other benches have a row in `make test`.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def result():

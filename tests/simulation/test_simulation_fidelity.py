@@ -109,8 +109,8 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool) -> 
     ("step", "capacity", "repack"),
     [
         (1.0, None, True),
-        (1.0, 2.0, False),
-        (12.0, None, False),
+        pytest.param(1.0, 2.0, False, marks=pytest.mark.slow),
+        pytest.param(12.0, None, False, marks=pytest.mark.slow),
         (12.0, 2.0, True),
         pytest.param(1.0, None, False, marks=pytest.mark.slow),
         pytest.param(1.0, 2.0, True, marks=pytest.mark.slow),

@@ -44,6 +44,7 @@ def test_tables_name_what_they_rest_on(compared: dict[str, Any]) -> None:
     assert [one["name"] for one in compared["settings"]["splits"]] == ["7b", "32b", "72b"]
 
 
+@pytest.mark.slow
 def test_repack_fills_caches_and_brings_more_where_steps_take_the_same_time() -> None:
     figures = values(repack(quick=True, seed=1))
     assert figures["table-1.kv_use"] > figures["table-1.kv_use_without"]

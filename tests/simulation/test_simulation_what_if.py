@@ -40,6 +40,7 @@ def test_no_workload_is_slower_by_auto(workload, seed):
     assert plain.total / auto.total > 0.98, auto.plans
 
 
+@pytest.mark.slow
 def test_a_job_whose_lengths_change_loses_little():
     """A race that pays, and from round 13 of 32 on lengths with which it does not."""
     engines, model = (Stage(law, replicas=4, kv_tokens=400_000) for law in (perturbed(LAW, Random(0)), LAW))

@@ -147,7 +147,7 @@ def site(memory: Path, model_folder: Path, tmp_path: Path, unit_zygote: Zygote) 
 
 
 @pytest.mark.usefixtures("norms_in_full_precision")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
 @pytest.mark.parametrize("aggregation", list(Aggregation), ids=str)
 @pytest.mark.parametrize(
     "shares",
