@@ -17,9 +17,9 @@ from rows import slow
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
-FEW = ("relay-killed", "replica-hung", "trainer-killed", "node-off")
-"""Other tests on real nodes kill a replica (test_e2e_real_nodes) and a coordinator (test_e2e_ray_head)."""
-EVERY = (*FEW, "replica-killed", "coordinator-killed")
+FEW = ("replica-hung", "node-off")
+"""A process and a node. test_e2e_real_nodes kills a replica, test_e2e_ray_head a coordinator."""
+EVERY = (*FEW, "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
 
 
 @pytest.mark.parametrize("kinds", [FEW, *slow(EVERY)], ids=["few", "every"])

@@ -24,6 +24,7 @@ KINDS = (
 )
 
 
+@pytest.mark.slow  # while the operator is away it is in test_e2e_real_nodes.py
 def test_a_namespace_goes_with_its_running_job(kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any) -> None:
     """Nothing of it is left: no object, no volume, no process. The operator takes no harm."""
     begin(kubectl, minimal, JOB)

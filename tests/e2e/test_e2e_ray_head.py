@@ -60,6 +60,7 @@ def test_the_head_has_no_token_and_its_end_costs_one_coordinator(kubectl: Kubect
     _ends_with_every_response_trained_on_once(kubectl, APART, restarts=1)
 
 
+@pytest.mark.slow  # one death of the head is the row above
 def test_the_ray_head_dies_and_no_engine_notices(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
     kubectl.apply(claim(JOB), _job(minimal))
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)

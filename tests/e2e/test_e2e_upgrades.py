@@ -93,10 +93,9 @@ def _killed(kubectl: Kubectl, leader: str, count: int) -> Iterator[None]:
     yield
 
 
-FURTHER = [pytest.param(*row, marks=pytest.mark.slow) for row in ((_upgraded, 2), (_killed, 1), (_killed, 2))]
-
-
-@pytest.mark.parametrize(("event", "count"), [(_upgraded, 1), *FURTHER])
+# One operator that is killed is a part of test_e2e_real_nodes.py, the upgrade from the first release of tests/chart.
+@pytest.mark.slow
+@pytest.mark.parametrize(("event", "count"), [(_upgraded, 1), (_upgraded, 2), (_killed, 1), (_killed, 2)])
 def test_another_operator_takes_over(kubectl: Kubectl, minimal: dict[str, Any], event: Event, count: int) -> None:
     with _replicas(count):
         begin(kubectl, minimal, JOB)
