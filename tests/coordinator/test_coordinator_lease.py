@@ -207,6 +207,24 @@ def test_an_office_is_confirmed_by_a_renewal_that_began_later():
     clock.run(program())
 
 
+def test_many_who_ask_in_turn_cause_a_few_renewals():
+    """Machines that have not joined are tried again and again, each by itself."""
+
+    async def program() -> None:
+        lease = lease_of(server := Server())
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        taken = len(server.renewals)
+        for _ in range(3000):
+            asking = asyncio.create_task(lease.confirm())
+            await asyncio.sleep(0.01)
+            asking.add_done_callback(lambda done: done.result())
+        assert len(server.renewals) - taken <= 30.0 / 0.5
+        keeping.cancel()
+
+    clock.run(program())
+
+
 def test_a_renewal_under_way_confirms_nothing():
     """The server may have answered it before whoever asks was cut off."""
 

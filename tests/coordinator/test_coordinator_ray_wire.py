@@ -89,3 +89,30 @@ def test_a_message_that_is_never_sent_is_given_up():
 
     with pytest.raises(PeerTimeout, match=r"no answer to submit within 0\.1 s"):
         asyncio.run(give_up())
+
+
+def test_nothing_overtakes_what_is_on_its_way_though_its_caller_gave_it_up():
+    """A machine that is lent no more would else hear of the loan's end first, and compute for nobody."""
+
+    class Order(Handle):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made.set_result(Answer())
+            self.sent: list[str] = []
+
+        def remote(self, method: str, *arguments: object) -> Handle:
+            if method == "compute":
+                time.sleep(0.3)
+            self.sent.append(method)
+            return self
+
+    async def play() -> list[str]:
+        handle = Order()
+        worker = HostedWorker("a", RayWire("a", handle), Bounds())
+        computing = asyncio.create_task(worker.compute(1, 1, 1, ()))
+        await asyncio.sleep(0.05)
+        computing.cancel()
+        await worker.release(1)
+        return handle.sent
+
+    assert asyncio.run(play()) == ["compute", "release"]

@@ -44,14 +44,28 @@ class Trainer:
 
 class Binding:
     """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start; on the
-    incarnations `gone` none comes up, and nobody says so. `released`: whose actors were ended."""
+    incarnations `gone` none comes up, and nobody says so. `released`: whose actors were ended, which takes so long.
+    `whole`: whether all ranks of a trainer are there, or none."""
 
-    def __init__(self, deaths: int = 0, seconds: float = 0.0, gone: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        deaths: int = 0,
+        seconds: float = 0.0,
+        gone: tuple[int, ...] = (),
+        release_seconds: float = 0.0,
+        whole: bool = True,
+    ) -> None:
         self.made: list[tuple[float, int]] = []
         self.released: list[int] = []
+        self.ended: list[float] = []
         self._deaths = deaths
         self._seconds = seconds
         self._gone = gone
+        self._release_seconds = release_seconds
+        self._whole = whole
+
+    async def has_trainer(self, members):
+        return self._whole
 
     async def trainer(self, term, members):
         self.made.append((asyncio.get_running_loop().time(), members[0].incarnation))
@@ -60,12 +74,18 @@ class Binding:
         return Trainer(self._seconds, len(self.made) <= self._deaths)
 
     async def release(self, member):
+        await asyncio.sleep(self._release_seconds)
         self.released.append(member.incarnation)
+        self.ended.append(asyncio.get_running_loop().time())
 
 
 def seat_on(binding: Binding) -> TrainerSeat:
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), SETTINGS.back_off)
     return TrainerSeat(binding, 1, SETTINGS, reporter)
+
+
+async def fails(trainer):
+    raise PeerGone("dead")
 
 
 def pods(incarnation: int) -> list[Member]:
@@ -126,6 +146,56 @@ def test_nothing_is_started_on_pods_that_may_go():
     binding = clock.run(program())
     assert binding.made == [(0.0, 1), (60.0, 2)]
     assert binding.released == [1]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
+    """Where the API server is slow to confirm the office, that takes seconds, and whoever asked for it may be gone."""
+
+    async def program():
+        seat = seat_on(binding := Binding(release_seconds=7.0))
+        seat.follow(pods(1))
+        await seat.start()
+        losing = asyncio.create_task(seat.call(fails))
+        await asyncio.sleep(1.0)
+        if cancelled:
+            losing.cancel()
+        assert await seat.start() == "state"
+        await asyncio.gather(losing, return_exceptions=True)
+        return binding
+
+    binding = clock.run(program())
+    assert binding.made == [(0.0, 1), (7.0, 1)]
+    assert binding.ended == [7.0]
+
+
+def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
+    """A rank that lives on knows the ranks that it began with: no other can take the place of one."""
+
+    async def program():
+        seat = seat_on(binding := Binding(whole=False, release_seconds=3.0))
+        seat.follow(pods(1))
+        await seat.start()
+        return binding
+
+    binding = clock.run(program())
+    assert (binding.released, binding.made) == ([1], [(3.0, 1)])
+
+
+def test_at_the_coordinators_end_nobody_is_ended_any_more():
+    async def program():
+        seat = seat_on(binding := Binding(release_seconds=7.0))
+        seat.follow(pods(1))
+        await seat.start()
+        losing = asyncio.create_task(seat.call(fails))
+        await asyncio.sleep(1.0)
+        losing.cancel()
+        await asyncio.gather(losing, return_exceptions=True)
+        await seat.aclose()
+        await asyncio.sleep(60.0)
+        return binding.ended
+
+    assert clock.run(program()) == []
 
 
 def test_other_pods_are_tried_at_once():

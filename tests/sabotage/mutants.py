@@ -36,6 +36,7 @@ LENT = "tests/training/test_training_lent.py"
 LOAN = "tests/training/test_training_loan.py"
 TOKEN_LOGPROBS = "tests/training/test_training_token_logprobs.py"
 FAMILIES = "tests/training/test_training_families.py"
+SHARDING = "tests/training/test_training_sharding.py"
 CONTRACT = "tests/rollout/test_rollout_contract.py"
 LOANS = "tests/coordinator/test_coordinator_loans.py"
 LANE = "tests/coordinator/test_coordinator_lane.py"
@@ -195,6 +196,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if worst > LIMIT:",
         "    if worst > 1e9:",
         (f"{FAMILIES}::test_a_window_that_is_forgotten_is_measured[mistral, window]",),
+    ),
+    Mutant(
+        "what is outside of layers stays whole after a pass that no backward pass follows",
+        f"{RUNTIME}/training/sharding.py",
+        "    if not torch.is_grad_enabled() and isinstance(model, FSDPModule):",
+        "    if torch.is_grad_enabled() and isinstance(model, FSDPModule):",
+        (f"{SHARDING}::test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows",),
+    ),
+    Mutant(
+        "narrow copies of all weights are kept until a pass ends",
+        f"{RUNTIME}/training/model.py",
+        "cache_enabled=False",
+        "cache_enabled=True",
+        (f"{SHARDING}::test_narrow_copies_of_weights_live_no_longer_than_their_layer",),
+    ),
+    Mutant(
+        "layers are computed again in training mode",
+        f"{RUNTIME}/training/model.py",
+        "        for layer in layers_of(self.model):",
+        "        for layer in layers_of(self.model.train()):",
+        (f"{FAMILIES}::test_layers_that_are_computed_again_give_the_same[opt]",),
+    ),
+    Mutant(
+        "ranks on processors keep a narrow copy of the whole model each",
+        f"{RUNTIME}/training/memory.py",
+        '    return device != "cpu" or ranks > 1',
+        '    return device != "cpu" or ranks > 8',
+        (f"{SHARDING}::test_layers_are_computed_again_where_memory_is_scarce",),
     ),
     Mutant(
         "an engine that wakes finds what the memory held",
@@ -3687,6 +3716,44 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if method not in BULKY:",
         "        if True:",
         ("tests/coordinator/test_coordinator_ray_wire.py",),
+    ),
+    Mutant(
+        "weights are asked for that a trainer ahead of the store no longer has",
+        f"{RUNTIME}/coordinator/updates.py",
+        "        if self._orders.step is not None:\n            # Else the trainer",
+        "        if True:\n            # Else the trainer",
+        ("tests/simulation/test_simulation_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
+    ),
+    Mutant(
+        "a trainer is made before the one before has ended",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        "            await asyncio.shield(self._releasing)",
+        "            pass",
+        (f"{TRAINER_SEAT}::test_a_trainer_is_made_when_the_one_before_has_ended",),
+    ),
+    Mutant(
+        "half a group of ranks is taken up",
+        f"{RUNTIME}/coordinator/trainer_seat.py",
+        "            if not await self._unless_changed(lambda: self._binding.has_trainer(members)):",
+        "            if False:",
+        (f"{TRAINER_SEAT}::test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made",),
+    ),
+    Mutant(
+        "each who asks for the office renews the Lease",
+        f"{RUNTIME}/coordinator/lease.py",
+        "        await asyncio.sleep(least)",
+        "        await asyncio.sleep(0)",
+        (f"{LEASE}::test_many_who_ask_in_turn_cause_a_few_renewals",),
+    ),
+    Mutant(
+        "the end of a loan overtakes what is to be computed",
+        f"{RUNTIME}/coordinator/ray_binding.py",
+        "            await asyncio.wait(self._sending)",
+        "            pass",
+        (
+            "tests/coordinator/test_coordinator_ray_wire.py::"
+            "test_nothing_overtakes_what_is_on_its_way_though_its_caller_gave_it_up",
+        ),
     ),
     Mutant(
         "a later pod is taken over from",

@@ -92,6 +92,26 @@ def test_a_suspension_costs_no_finished_update_though_the_coordinator_has_just_b
         assert outcome.passed, f"seed {seed}, {crash}, {scenario.edit}: {outcome.violation}"
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_update_that_nobody_heard_of_is_kept(mode):
+    """The coordinator dies while the trainer computes, and its successor finds the trainer an update ahead."""
+    scenario = replace(draw_scenario(3, mode), rounds=4, edit=None, checkpoint_every=100)
+    trained, began = [], []
+
+    def see(event):
+        if isinstance(event, Trained):
+            trained.append(loop_time())
+        elif isinstance(event, Restored):
+            began.append(event.step)
+
+    assert play(scenario, FaultPlan(), [see]).passed
+    for moment in trained[1:3]:
+        began.clear()
+        outcome = play(scenario, FaultPlan.parse(f"{moment - 0.5:.3f} crash coordinator 1"), [see])
+        assert outcome.passed, outcome.violation
+        assert began == [0], "the trainer is never started anew"
+
+
 def test_the_coordinators_leave_costs_no_update_though_its_store_goes_with_it():
     """The trainer, and what it saved, are still there."""
     scenario, leave = replace(LONG, checkpoint_every=100), "20 leave coordinator 75"

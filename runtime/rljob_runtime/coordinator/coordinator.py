@@ -144,6 +144,7 @@ class Coordinator:
                 task.cancel()
             await asyncio.gather(work, *helpers, return_exceptions=True)
             await self._fleet.aclose()
+            await self._trainer.aclose()
 
     def stop(self) -> None:
         """Stop soon (SIGTERM): what came is kept, the last update is checkpointed, the engines live on, `run` returns

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 DURATION = 15.0
 """Seconds, where the Lease does not say."""
-RENEWALS, PATIENCES, TRIES = 3, 5, 15
-"""In a duration: renewals; waits for the answer to one; pauses after one that failed."""
+RENEWALS, PATIENCES, TRIES, MOST = 3, 5, 15, 30
+"""In a duration: renewals; waits for the answer to one; pauses after one that failed; renewals that are asked for."""
 
 
 class LeaseLost(Exception):
@@ -127,8 +127,10 @@ class TermLease:
                 pause, wait = period, self._until_asked
 
     async def _until_asked(self, seconds: float) -> None:
+        least = self._duration / MOST
+        await asyncio.sleep(least)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - least):
                 await self._asked.wait()
 
     async def confirm(self) -> None:

@@ -65,6 +65,7 @@ class RayWire:
     def __init__(self, name: str, handle: Any) -> None:
         self.name = name
         self._handle = handle
+        self._sending: set[asyncio.Future[Any]] = set()
 
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
         """See `hosted.Wire`. A caller that gives up leaves the far end to do what it was asked."""
@@ -72,8 +73,7 @@ class RayWire:
         try:
             async with asyncio.timeout(bound):
                 future = asyncio.wrap_future((await self._send(method, *arguments)).future())
-                # Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard.
-                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+                future.add_done_callback(_heard)
                 answer = await asyncio.shield(future)
         except TimeoutError:
             if future is not None:
@@ -92,11 +92,24 @@ class RayWire:
         return answer.value
 
     async def _send(self, method: str, *arguments: Any) -> Any:
-        """The reference to the answer. Ray pickles the arguments first."""
-        if method not in BULKY:
-            return self._handle.call.remote(method, *arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_SENDERS, self._handle.call.remote, method, *arguments)
+        """The reference to the answer. Ray pickles the arguments first. Nothing but polls overtakes what is on its way
+        to this actor, though its caller has given it up."""
+        if method in BULKY:
+            loop = asyncio.get_running_loop()
+            sending = loop.run_in_executor(_SENDERS, self._handle.call.remote, method, *arguments)
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+            sending.add_done_callback(_heard)
+            return await asyncio.shield(sending)
+        if self._sending and method != "poll":
+            await asyncio.wait(self._sending)
+        return self._handle.call.remote(method, *arguments)
+
+
+def _heard(done: asyncio.Future[Any]) -> None:
+    """Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _cause(error: exceptions.RayActorError) -> str:

@@ -46,6 +46,8 @@ class TrainerSeat:
         self._changed = asyncio.Event()
         self._trainer: Trainer | None = None
         self._made_on: tuple[Member, ...] = ()
+        self._releasing: asyncio.Task[None] | None = None
+        """Ends the actors of a trainer that was lost, which may take as long as the Lease lasts."""
         self._let_go: tuple[tuple[str, int], ...] = ()
         """Pods that may leave: nothing is started there any more."""
         self.published: int | None = None
@@ -75,6 +77,7 @@ class TrainerSeat:
         """Learn whether a former coordinator's trainer lives on its pods. Where nobody can say, it may."""
         if self._trainer is not None or not self._complete:
             return
+        await self._released()
         try:
             self.holds = await self._binding.has_trainer(self._members)
         except PeerError as error:
@@ -126,8 +129,12 @@ class TrainerSeat:
     async def _make(self) -> Trainer:
         """The group on the pods as they are now. One of them may have died unnoticed: what is made there comes up
         never, and its successor must not wait for that."""
+        await self._released()
         self._made_on = members = self._members
         try:
+            if not await self._unless_changed(lambda: self._binding.has_trainer(members)):
+                # Ranks of a group that is not whole know each other: none that is made anew can join them.
+                await self._release()
             return await self._unless_changed(lambda: self._binding.trainer(self._term, members))
         except TrainerLost:
             await self._release()
@@ -187,7 +194,26 @@ class TrainerSeat:
         await self._release()
 
     async def _release(self) -> None:
-        await asyncio.gather(*(self._binding.release(member) for member in self._made_on))
+        """It is done though whoever waits for it is cancelled, and before another trainer is made."""
+        before, members = self._releasing, self._made_on
+
+        async def release() -> None:
+            if before is not None:
+                await asyncio.wait({before})
+            await asyncio.gather(*(self._binding.release(member) for member in members))
+
+        self._releasing = asyncio.create_task(release(), name="release-trainer")
+        await self._released()
+
+    async def _released(self) -> None:
+        if self._releasing is not None:
+            await asyncio.shield(self._releasing)
+
+    async def aclose(self) -> None:
+        """Nobody is ended from now on; the actors live on for the next coordinator."""
+        if self._releasing is not None:
+            self._releasing.cancel()
+            await asyncio.gather(self._releasing, return_exceptions=True)
 
 
 def _identity(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:

@@ -91,8 +91,10 @@ class Updates:
         assert self.rollouts is not None
         step, publication = boundary.step + 1, self._parts.publication
         await self._obey()
-        version = await publication.ship(boundary.step)
-        self._buffer.published(version, boundary.step)
+        if self._orders.step is not None:
+            # Else the trainer is an update ahead, of which a former coordinator never heard: it can publish that alone.
+            version = await publication.ship(boundary.step)
+            self._buffer.published(version, boundary.step)
         groups, stale = await self._groups(boundary)
         self._clock.waited()
         self._parts.reporter.update(stage="Training")

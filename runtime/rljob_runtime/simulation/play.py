@@ -42,6 +42,8 @@ RESTART_SECONDS = 1.0
 """From a coordinator's end to the next one's start, at least."""
 KILL_SECONDS = 30.0
 """From the operator's word until the kubelet has killed a pod that stands still."""
+PROMPTS_SECONDS = 2.0
+"""To read the prompts; machines are there meanwhile."""
 NEXT_POD_SECONDS = 5.0
 """The same where its pod was asked to go: the next one is made when it has gone."""
 
@@ -358,4 +360,5 @@ class _Run:
         )
 
     async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
+        await asyncio.sleep(PROMPTS_SECONDS)
         return self._prompts
