@@ -38,6 +38,10 @@ def environment(token_file: Path, storage: Path | None, base: Mapping[str, str] 
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_file),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_ABSENCE_SECONDS),
+        # A head whose node is cut off says no goodbye: who stays connected to it hears nothing of the next one, and
+        # starts no actor. Ray's default is 300 s; its servers look after their clients as often as this.
+        "RAY_grpc_client_keepalive_time_ms": "10000",
+        "RAY_grpc_client_keepalive_timeout_ms": "20000",
         # The C library's resolver: looks a name up anew when a connection broke, and reads /etc/hosts.
         "GRPC_DNS_RESOLVER": "native",
         "RAY_USAGE_STATS_ENABLED": "0",
