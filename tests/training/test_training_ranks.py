@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import EXPERTS, save_family
 from rank_process import ProcessRank
 from safetensors.torch import load_file
-from training_toys import FakePublisher, make_groups
+from training_toys import VOCABULARY, FakePublisher, make_groups, save_tokenizer
 
 from rljob_runtime.coordinator.protocols import Chain, Refused, TrainReport
 from rljob_runtime.training.checkpoint import TENSORS
@@ -100,6 +101,23 @@ async def test_two_ranks_are_one(model_folder, tmp_path, dtype) -> None:
     await run(one, 2, [2])
     await run(two, 1, [2])
     assert largest_error(stored(two, 2), stored(one, 2)) < tolerance
+
+
+async def test_ranks_read_the_slices_of_files_that_transformers_puts_together(tmp_path) -> None:
+    """Mixtral's file has a tensor for each expert's matrix, and its model one for all of them."""
+    folder = save_family(tmp_path / "model", "mixtral", vocab_size=VOCABULARY, sliding_window=8, **EXPERTS)
+    save_tokenizer(folder)
+    one, two = (settings_of(folder, tmp_path / name, dtype="float32", learning_rate=1e-3) for name in ("one", "two"))
+    for settings, size in ((one, 1), (two, 2)):
+        async with trainer(settings, size) as group:
+            await group.start(1)
+            await group.export(1)
+    kept, loaded = load_file(folder / "model.safetensors"), exported(two)
+    assert {name for name in loaded if "experts" in name}.isdisjoint(kept)
+    assert largest_error(loaded, exported(one)) == 0
+    await run(one, 1, [1])
+    await run(two, 2, [1])
+    assert largest_error(exported(two), exported(one)) < TOLERANCE["float32"]
 
 
 async def test_two_ranks_keep_the_logprobs_of_the_steps_start(model_folder, tmp_path) -> None:

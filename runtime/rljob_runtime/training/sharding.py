@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,6 +74,7 @@ class RankGroup:
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
+        model.register_forward_hook(_split_again)
 
     def sum(self, sums: Sums) -> Sums:
         """The sums of all ranks together."""
@@ -114,6 +116,13 @@ class RankGroup:
         if self.mesh is not None and dist.is_initialized():
             dist.destroy_process_group()
         self.mesh = None
+
+
+def _split_again(model: nn.Module, inputs: Any, output: Any) -> None:
+    """FSDP leaves what is outside of layers whole after a forward pass, for the backward pass that is to come. Where
+    none comes, whoever asks for the model's parameters next must find shards."""
+    if not torch.is_grad_enabled() and isinstance(model, FSDPModule):
+        model.reshard()
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
