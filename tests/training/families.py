@@ -105,6 +105,7 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", HEADS_OF_8),
     "phi": ("phi", {}),
     "phi3": ("phi3", {}),
+    "phimoe": ("phimoe", EXPERTS),
     "gpt2": ("gpt2", GPT),
     "gpt_bigcode": ("gpt_bigcode", {**GPT, "n_positions": 512}),
     "gpt_neox": ("gpt_neox", {}),

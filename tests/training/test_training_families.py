@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from families import REFUSED, RIGHT, VOCABULARY, WINDOWS, longrope, rope, save_family
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rljob_runtime.rollout.transformer import supported
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
-from rljob_runtime.training.packing import lay_out
+from rljob_runtime.training.packing import MicroBatch, lay_out
 from rljob_runtime.training.rows import Block, Sample, row_of
 from rljob_runtime.training.verification import LIMIT, layers_to_check, length_to_check
 from rows import slow
@@ -62,6 +63,32 @@ STAND_FOR_ALL = ["mistral, window", "qwen2, window in the second layer", "llama 
 def test_a_family_is_computed_as_its_model_computes_it(tmp_path, name) -> None:
     family, changes = RIGHT[name]
     assert largest_difference(save_family(tmp_path / "model", family, **changes)) <= LIMIT
+
+
+AGAIN_FOR_ALL = ["mixtral, window", "opt", "seed_oss", "phimoe"]
+"""The last three draw random numbers in training mode, each in its own way."""
+
+
+@pytest.mark.parametrize("name", [*AGAIN_FOR_ALL, *slow(*(name for name in RIGHT if name not in AGAIN_FOR_ALL))])
+def test_layers_that_are_computed_again_give_the_same(tmp_path, name) -> None:
+    """As on accelerators, and with several ranks."""
+    family, changes = RIGHT[name]
+    policy = Policy(
+        load_model(save_family(tmp_path / "model", family, **changes), longest=LONGEST), temperature=1.0, autocast=False
+    )
+    row = lay_out(row_of(blocks_of(ROWS["mixed"])), Aggregation.TOKEN_MEAN)
+    wanted = there_and_back(policy, row)
+    policy.enable_checkpointing()
+    torch.testing.assert_close(there_and_back(policy, row), wanted)
+
+
+def there_and_back(policy: Policy, row: MicroBatch) -> list[Tensor]:
+    """Log-probabilities, and the gradient of their sum."""
+    logprobs, _ = policy.logprobs(row)
+    torch.autograd.backward(logprobs.sum())
+    found = [logprobs.detach(), *(weight.grad for weight in policy.model.parameters() if weight.grad is not None)]
+    policy.model.zero_grad(set_to_none=True)
+    return found
 
 
 REFUSED_FOR_ALL = ["bloom", "phi3, longrope", "gpt_oss"]

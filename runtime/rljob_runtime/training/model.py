@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rljob_runtime.models.lengths import length_refusal
@@ -15,7 +17,7 @@ from rljob_runtime.training import attention
 from rljob_runtime.training.attention import UnsupportedModel
 from rljob_runtime.training.loading import fill
 from rljob_runtime.training.packing import MicroBatch
-from rljob_runtime.training.sharding import RankGroup
+from rljob_runtime.training.sharding import RankGroup, layers_of
 from rljob_runtime.training.token_logprobs import token_logprobs
 from rljob_runtime.training.verification import verify
 
@@ -126,7 +128,8 @@ class Policy:
     def logprobs(self, batch: MicroBatch, *, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
         """([N], [N]): log probability of each target, and the entropy of the distribution that it was drawn from
         (without gradient). Logits exist only for positions that predict a loss token: [U, vocabulary]."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
+        # A cast that is kept would outlive the layer that was made whole for it: a rank would hold all weights.
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             output = self.model(
                 input_ids=batch.input_ids[None],
                 position_ids=batch.position_ids[None],
@@ -149,9 +152,7 @@ class Policy:
         return self.logprobs(batch, entropy=False)[0]
 
     def enable_checkpointing(self) -> None:
-        """Recompute each layer in the backward pass instead of keeping its activations."""
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        self.model.train()  # transformers checkpoints in training mode only; attention of ours has no dropout
-        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        """Compute each layer again in the backward pass instead of keeping what it has computed. The model stays as it
+        was verified: transformers' own way wants training mode, in which some layers draw random numbers."""
+        for layer in layers_of(self.model):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
