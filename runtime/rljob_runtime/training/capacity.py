@@ -9,7 +9,7 @@ import torch
 from rljob_runtime.training.attention import UnsupportedModel
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.loading import described, size_of
-from rljob_runtime.training.memory import Work, account, host_memory, refusal
+from rljob_runtime.training.memory import Work, account, computes_again, host_memory, refusal
 from rljob_runtime.training.model import read_config
 
 
@@ -35,7 +35,7 @@ def check_fits(
         logit=2 if config.autocast else config.compute_dtype.itemsize,
         reference=config.kl_coefficient > 0,
         early=early,
-        checkpointed=device != "cpu",
+        checkpointed=computes_again(device, ranks),
     )
     if why := refusal(account(size, work), *_memory(device)):
         raise UnsupportedModel(why)

@@ -73,7 +73,8 @@ def size_of(model: PreTrainedModel) -> ModelSize:
     total = sum(parameter.numel() for parameter in model.parameters())
     return ModelSize(
         parameters=total,
-        largest_unit=max([*counts, total - sum(counts)]),
+        largest_layer=max(counts, default=0),
+        outside=total - sum(counts),
         vocabulary=int(model.config.vocab_size),
         hidden=int(model.config.hidden_size),
         layers=len(layers),

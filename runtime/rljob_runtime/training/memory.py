@@ -3,6 +3,9 @@
 The account holds what is certain: the rank's share of all that there is a value of for each weight, the layers that
 FSDP makes whole for a moment, and the longest row that the spec allows. Activations inside a layer, CUDA itself and
 Python come on top, so a spec that passes may yet be too large; one that does not pass cannot run.
+
+Whole are, in a backward pass: a layer, the next one on its way, the gradient of the layer, and that of the one before
+on its way to the ranks. What is outside of layers, and its gradient, is needed from the pass's beginning to its end.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 @dataclass(frozen=True)
 class ModelSize:
-    """`parameters`: all weights. `largest_unit`: those of the layer, or of what is outside of layers, that has most."""
+    """`parameters`: all weights. `largest_layer`: those of the layer that has most. `outside`: those of no layer."""
 
     parameters: int
-    largest_unit: int
+    largest_layer: int
+    outside: int
     vocabulary: int
     hidden: int
     layers: int
@@ -46,6 +50,12 @@ class Work:
     def bytes_a_weight(self) -> int:
         """The computing copy, its gradient, two moments, and the master copy; a second gradient; a frozen model."""
         return WIDE * (4 + self.rounded + self.early + self.reference)
+
+
+def computes_again(device: str, ranks: int) -> bool:
+    """Whether layers are computed again in the backward pass. What a layer keeps for it has, under autocast, a narrow
+    copy of its whole weights: ranks that share a model would each have all of it."""
+    return device != "cpu" or ranks > 1
 
 
 @dataclass(frozen=True)
@@ -72,8 +82,9 @@ def account(size: ModelSize, work: Work) -> list[Item]:
     )
     items = [share, logits]
     if work.ranks > 1:
-        whole = f"the largest layer made whole, {size.largest_unit:,} weights and their gradient"
-        items.append(Item(whole, size.largest_unit * 2 * WIDE))
+        layer, outside = size.largest_layer, size.outside
+        whole = f"what is whole for a moment, 4 copies of a layer of {layer:,} weights and 2 of {outside:,} outside"
+        items.append(Item(whole, (4 * layer + 2 * outside) * WIDE))
     if work.checkpointed:
         kept = f"what {size.layers} layers keep of that row"
         items.append(Item(kept, size.layers * work.row * size.hidden * WIDE))

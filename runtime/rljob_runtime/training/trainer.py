@@ -37,6 +37,7 @@ from rljob_runtime.training.export import write_model
 from rljob_runtime.training.handover import SumsDesks, check_standing, contribution_of, read_whole
 from rljob_runtime.training.identity import ModelIdentity
 from rljob_runtime.training.learner import Learner
+from rljob_runtime.training.memory import computes_again
 from rljob_runtime.training.model import Policy, load_model
 from rljob_runtime.training.optimizer import MasterOptimizer, NonFiniteGradient, round_parameters
 from rljob_runtime.training.sharding import RankGroup, open_rendezvous, walk_through
@@ -349,7 +350,7 @@ class TrainerRank:
         if config.kl_coefficient > 0:
             reference = self._policy(folder.path, ranks)
             round_parameters(reference.model.requires_grad_(False), optimizer.published)
-        if settings.device != "cpu":
+        if computes_again(settings.device, self.size):
             policy.enable_checkpointing()
         restored = snapshot.read(self._store, ranks, optimizer, identity)
         return _Session(

@@ -24,6 +24,7 @@ from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.gradients import GradientComputer
 from rljob_runtime.training.loading import without_weights
 from rljob_runtime.training.loss import Sums
+from rljob_runtime.training.memory import computes_again
 from rljob_runtime.training.model import Policy
 from rljob_runtime.training.rows import Share
 from rljob_runtime.training.sharding import RankGroup, walk_through
@@ -81,7 +82,7 @@ class UnitRank:
         self._ranks = RankGroup(rank, settings.ranks, device=device, store=FileStore(meeting, settings.ranks))
         model = without_weights(settings.folder, settings.stored, config.compute_dtype, self._ranks)
         policy = Policy(model, temperature=config.temperature, autocast=config.autocast, dtype=config.compute_dtype)
-        if settings.device != "cpu":
+        if computes_again(settings.device, settings.ranks):
             policy.enable_checkpointing()
         self._computer = _Adding(policy, config, self._ranks)
         self._held: int | None = None

@@ -1,0 +1,101 @@
+"""A rank holds its share of a model whenever nobody computes, and one layer whole while somebody does."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import RIGHT, save_family
+from torch import Tensor, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from training_toys import save_tiny_model
+
+from rljob_runtime.training import attention
+from rljob_runtime.training.config import Aggregation
+from rljob_runtime.training.memory import computes_again
+from rljob_runtime.training.model import Policy, load_model
+from rljob_runtime.training.packing import MicroBatch, lay_out
+from rljob_runtime.training.rows import Block, Ints, Sample, row_of
+from rljob_runtime.training.sharding import RankGroup
+
+LAYERS = 4
+MATRICES = 7
+"""Of a layer of Llama."""
+
+
+@pytest.fixture
+def lone(monkeypatch: pytest.MonkeyPatch) -> Iterator[RankGroup]:
+    """A group of one rank, whose parameters are split all the same."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    group = RankGroup(store=HashStore())
+    yield group
+    group.close()
+
+
+def row() -> MicroBatch:
+    samples = (Sample(tokens(8, 4), np.zeros(4), 1.0), Sample(tokens(12, 2), np.zeros(2), -1.0))
+    return lay_out(row_of((Block(tokens(5, 3), samples),)), Aggregation.TOKEN_MEAN)
+
+
+def tokens(first: int, count: int) -> Ints:
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+def all_are_shards(model: nn.Module) -> bool:
+    return all(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows(tmp_path: Path, lone: RankGroup) -> None:
+    """Whoever asks a model for its parameters then, as the optimizer does after the model was verified on a long row,
+    would else be given whole ones, which no gradient belongs to."""
+    family, changes = RIGHT["mistral, window"]
+    model = load_model(save_family(tmp_path / "model", family, **changes), longest=120, ranks=lone)
+    assert all_are_shards(model)
+    policy = Policy(model, temperature=1.0, autocast=False)
+    before = policy.frozen_logprobs(row())
+    assert all_are_shards(model)
+    for parameter in model.parameters():
+        parameter.data.mul_(0.5)
+    assert not torch.allclose(policy.frozen_logprobs(row()), before), "weights of before were still there"
+
+
+class Casts(TorchDispatchMode):
+    """Counts the matrices that were cast to bfloat16 and are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[weakref.ref[Tensor]] = []
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and out.dtype == torch.bfloat16 and out.ndim == 2:
+            self.made.append(weakref.ref(out))
+            self.most = max(self.most, sum(cast() is not None for cast in self.made))
+        return out
+
+
+def test_narrow_copies_of_weights_live_no_longer_than_their_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch's own mask cannot be made while its calls are watched.
+    monkeypatch.setattr(attention, "causal_lower_right", lambda q, k: torch.ones(q, k, dtype=torch.bool).tril(k - q))
+    policy = Policy(load_model(save_tiny_model(tmp_path, num_hidden_layers=LAYERS)), temperature=1.0, autocast=True)
+    policy.enable_checkpointing()
+    with Casts() as casts:
+        logprobs, _ = policy.logprobs(row())
+        torch.autograd.backward(logprobs.sum())
+    assert len(casts.made) >= 2 * LAYERS * MATRICES, "there and back"
+    assert casts.most <= MATRICES + 1, "and what is outside of layers"
+
+
+@pytest.mark.parametrize(("device", "ranks", "again"), [("cpu", 1, False), ("cpu", 2, True), ("cuda", 1, True)])
+def test_layers_are_computed_again_where_memory_is_scarce(device: str, ranks: int, again: bool) -> None:
+    assert computes_again(device, ranks) is again
