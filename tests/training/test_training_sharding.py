@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import RIGHT, save_family
+from test_training_families import there_and_back
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.tensor import DTensor
@@ -21,9 +22,11 @@ from rljob_runtime.training import attention
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.memory import computes_again
 from rljob_runtime.training.model import Policy, load_model
+from rljob_runtime.training.optimizer import whole
 from rljob_runtime.training.packing import MicroBatch, lay_out
 from rljob_runtime.training.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.sharding import RankGroup
+from rows import slow
 
 LAYERS = 4
 MATRICES = 7
@@ -64,6 +67,18 @@ def test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows(tmp_pa
     for parameter in model.parameters():
         parameter.data.mul_(0.5)
     assert not torch.allclose(policy.frozen_logprobs(row()), before), "weights of before were still there"
+
+
+@pytest.mark.parametrize("name", ["mixtral, window", *slow(*(name for name in RIGHT if name != "mixtral, window"))])
+def test_a_family_that_is_split_is_computed_as_one_that_is_not(tmp_path: Path, lone: RankGroup, name: str) -> None:
+    family, changes = RIGHT[name]
+    folder = save_family(tmp_path / "model", family, **changes)
+    split, plain = (
+        Policy(load_model(folder, longest=120, ranks=ranks), temperature=1.0, autocast=False) for ranks in (lone, None)
+    )
+    split.enable_checkpointing()
+    found, wanted = (there_and_back(policy, row()) for policy in (split, plain))
+    torch.testing.assert_close([whole(tensor) for tensor in found], wanted, rtol=1e-4, atol=1e-5)
 
 
 class Casts(TorchDispatchMode):
