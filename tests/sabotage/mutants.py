@@ -3713,8 +3713,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what models wrote is pickled in the event loop",
         f"{RUNTIME}/coordinator/ray_binding.py",
-        "        if method not in BULKY:",
-        "        if True:",
+        "        if method in BULKY:",
+        "        if False:",
         ("tests/coordinator/test_coordinator_ray_wire.py",),
     ),
     Mutant(
