@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hack.chaos.inject import _ACTOR
+from hack.chaos import inject
+from hack.chaos.inject import _ACTOR, CONTROLLERS, Injector
 
 MAPS = """
 import mmap, sys
@@ -57,3 +59,31 @@ def test_a_relay_is_the_actor_that_writes_the_machines_weights(machine: str) -> 
         for process in (relay, other):
             process.kill()
             process.communicate()
+
+
+def test_a_pause_of_the_api_server_lets_nobody_be_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controllers stand still with it, and until each kubelet has renewed its node's Lease."""
+    story: list[str] = []
+
+    class Component:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def signal(self, number: int) -> None:
+            story.append(f"{signal.Signals(number).name} {self._name}")
+
+    times = iter(["", "2026-01-01T00:00:00.0Z 2999-01-01T00:00:00.0Z", "2999-01-01T00:00:00.0Z 2999-01-01T00:00:00.0Z"])
+
+    def kubectl(*args: str, check: bool = True) -> str:
+        story.append("look")
+        return next(times)
+
+    injector = Injector("nobody", "nowhere")
+    monkeypatch.setattr(injector, "_component", Component)
+    monkeypatch.setattr(injector, "kubectl", kubectl)
+    monkeypatch.setattr(inject.time, "sleep", lambda seconds: None)
+    injected = injector._api_paused((), None)  # type: ignore[arg-type]
+    injected.undo()
+    injected.undo()
+    first = [f"SIGSTOP {CONTROLLERS}", "SIGSTOP kube-apiserver", "SIGCONT kube-apiserver", *["look"] * 3]
+    assert story == [*first, f"SIGCONT {CONTROLLERS}", "SIGCONT kube-apiserver", f"SIGCONT {CONTROLLERS}"]
