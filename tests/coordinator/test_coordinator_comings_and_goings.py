@@ -204,6 +204,9 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
                 started.append(Slow(fails_after=1.0))
                 return started[-1]
 
+            async def has_trainer(self, members):
+                return True
+
             async def release(self, member):
                 pass
 

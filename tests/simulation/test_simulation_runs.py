@@ -168,9 +168,17 @@ def test_a_crash_of_the_coordinator_takes_another_one():
 def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
     """It heard of the suspension too late, told that it is complete, and was killed right then: no other coordinator
     comes, that would wait for a resumption."""
-    scenario = draw_scenario(1983, Mode.ASYNCHRONOUS)
-    faults = "0.544 loss api 8.9; 9.492 partition api 3.217; 15.5195 crash coordinator 38.538"
-    outcome = play(scenario, FaultPlan.parse(faults))
+    scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), prompts_seconds=0.0)
+    faults, moments = "0.544 loss api 8.9; 9.492 partition api 3.217", []
+
+    def see(event):
+        if isinstance(event, Reported | CoordinatorEnded):
+            moments.append(loop_time())
+
+    assert play(scenario, FaultPlan.parse(faults), [see]).coordinators == 1
+    told, left = moments[-2:]
+    assert told < left
+    outcome = play(scenario, FaultPlan.parse(f"{faults}; {(told + left) / 2:.5f} crash coordinator 38.538"))
     assert outcome.passed
     assert outcome.coordinators == 1
 

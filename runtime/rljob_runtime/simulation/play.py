@@ -42,8 +42,6 @@ RESTART_SECONDS = 1.0
 """From a coordinator's end to the next one's start, at least."""
 KILL_SECONDS = 30.0
 """From the operator's word until the kubelet has killed a pod that stands still."""
-PROMPTS_SECONDS = 2.0
-"""To read the prompts; machines are there meanwhile."""
 NEXT_POD_SECONDS = 5.0
 """The same where its pod was asked to go: the next one is made when it has gone."""
 
@@ -360,5 +358,5 @@ class _Run:
         )
 
     async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
-        await asyncio.sleep(PROMPTS_SECONDS)
+        await asyncio.sleep(self._scenario.prompts_seconds)
         return self._prompts

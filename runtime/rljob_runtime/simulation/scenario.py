@@ -116,6 +116,8 @@ class Scenario:
     """How long the coordinator lets a replica wait for news."""
     store_seconds: float = 0.001
     """Of a transaction."""
+    prompts_seconds: float = 2.0
+    """To read the prompts. Machines come meanwhile."""
     patience_seconds: float = 1800.0
     """After the last fault and the horizon, in which the job must end."""
 
