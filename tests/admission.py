@@ -9,6 +9,7 @@ from typing import Any
 from hack.cluster import kube, kueue
 
 WORKLOADS = f"apis/{kueue.GROUP}/v1beta2"
+ENDED = ("Succeeded", "Failed")
 DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.{kueue.GROUP}"
 
 
@@ -64,7 +65,9 @@ class Watch:
         self._also()
         try:
             before = self._holding()
-            pods = [pod["metadata"]["labels"] for pod in self.list("api/v1", "pods") if "labels" in pod["metadata"]]
+            # One that has ended takes nothing, though its object may last a moment longer than its quota.
+            there = [pod for pod in self.list("api/v1", "pods") if pod["status"].get("phase") not in ENDED]
+            pods = [pod["metadata"]["labels"] for pod in there if "labels" in pod["metadata"]]
             held = before | self._holding()
             queue = self._api.find(f"/{WORKLOADS}/clusterqueues/{self._queue}") or {}
         except kube.ApiError as error:
