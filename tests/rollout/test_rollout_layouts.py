@@ -326,6 +326,19 @@ def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEng
     assert run(pair, greedy(1))["g0"].tokens
 
 
+def test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes(pair: RankEngine) -> None:
+    """Who waits for a rank in a collective raises when it ends, and may be heard first."""
+    held, pids = pair.weight_version or 0, pair._ranks.pids
+    os.kill(pids[1], signal.SIGSTOP)
+    timer = threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL))
+    timer.start()
+    with pytest.raises(RankDied, match=rf"rank 1 of 2 \(process {pids[1]}\) has ended") as told:
+        pair.load(held + 1)
+    timer.join()
+    assert isinstance(told.value.__cause__, VersionUnavailable)
+    pair.close()
+
+
 def test_an_engine_that_cannot_be_built_leaves_no_process(zygote: Zygote, settings: EngineSettings) -> None:
     before = _processes_of(zygote)
     with pytest.raises(Exception, match="nowhere"):

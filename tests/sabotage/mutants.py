@@ -1860,6 +1860,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{SEAT}::test_an_error_is_not_told_before_the_others_had_time_to_answer",),
     ),
     Mutant(
+        "an error is told for the end of the rank that caused it",
+        f"{RUNTIME}/rollout/rank_processes.py",
+        "                    raise self._died(way) from (failure or error)",
+        "                    raise failure or self._died(way) from error",
+        (f"{SEAT}::test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes",),
+    ),
+    Mutant(
         "late answers of a rank are taken for those of the next command",
         f"{RUNTIME}/rollout/rank_processes.py",
         "                self._give_up(silent)",

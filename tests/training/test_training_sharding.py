@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +35,26 @@ from rows import slow
 LAYERS = 4
 MATRICES = 7
 """Of a layer of Llama."""
+PATIENCE = 120.0
 
 
-@pytest.fixture
-def lone(monkeypatch: pytest.MonkeyPatch) -> Iterator[RankGroup]:
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Executor]:
+    """A process that has no process group yet: an engine of another test may have made the one that this process may
+    have."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        yield executor
+
+
+@contextmanager
+def lone_rank() -> Iterator[RankGroup]:
     """A group of one rank, whose parameters are split all the same."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     group = RankGroup(store=HashStore())
-    yield group
-    group.close()
+    try:
+        yield group
+    finally:
+        group.close()
 
 
 def row() -> MicroBatch:
@@ -55,30 +70,41 @@ def all_are_shards(model: nn.Module) -> bool:
     return all(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows(tmp_path: Path, lone: RankGroup) -> None:
+def test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows(tmp_path: Path, elsewhere: Executor) -> None:
     """Whoever asks a model for its parameters then, as the optimizer does after the model was verified on a long row,
     would else be given whole ones, which no gradient belongs to."""
+    elsewhere.submit(parameters_stay_shards, tmp_path).result(PATIENCE)
+
+
+def parameters_stay_shards(folder: Path) -> None:
     family, changes = RIGHT["mistral, window"]
-    model = load_model(save_family(tmp_path / "model", family, **changes), longest=120, ranks=lone)
-    assert all_are_shards(model)
-    policy = Policy(model, temperature=1.0, autocast=False)
-    before = policy.frozen_logprobs(row())
-    assert all_are_shards(model)
-    for parameter in model.parameters():
-        parameter.data.mul_(0.5)
-    assert not torch.allclose(policy.frozen_logprobs(row()), before), "weights of before were still there"
+    with lone_rank() as lone:
+        model = load_model(save_family(folder / "model", family, **changes), longest=120, ranks=lone)
+        assert all_are_shards(model)
+        policy = Policy(model, temperature=1.0, autocast=False)
+        before = policy.frozen_logprobs(row())
+        assert all_are_shards(model), "whole parameters are left"
+        for parameter in model.parameters():
+            parameter.data.mul_(0.5)
+        assert not torch.allclose(policy.frozen_logprobs(row()), before), "weights of before were still there"
 
 
 @pytest.mark.parametrize("name", ["mixtral, window", *slow(*(name for name in RIGHT if name != "mixtral, window"))])
-def test_a_family_that_is_split_is_computed_as_one_that_is_not(tmp_path: Path, lone: RankGroup, name: str) -> None:
+def test_a_family_that_is_split_is_computed_as_one_that_is_not(tmp_path: Path, elsewhere: Executor, name: str) -> None:
+    elsewhere.submit(split_and_plain_are_one, tmp_path, name).result(PATIENCE)
+
+
+def split_and_plain_are_one(folder: Path, name: str) -> None:
     family, changes = RIGHT[name]
-    folder = save_family(tmp_path / "model", family, **changes)
-    split, plain = (
-        Policy(load_model(folder, longest=120, ranks=ranks), temperature=1.0, autocast=False) for ranks in (lone, None)
-    )
-    split.enable_checkpointing()
-    found, wanted = (there_and_back(policy, row()) for policy in (split, plain))
-    torch.testing.assert_close([whole(tensor) for tensor in found], wanted, rtol=1e-4, atol=1e-5)
+    folder = save_family(folder / "model", family, **changes)
+    with lone_rank() as lone:
+        split, plain = (
+            Policy(load_model(folder, longest=120, ranks=ranks), temperature=1.0, autocast=False)
+            for ranks in (lone, None)
+        )
+        split.enable_checkpointing()
+        found, wanted = (there_and_back(policy, row()) for policy in (split, plain))
+        torch.testing.assert_close([whole(tensor) for tensor in found], wanted, rtol=1e-4, atol=1e-5)
 
 
 class Casts(TorchDispatchMode):

@@ -77,7 +77,7 @@ class Zygote:
 
 class RankProcesses:
     """`count` ranks that see the same `devices`. `grace`: seconds that the others may take to answer after one of them
-    has raised. One thread uses it, but for `interrupt`."""
+    has raised, or to be heard to have ended. One thread uses it, but for `interrupt`."""
 
     def __init__(self, zygote: Zygote, count: int, devices: Sequence[str] = (), *, grace: float) -> None:
         self.grace = grace
@@ -115,7 +115,8 @@ class RankProcesses:
 
     def _hear(self) -> list[Any]:
         """One message of every rank. The end of any rank ends the waiting, and soon after it an error does: the others
-        may wait for that rank for ever. Who has not answered by then is ended, and the error raised."""
+        may wait for that rank for ever. Who has not answered by then is ended, and the error raised. The end of a rank
+        is raised before any error."""
         heard: dict[Connection, Any] = {}
         failure: Exception | None = None
         ends: float | None = None
@@ -130,8 +131,8 @@ class RankProcesses:
                 try:
                     heard[way] = message = way.recv()
                 except (EOFError, OSError) as error:
-                    died = self._died(way)
-                    raise failure or died from error
+                    # The others' errors are of its making: who waits for a rank in a collective raises when it ends.
+                    raise self._died(way) from (failure or error)
                 if failure is None and isinstance(message, tuple) and message[1] is not None:
                     failure, ends = message[1], time.monotonic() + self.grace
         return [heard[way] for way in self.ways]

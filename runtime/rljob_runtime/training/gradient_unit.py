@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 
 PEER = "rljob_runtime.training.unit_rank:UnitRank"
 """What a unit's zygote forks."""
+GRACE_SECONDS = 1.0
+"""How long after an error a rank may be heard to have ended: that is the cause then, and what is told. Sums are void
+either way."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class _Ranks:
 
     def __init__(self, zygote: Zygote, settings: UnitSettings, devices: Sequence[str]) -> None:
         zygote.revive()
-        self.processes = RankProcesses(zygote, settings.ranks, devices, grace=0.0)
+        self.processes = RankProcesses(zygote, settings.ranks, devices, grace=GRACE_SECONDS)
         # Communicators are made when they are first used, and meet there.
         self._folder = tempfile.TemporaryDirectory(prefix="rljob-unit-")
         self._settings = settings
