@@ -195,13 +195,12 @@ class TrainerSeat:
 
     async def _release(self) -> None:
         """It is done though whoever waits for it is cancelled, and before another trainer is made."""
-        before, members = self._releasing, self._made_on
+        members = self._made_on
 
         async def release() -> None:
-            if before is not None:
-                await asyncio.wait({before})
             await asyncio.gather(*(self._binding.release(member) for member in members))
 
+        assert self._releasing is None or self._releasing.done(), "nothing is made before it has ended"
         self._releasing = asyncio.create_task(release(), name="release-trainer")
         await self._released()
 

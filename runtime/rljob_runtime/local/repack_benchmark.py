@@ -25,8 +25,9 @@ import torch
 from rljob_api import RLJob
 from rljob_api.status import Member, RoundReport
 from rljob_runtime.coordinator.actors import Places
+from rljob_runtime.coordinator.delegating import DelegatingBinding
 from rljob_runtime.coordinator.hosted import Bounds
-from rljob_runtime.coordinator.protocols import Binding, Replica, RolloutMachine, Trainer, TrainReport, WrongVersion
+from rljob_runtime.coordinator.protocols import Binding, Replica, RolloutMachine, TrainReport, WrongVersion
 from rljob_runtime.coordinator.ray_binding import RayBinding
 from rljob_runtime.figures import figure
 from rljob_runtime.local.move_probe import Hand, Measured, Prober
@@ -223,26 +224,17 @@ def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
     )
 
 
-class _Machines:
-    """`protocols.Binding` that remembers the seats it found."""
+class _Machines(DelegatingBinding):
+    """Another binding, that remembers the seats it found."""
 
     def __init__(self, binding: Binding) -> None:
+        super().__init__(binding)
         self.seats: dict[str, Replica] = {}
-        self._binding = binding
-
-    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
-        return await self._binding.trainer(term, members)
-
-    async def has_trainer(self, members: Sequence[Member]) -> bool:
-        return await self._binding.has_trainer(members)
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        found = await self._binding.rollout_machine(term, member, model_files)
+        found = await super().rollout_machine(term, member, model_files)
         self.seats |= {seat.name: seat for seat in found.seats}
         return found
-
-    async def release(self, member: Member) -> None:
-        await self._binding.release(member)
 
 
 async def _in_turn(plan: Plan, places: Places, seed: int) -> tuple[list[Trial], list[Measured], float]:

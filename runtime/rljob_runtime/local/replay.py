@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 
 from rljob_api.status import Member, Role
+from rljob_runtime.coordinator.delegating import DelegatingBinding
 from rljob_runtime.coordinator.protocols import (
     Binding,
     Chain,
@@ -148,11 +149,11 @@ class StillTrainer:
         return str(self._folder.path)
 
 
-class ReplayBinding:
-    """`protocols.Binding`: the rollout machines of another one, their replicas replaying, and this trainer."""
+class ReplayBinding(DelegatingBinding):
+    """The rollout machines of another binding, their replicas replaying, and this trainer."""
 
     def __init__(self, machines: Binding, trainer: Trainer, lengths: ReplayedLengths) -> None:
-        self._machines = machines
+        super().__init__(machines)
         self._trainer = trainer
         self._lengths = lengths
 
@@ -163,9 +164,9 @@ class ReplayBinding:
         return True
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        found = await self._machines.rollout_machine(term, member, model_files)
+        found = await super().rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(ReplayingReplica(seat, self._lengths) for seat in found.seats))
 
     async def release(self, member: Member) -> None:
         if member.role is not Role.TRAINER:
-            await self._machines.release(member)
+            await super().release(member)

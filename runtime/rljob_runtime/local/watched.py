@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.status import Member
+from rljob_runtime.coordinator.delegating import DelegatingBinding
 from rljob_runtime.coordinator.protocols import (
     Binding,
     GenerateRequest,
     Replica,
     ReplicaReport,
     RolloutMachine,
-    Trainer,
 )
 from rljob_runtime.scheduling.trajectory import Lease, TrajectoryKey
 
@@ -98,26 +98,17 @@ class WatchedReplica:
         return event.version
 
 
-class WatchedBinding:
-    """`protocols.Binding`: another one's, its replicas watched."""
+class WatchedBinding(DelegatingBinding):
+    """Another binding, its replicas watched."""
 
     def __init__(self, binding: Binding, history: list[Event], clock: Callable[[], float]) -> None:
-        self._binding = binding
+        super().__init__(binding)
         self._history = history
         self._clock = clock
 
-    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
-        return await self._binding.trainer(term, members)
-
-    async def has_trainer(self, members: Sequence[Member]) -> bool:
-        return await self._binding.has_trainer(members)
-
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        found = await self._binding.rollout_machine(term, member, model_files)
+        found = await super().rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(WatchedReplica(seat, self._history, self._clock) for seat in found.seats))
-
-    async def release(self, member: Member) -> None:
-        await self._binding.release(member)
 
 
 @dataclass
