@@ -10,9 +10,14 @@ import pytest
 from operator_kit import Died, Server, condition
 from operator_lives import FIRST, expect_first_pods, process, settle
 
-from rows import slow
-
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+DEATHS = pytest.mark.parametrize(
+    ("answered", "every"),
+    [(True, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((True, 1), (False, 1)))],
+    ids=["after each third", "after each", "before each"],
+)
+"""When the operator dies: before or after each call, or after each third one."""
 
 
 async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int, answered: bool) -> bool:
@@ -30,14 +35,14 @@ async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int,
         return len(kube.sent) > call
 
 
-@pytest.mark.parametrize("answered", [*slow(False), True], ids=["before", "after"])
+@DEATHS
 async def test_the_operator_may_die_at_any_call(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool
+    connection: kopf.ConnectionInfo, server: Server, answered: bool, every: int
 ) -> None:
     """For each request that a creation and a replacement need: the process dies there, another goes on, and the end is
     the same: each machine once, each loss counted once, no name twice."""
     calls = 0
-    for call in itertools.count():
+    for call in itertools.count(step=every):
         name = f"k{call}"
         key = (server.namespace, name)
         await server.apply_job(name)
@@ -70,11 +75,11 @@ async def _expect_one_replacement(server: Server, name: str) -> None:
     assert {m["machine"]: m["incarnation"] for m in status["members"]}["trainer-0"] == 2
 
 
-@pytest.mark.parametrize("answered", [*slow(False), True], ids=["before", "after"])
+@DEATHS
 async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool
+    connection: kopf.ConnectionInfo, server: Server, answered: bool, every: int
 ) -> None:
-    for call in itertools.count():
+    for call in itertools.count(step=every):
         name = f"s{call}"
         key = (server.namespace, name)
         await server.apply_job(name)

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.cluster
 CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
 GPU = "nvidia.com/gpu"
 MACHINES_PER_NODE = 8
+FEW_NODES = 10
 RUNNING = "True/RoundsProgressing"
 PODS_OF_A_SMALL_JOB = 3
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -41,8 +42,8 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 @contextlib.contextmanager
 def cluster(folder: Path, nodes: int) -> Iterator[kwok.FakeNodes]:
     """An API server with controllers that knows RLJobs, and nodes of eight accelerators each."""
-    # kwok may get little of a busy machine, and its nodes are to be lost on purpose only.
-    with api_server(folder, controllers=True, node_grace_seconds=40) as server:
+    # kwok may get little of a machine that is busy with many nodes, and these are to be lost on purpose only.
+    with api_server(folder, controllers=True, node_grace_seconds=40 if nodes > FEW_NODES else 10) as server:
         crd = yaml.safe_load(CRD.read_text(encoding="utf-8"))
         api, name = server.client(), crd["metadata"]["name"]
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
