@@ -2585,6 +2585,22 @@ MUTANTS: tuple[Mutant, ...] = (
             "::test_tokens_of_other_weights_are_seen_whatever_their_version_says",
         ),
     ),
+    Mutant(
+        "a digest does not cover when an event happens",
+        f"{RUNTIME}/simulation/event_digest.py",
+        'f"{seconds!r} {tag} {values!r}\\n"',
+        'f"{tag} {values!r}\\n"',
+        ("tests/simulation/test_simulation_event_digest.py::test_another_time_or_order_gives_another_digest",),
+    ),
+    Mutant(
+        "a digest covers names of classes",
+        f"{RUNTIME}/simulation/event_digest.py",
+        "        if kind in _PLAIN:",
+        "        if isinstance(value, object):",
+        (
+            "tests/simulation/test_simulation_event_digest.py::test_other_names_of_classes_and_fields_give_the_same_digest",
+        ),
+    ),
     # --- the engine model ---
     Mutant(
         "the oldest is preempted",

@@ -56,7 +56,7 @@ def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, ta
     seen, outcome = lives(mode, f"{CUT_AT} partition {target} {CUT_FOR}")
     assert outcome.passed, outcome.violation
     (first_end, ended), *_ = of(seen, CoordinatorEnded)
-    assert ended.why == "LeaseLost"
+    assert ended.why == "lost its Lease"
     assert CUT_AT + LEASE - LOOK_SECONDS <= first_end <= CUT_AT + LEASE, "within its Lease's duration"
     (_, first), (second_start, second), *_ = of(seen, CoordinatorStarted)
     assert first_end <= second_start < CUT_AT + CUT_FOR, "nobody waits for the end of the cut"

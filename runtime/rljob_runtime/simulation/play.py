@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from rljob_runtime.simulation import clock
 from rljob_runtime.simulation.control_plane import SimulatedControlPlane
 from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards, WorkloadLengths
 from rljob_runtime.simulation.edits import Editor
+from rljob_runtime.simulation.event_digest import EventDigest
 from rljob_runtime.simulation.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
 from rljob_runtime.simulation.experience_invariants import invariants_of
 from rljob_runtime.simulation.faults import FaultPlan
@@ -88,7 +88,7 @@ class _Run:
         self._plan = plan
         self._path = path
         self._observers = observers
-        self._digest = hashlib.blake2b(digest_size=8)
+        self._digest = EventDigest()
         self._job = scenario.job
         own = Settings.of(self._job)
         self._settings = replace(
@@ -110,9 +110,7 @@ class _Run:
 
     def outcome(self) -> Outcome:
         invariants = self._invariants
-        return Outcome(
-            invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.hexdigest()
-        )
+        return Outcome(invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.text())
 
     def fail(self, invariant: str, detail: str) -> None:
         """The run cannot go on."""
@@ -121,7 +119,7 @@ class _Run:
 
     def _observe(self, event: Event) -> None:
         self._seconds = loop_time()
-        self._digest.update(f"{self._seconds!r} {event!r}\n".encode())
+        self._digest.add(self._seconds, event)
         self._invariants(event)
         for observe in self._observers:
             observe(event)
@@ -337,8 +335,10 @@ class _Run:
         if error is None:
             finished = work.result()
             return finished, "left" if finished is None else "finished"
-        if isinstance(error, LeaseLost | StaleTerm):
-            return None, type(error).__name__
+        if isinstance(error, LeaseLost):
+            return None, "lost its Lease"
+        if isinstance(error, StaleTerm):
+            return None, "met a later term"
         if not is_full_disk(error):
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")

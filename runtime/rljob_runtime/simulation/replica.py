@@ -64,7 +64,7 @@ def steady(token_seconds: float) -> EngineKind:
 
 def any_length(limit: int) -> Lengths:
     """From 1 to `limit` tokens, alike for all versions."""
-    return lambda key, version: 1 + digest("length", key) % limit
+    return lambda key, version: 1 + digest("length", str(key)) % limit
 
 
 _Id = tuple[TrajectoryKey, int]

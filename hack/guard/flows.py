@@ -1,0 +1,189 @@
+"""Flows: the string constants that can reach a parameter, found in syntax trees without running anything.
+
+An argument may be a constant, a choice between constants, a variable, a constant of another module, the name of a
+caught exception's class, or a parameter of the function around the call; that one is followed to its own callers.
+Callables are matched by name, so the answer may hold more than can happen, and a computed text is not in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from .sources import Function, Source
+
+Definition = Function | ast.ClassDef
+
+
+Node = TypeVar("Node", bound=ast.expr, covariant=True)
+
+
+@dataclass(frozen=True)
+class _Place(Generic[Node]):
+    """An expression and its module."""
+
+    source: Source
+    node: Node
+
+
+class Flows:
+    """An index of definitions, calls and constants of some modules."""
+
+    def __init__(self, sources: Collection[Source]) -> None:
+        self._definitions: defaultdict[str, list[Definition]] = defaultdict(list)
+        self._calls: defaultdict[str, list[_Place[ast.Call]]] = defaultdict(list)
+        self._constants: defaultdict[str, list[_Place[ast.expr]]] = defaultdict(list)
+        for source in sources:
+            for node in source.nodes:
+                self._add(source, node)
+
+    def _add(self, source: Source, node: ast.AST) -> None:
+        if isinstance(node, Definition):
+            self._definitions[node.name].append(node)
+        elif isinstance(node, ast.Call) and (name := _called(node)) is not None:
+            self._calls[name].append(_Place(source, node))
+        elif source.function_of(node) is None:
+            for name, value in _bindings(node):
+                self._constants[name].append(_Place(source, value))
+
+    def takers(self, parameter: str) -> set[str]:
+        """Name the functions and classes with such a parameter or field, but none that has the name of a builtin."""
+        own = {name: found for name, found in self._definitions.items() if not hasattr(builtins, name)}
+        return {name for name, found in own.items() if any(parameter in _takes(one) for one in found)}
+
+    def reaching(self, callable_: str, parameter: str) -> set[str]:
+        """Find the constants that calls of this name give to the parameter."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        todo = [*self._arguments(callable_, parameter)]
+        while todo:
+            place = todo.pop()
+            if id(place.node) in seen:
+                continue
+            seen.add(id(place.node))
+            match place.node:
+                case ast.Constant(value=str(text)):
+                    found.add(text)
+                case ast.Attribute(value=ast.Call(func=ast.Name(id="type"), args=[ast.Name(id=name)]), attr="__name__"):
+                    found |= _caught(place.source, place.node, name)
+                case _:
+                    todo += self._origins(place)
+        return found
+
+    def _arguments(self, callable_: str, parameter: str) -> Iterator[_Place[ast.expr]]:
+        """What calls of this name give to the parameter."""
+        takers = [_takes(one) for one in self._definitions[callable_]]
+        positions = {names.index(parameter) for names in takers if parameter in names}
+        for call in self._calls[callable_]:
+            named = [one.value for one in call.node.keywords if one.arg == parameter]
+            placed = [call.node.args[place] for place in positions if place < len(call.node.args)]
+            yield from (_Place(call.source, one) for one in named or placed)
+
+    def _origins(self, place: _Place[ast.expr]) -> Iterator[_Place[ast.expr]]:
+        """Where the value of an expression may come from."""
+        match place.node:
+            case ast.Name(id=name):
+                yield from self._of_variable(place, name)
+            case ast.Attribute(value=ast.Name(), attr=name) if name.isupper():
+                yield from self._of_constant(place.source, name)
+            case node:
+                yield from (_Place(place.source, part) for part in _parts(node))
+
+    def _of_variable(self, place: _Place[ast.expr], name: str) -> Iterator[_Place[ast.expr]]:
+        found = False
+        function = place.source.function_of(place.node)
+        while function is not None:
+            for node in ast.walk(function):
+                for value in (value for bound, value in _bindings(node) if bound == name):
+                    found = True
+                    yield _Place(place.source, value)
+            if name in _takes(function):
+                yield from self._arguments(function.name, name)
+                return
+            function = place.source.function_of(function)
+        if not found:
+            yield from self._of_constant(place.source, name)
+
+    def _of_constant(self, source: Source, name: str) -> list[_Place[ast.expr]]:
+        """Of the module itself, else of any module that has such a constant."""
+        own = [value for value in self._constants[name] if value.source is source]
+        return own or self._constants[name]
+
+
+def _called(node: ast.Call) -> str | None:
+    match node.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
+def _takes(definition: Definition) -> list[str]:
+    """The parameters of a function, or the fields of a class, in the order of arguments."""
+    if isinstance(definition, ast.ClassDef):
+        for one in definition.body:
+            if isinstance(one, Function) and one.name == "__init__":
+                return _takes(one)
+        fields = [one.target for one in definition.body if isinstance(one, ast.AnnAssign)]
+        return [field.id for field in fields if isinstance(field, ast.Name)]
+    arguments = definition.args
+    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    return [*names[names[:1] in (["self"], ["cls"]) :], *(one.arg for one in arguments.kwonlyargs)]
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """The expressions that the value of another one may come from."""
+    match node:
+        case ast.IfExp(body=one, orelse=other):
+            yield from (one, other)
+        case ast.BoolOp(values=several) | ast.Tuple(elts=several) | ast.List(elts=several) | ast.Set(elts=several):
+            yield from several
+        case ast.Dict(values=several):
+            yield from several
+        case (
+            ast.Starred(value=inner)
+            | ast.NamedExpr(value=inner)
+            | ast.Subscript(value=inner)
+            | ast.Attribute(value=inner, attr="value")
+        ):
+            yield inner
+        case ast.Call(func=ast.Attribute(value=inner, attr="get" | "items" | "values"), args=others):
+            yield from (inner, *others[1:])
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The variables that a statement assigns or iterates with, each with where its value comes from."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _paired(target, value)
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield from _paired(target, value)
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            yield from ((name, value) for name in _names(target))
+
+
+def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, other in zip(target.elts, value.elts, strict=True):
+            yield from _paired(one, other)
+    else:
+        yield from ((name, value) for name in _names(target))
+
+
+def _names(target: ast.expr) -> list[str]:
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def _caught(source: Source, node: ast.AST, name: str) -> set[str]:
+    """The classes that the handler around a node catches under this name."""
+    above: ast.AST | None = node
+    while above is not None:
+        if isinstance(above, ast.ExceptHandler) and above.name == name and above.type is not None:
+            kinds = above.type.elts if isinstance(above.type, ast.Tuple) else [above.type]
+            return {kind.id if isinstance(kind, ast.Name) else ast.unparse(kind) for kind in kinds}
+        above = source.enclosing.get(above)
+    return set()

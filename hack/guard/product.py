@@ -1,0 +1,79 @@
+"""Product: the only module of the guard that names modules of the product. A renaming of those rewrites it too."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+import typer
+from prometheus_client import CollectorRegistry
+
+import rljob_api
+import rljob_operator
+import rljob_runtime
+from rljob_api.learning import Mode
+from rljob_api.status import Condition
+from rljob_operator.__main__ import parser as operator_parser
+from rljob_operator.metrics import Metrics
+from rljob_operator.policies.events import Event
+from rljob_runtime.cli import app
+from rljob_runtime.coordinator.metrics import CoordinatorMetrics
+from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.simulation.play import play
+from rljob_runtime.simulation.scenario import draw_scenario, plan_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("crds", "operator", "runtime", "bench")
+"""Folders of the product's packages. A name may move between them; a folder may be absent."""
+CRD = "crds/rljob.yaml"
+CHART = "charts/rljob"
+MODES: tuple[str, ...] = tuple(mode.value for mode in Mode)
+EVENT, CONDITION = Event.__name__, Condition.__name__
+"""Classes whose constructors take the names of events and of conditions."""
+
+
+class OtherTree(Exception):
+    """Packages are imported from another checkout than the guard's."""
+
+
+def check_imports() -> None:
+    """Raise `OtherTree` unless the product's packages are those of this checkout."""
+    for package in (rljob_api, rljob_operator, rljob_runtime):
+        where = Path(package.__path__[0]).resolve()
+        if not where.is_relative_to(ROOT):
+            wanted = ":".join(str(ROOT / source) for source in SOURCES)
+            raise OtherTree(f"{package.__name__} is imported from {where}; PYTHONPATH={wanted} would be right")
+
+
+def play_seed(mode: str, seed: int) -> dict[str, str | int | float | bool]:
+    """Run one seed of the simulator."""
+    # Warnings of the coordinator are what faults are for.
+    logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
+    scenario = draw_scenario(seed, Mode(mode))
+    outcome = play(scenario, plan_of(scenario))
+    return {
+        "digest": outcome.digest,
+        "events": outcome.events,
+        "seconds": outcome.seconds,
+        "coordinators": outcome.coordinators,
+        "passed": outcome.passed,
+    }
+
+
+def registries() -> dict[str, CollectorRegistry]:
+    """Make the registry of each process, with every metric in it."""
+    coordinator = CoordinatorMetrics(CollectorRegistry())
+    coordinator.watch_rewards(RewardFigures)
+    coordinator.watch_loop(lambda: 0.0)
+    return {"operator": Metrics().registry, "coordinator": coordinator.registry}
+
+
+def command_line() -> typer.Typer:
+    """The `rljob` command."""
+    return app
+
+
+def operator_options() -> argparse.ArgumentParser:
+    """The operator's command line, in an empty environment."""
+    return operator_parser({})
