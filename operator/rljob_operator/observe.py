@@ -90,6 +90,8 @@ class _Watched:
     unchanged: float = 0.0
     confirmed: bool = False
     """The store itself has no newer one."""
+    unread: bool = False
+    """It looked old, and could not be read from the store."""
 
     @property
     def expired(self) -> bool:
@@ -100,9 +102,10 @@ class LeaseMonitor:
     """Notices coordinators that have stopped to renew their job's Lease: one LIST for all jobs every few seconds.
 
     Clocks of other machines do not enter: a Lease is old when *we* have seen it unchanged for its duration. Time in
-    which we could not look (or were stopped) counts as one interval at most: after an outage of the API server
-    everybody gets time to renew. The list comes from the server's cache, which may stand still while coordinators renew
-    at other servers; so before a coordinator counts as silent its Lease is read from the store.
+    which we were stopped counts as two intervals at most. After an outage of the API server every Lease is new: a
+    coordinator that could not renew has let go of its job, and needs time to come back. The list comes from the
+    server's cache, which may stand still while coordinators renew at other servers; so before a coordinator counts as
+    silent its Lease is read from the store.
     """
 
     def __init__(
@@ -125,6 +128,8 @@ class LeaseMonitor:
         self._clock = clock
         self._watched: dict[Key, _Watched] = {}
         self._looked: float | None = None
+        self._failed = False
+        """The last look was in vain."""
 
     def silence(self, key: Key) -> Silence | None:
         """The silence of a job's coordinator, if its Lease has expired."""
@@ -140,12 +145,17 @@ class LeaseMonitor:
     async def look(self) -> None:
         """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
         listed: dict[Key, _Watched] = {}
-        for namespace in self._namespaces:
-            listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY)
+        try:
+            for namespace in self._namespaces:
+                listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY)
+        except (ApiError, Unreachable):
+            self._failed = True
+            raise
         now = self._clock()
-        passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self._interval)
-        self._looked = now
-        before = self._watched
+        gap = 0.0 if self._looked is None else now - self._looked
+        passed, outage = min(gap, 2 * self._interval), self._failed and gap > 2 * self._interval
+        self._looked, self._failed = now, False
+        before = {} if outage else self._watched
         self._watched = {key: _older(before.get(key), lease, passed) for key, lease in listed.items()}
         gate = asyncio.Semaphore(self._parallel)
         expired = [key for key, lease in self._watched.items() if lease.expired]
@@ -155,18 +165,20 @@ class LeaseMonitor:
                 self._wake(key)
 
     async def _confirm(self, key: Key, gate: asyncio.Semaphore) -> None:
-        """Read an old Lease from the store. Where that fails nobody is silent until the next look."""
+        """Read an old Lease from the store. Where that fails nobody could renew it either: once it can be read, it is
+        new."""
         async with gate:
             try:
                 item = await self._kube.find(LEASE, *key)
             except (ApiError, Unreachable) as error:
                 _logger.warning("%s/%s: its Lease looks old and could not be read: %s", *key, error)
-                self._watched[key] = replace(self._watched[key], confirmed=False)
+                self._watched[key] = replace(self._watched[key], confirmed=False, unread=True)
                 return
         if item is None:
             del self._watched[key]
             return
-        lease = _older(self._watched[key], _watched(item), 0.0)
+        known, read = self._watched[key], _watched(item)
+        lease = read if known.unread else _older(known, read, 0.0)
         self._watched[key] = replace(lease, confirmed=lease.expired)
 
 
@@ -192,7 +204,7 @@ def _older(known: _Watched | None, read: _Watched, passed: float) -> _Watched:
         return read
     if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):
         newer = max(known, read, key=lambda one: one.version)
-        return replace(newer, unchanged=known.unchanged + passed, confirmed=known.confirmed)
+        return replace(newer, unchanged=known.unchanged + passed, confirmed=known.confirmed, unread=known.unread)
     return read
 
 

@@ -393,8 +393,11 @@ class Leases:
         """What the cache stands still at."""
         self.readable = True
         self.reads = 0
+        self.away = False
 
     async def read(self, resource: Any, namespace: Any, keep: Any, **_: Any) -> list[Any]:
+        if self.away:
+            raise Unreachable("no answer")
         return [keep(self._lease(self.renewed if self.shown is None else self.shown))]
 
     async def find(self, *args: Any) -> dict[str, Any]:
@@ -455,7 +458,8 @@ async def test_who_cannot_be_asked_for_is_not_silent() -> None:
     assert await _looks(monitor, leases, 12, renewing=False) == [None] * 12
     assert woken == []
     leases.readable = True
-    (silence,) = await _looks(monitor, leases, 1, renewing=False)
+    *coming_back, silence = await _looks(monitor, leases, 5, renewing=False)
+    assert coming_back == [None] * 4, "what cannot be read cannot be renewed either"
     assert silence is not None
     assert woken == [("ns", "demo")]
 
@@ -477,6 +481,39 @@ async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> 
     leases.now += 3600
     await monitor.look()
     assert monitor.silence(("ns", "demo")) is None
+
+
+@pytest.mark.parametrize("comes_back_after", [5, 15])
+async def test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back(comes_back_after: int) -> None:
+    """It has let go of its job when it could not renew for that long, and connects anew before it renews."""
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    await _looks(monitor, leases, 1, renewing=True)
+    await _looks(monitor, leases, 1, renewing=False)
+    leases.away = True
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            await monitor.look()
+        leases.now += 5
+    leases.away = False
+    assert await _looks(monitor, leases, comes_back_after // 5, renewing=False) == [None] * (comes_back_after // 5)
+    leases.renewed += 1
+    assert await _looks(monitor, leases, 3, renewing=True) == [None] * 3
+    assert woken == []
+    *_, silence = await _looks(monitor, leases, 5, renewing=False)
+    assert silence is not None
+
+
+async def test_looks_that_fail_now_and_then_hide_no_silence() -> None:
+    leases = Leases()
+    monitor, _ = _monitor(leases)
+    for _ in range(5):
+        (silence,) = await _looks(monitor, leases, 1, renewing=False)
+        leases.away = True
+        with pytest.raises(Unreachable):
+            await monitor.look()
+        leases.away = False
+    assert silence is not None
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
