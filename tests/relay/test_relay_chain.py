@@ -435,7 +435,7 @@ async def test_a_new_chain_ends_the_connection_of_a_predecessor_that_is_none_any
 async def test_commands_of_a_replaced_coordinator_are_refused(relays):
     relay = relays("rollout-0")
     await relay.status(7)
-    with pytest.raises(StaleTerm, match="term 6 is lower than 7"):
+    with pytest.raises(StaleTerm, match=r"term 6 is over: relay .* follows term 7"):
         await relay.status(6)
     with pytest.raises(StaleTerm):
         await relay.join(6, chain_of([relay]))

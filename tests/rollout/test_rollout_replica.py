@@ -309,7 +309,7 @@ async def test_an_older_term_is_refused_by_every_command(small: RolloutReplica, 
         small.make_room(4, 2),
         small.lay_out(4, 2),
     ):
-        with pytest.raises(StaleTerm, match="term 4 is over: replica r0 has seen term 5"):
+        with pytest.raises(StaleTerm, match="term 4 is over: replica r0 follows term 5"):
             await command
     await small.submit(5, [])
 

@@ -1876,9 +1876,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- rollout: what was asked for, from the weights that were asked for ---
     Mutant(
         "a replica obeys a former coordinator",
-        f"{RUNTIME}/rollout/replica.py",
-        "if term < self._term:",
-        "if False:",
+        f"{RUNTIME}/coordinator/protocols/fencing.py",
+        "    if term < seen:",
+        "    if False:",
         REPLICA,
     ),
     Mutant(
@@ -3339,6 +3339,23 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._seen = {}\n            raise\n",
         "            raise\n",
         (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
+    ),
+    Mutant(
+        "a coordinator that could not renew is replaced while it comes back",
+        "operator/rljob_operator/observe.py",
+        "        before = {} if outage else self._watched",
+        "        before = self._watched",
+        (
+            "tests/operator/test_operator_parts.py"
+            "::test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back[15]",
+        ),
+    ),
+    Mutant(
+        "a Lease that nobody could read or renew is old when it can be read",
+        "operator/rljob_operator/observe.py",
+        "        lease = read if known.unread else _older(known, read, 0.0)",
+        "        lease = _older(known, read, 0.0)",
+        ("tests/operator/test_operator_parts.py::test_who_cannot_be_asked_for_is_not_silent",),
     ),
     Mutant(
         "a stopped operator makes kubelets silent",

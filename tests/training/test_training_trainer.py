@@ -40,7 +40,7 @@ def weights(rank: LoneRank) -> dict[str, torch.Tensor]:
     publisher = FakePublisher()
     rank._started.publisher = publisher
     rank._started.published = None
-    rank.publish(rank._term, 10_000, rank._started.position.step, CHAIN)
+    rank.publish(rank._fence.term, 10_000, rank._started.position.step, CHAIN)
     return publisher.weights
 
 

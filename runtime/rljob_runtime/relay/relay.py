@@ -10,7 +10,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus, StaleTerm
+from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus, check_term
 from rljob_runtime.relay import wire
 from rljob_runtime.relay.fence import Standing, predecessor
 from rljob_runtime.relay.inlet import Inlet
@@ -133,8 +133,7 @@ class Relay:
         in a relay that serves no more: its machine counts as lost."""
         self._inlet.check()
         self._link.check()
-        if term < self._standing.term:
-            raise StaleTerm(f"relay {self.machine}: term {term} is lower than {self._standing.term}")
+        check_term(term, self._standing.term, f"relay {self.machine}")
         self._raise_term(term)
 
     def _raise_term(self, term: int) -> None:

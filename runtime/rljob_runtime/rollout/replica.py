@@ -19,7 +19,7 @@ from rljob_runtime.coordinator.protocols import (
     PeerGone,
     Refused,
     ReplicaReport,
-    StaleTerm,
+    TermFence,
     WrongVersion,
 )
 from rljob_runtime.rollout.engine import Engine, EngineRequest, KeptEngine, RequestRejected, StepOutput
@@ -57,7 +57,7 @@ class RolloutReplica:
         self.name = name
         self.boot = uuid.uuid4().hex
         self._eos = eos_token_ids
-        self._term = 0
+        self._fence = TermFence(f"replica {name}")
         self._ledger = Ledger()
         self._outbox = Outbox(self.boot)
         self._devices: tuple[str, ...] = ()
@@ -74,27 +74,27 @@ class RolloutReplica:
 
     async def make_room(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.make_room`."""
-        self._check_term(term)
+        self._fence.check(term)
         await self._on_engine(lambda engine: self._make_room(engine, tensor_parallel))
 
     async def lay_out(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.lay_out`."""
-        self._check_term(term)
+        self._fence.check(term)
         await self._on_engine(lambda engine: self._lay_out(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`. All or none: one impossible request refuses the batch with its reason."""
-        self._check_term(term)
+        self._fence.check(term)
         await self._on_engine(lambda engine: self._start(engine, requests))
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """See `protocols.Replica.abort`."""
-        self._check_term(term)
+        self._fence.check(term)
         await self._on_engine(lambda engine: engine.abort(self._ledger.abort(attempts)))
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`."""
-        self._check_term(term)
+        self._fence.check(term)
         if wait_seconds > 0 and not self._engine.ended:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self._outbox.ready(after)), wait_seconds)
@@ -104,7 +104,7 @@ class RolloutReplica:
 
     async def load(self, term: int, version: int) -> int:
         """See `protocols.Replica.load`. A version already loaded is not loaded again."""
-        self._check_term(term)
+        self._fence.check(term)
         return await self._on_engine(lambda engine: self._load(engine, version))
 
     async def close(self) -> None:
@@ -118,11 +118,6 @@ class RolloutReplica:
             return await asyncio.shield(asyncio.wrap_future(self._engine.call(work)))
         except EngineDied as error:
             raise PeerGone(f"replica {self.name}: {error}") from error
-
-    def _check_term(self, term: int) -> None:
-        if term < self._term:
-            raise StaleTerm(f"term {term} is over: replica {self.name} has seen term {self._term}")
-        self._term = term
 
     # --- in the engine's thread --------------------------------------------------------------------------------------
 

@@ -8,9 +8,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus
+from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus, TermFence
 from rljob_runtime.simulation.events import Observe, Received, unobserved
-from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import loop_time
 
 RETRY_SECONDS = 0.25
@@ -42,21 +41,21 @@ class SimulatedRelay:
         self.machine = machine
         self.weights = weights or Weights()
         self.chain: Chain | None = None
-        self._office = Office()
+        self._fence = TermFence(machine)
         self._network = network
         self._observe = observe
         self._bytes = 0
         self._commits = 0
 
     async def status(self, term: int) -> RelayStatus:
-        self._office.check(term)
+        self._fence.check(term)
         epoch, revision = (self.chain.epoch, self.chain.revision) if self.chain else (0, 0)
         return RelayStatus(
             self.machine, self.machine, 1, epoch, revision, self.weights.whole, None, 0, self._bytes, self._commits, 0
         )
 
     async def join(self, term: int, chain: Chain) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         if self.chain is not None and (chain.epoch, chain.revision) < (self.chain.epoch, self.chain.revision):
             raise Refused(f"chain ({chain.epoch}, {chain.revision}) is older than the one in force")
         self.chain = chain
@@ -65,7 +64,7 @@ class SimulatedRelay:
             self._network.feed_successor(self)
 
     async def probe(self, term: int, member: RelayMember) -> bool:
-        self._office.check(term)
+        self._fence.check(term)
         if self._network is None or self._network.reaches(self.machine, member.machine):
             return True
         await asyncio.sleep(PROBE_SECONDS)

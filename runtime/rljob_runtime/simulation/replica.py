@@ -16,6 +16,7 @@ from rljob_runtime.coordinator.protocols import (
     GenerateRequest,
     Refused,
     ReplicaReport,
+    TermFence,
     WrongVersion,
 )
 from rljob_runtime.enginemodel.engine import Engine, Request
@@ -31,7 +32,6 @@ from rljob_runtime.simulation.events import (
     Submitted,
     unobserved,
 )
-from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import SOON, Pace, Signal, loop_time
 from rljob_runtime.simulation.relays import Weights
 from rljob_runtime.simulation.tokens import digest, phase, text
@@ -116,7 +116,7 @@ class SimulatedReplica:
         self._boot = boot
         self._pace = pace or Pace()
         self._observe = observe
-        self._office = Office()
+        self._fence = TermFence(name)
         self._busy = asyncio.Lock()
         self._engine: Engine | None = None
         self._engine_time = 0.0
@@ -136,7 +136,7 @@ class SimulatedReplica:
         return self._layout is None
 
     async def make_room(self, term: int, tensor_parallel: int) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if self._layout != tensor_parallel:
                 if not self.rests:
@@ -145,7 +145,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def lay_out(self, term: int, tensor_parallel: int) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if self._layout == tensor_parallel:
                 return
@@ -175,7 +175,7 @@ class SimulatedReplica:
         self._kind, self._engine = kind, None
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             self._refuse_misfits(requests)
             engine, taken = self._advance(), []
@@ -188,7 +188,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             self._advance()
             for key, attempt in attempts.items():
@@ -198,7 +198,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        self._office.check(term)
+        self._fence.check(term)
         self._outbox = [(number, delta) for number, delta in self._outbox if number > after]
         deadline = self._pace.now() + wait_seconds * self._pace.timers
         while True:
@@ -211,7 +211,7 @@ class SimulatedReplica:
         return ReplicaReport(self._boot, cursor, tuple(delta for _, delta in self._outbox), self._loaded, self._stats())
 
     async def load(self, term: int, version: int) -> int:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if version == self._loaded:
                 return version

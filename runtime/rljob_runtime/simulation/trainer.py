@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.protocols import (
     PublishReport,
     Refused,
     RelayMember,
+    TermFence,
     TrainerState,
     TrainReport,
 )
@@ -28,7 +29,6 @@ from rljob_runtime.simulation.events import (
     Trained,
     unobserved,
 )
-from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import Pace, loop_time
 from rljob_runtime.simulation.relays import Network
 from rljob_runtime.simulation.tokens import digest
@@ -119,7 +119,7 @@ class SimulatedTrainer:
         self._pace = pace or Pace()
         self._observe = observe
         self.publishing: int | None = None
-        self._office = Office()
+        self._fence = TermFence("the trainer")
         self._busy = asyncio.Lock()
         self._step = max(self._disk.checkpoints)
         self.history = self._disk.checkpoints[self._step]
@@ -131,7 +131,7 @@ class SimulatedTrainer:
         """Whose gradients of groups of the next step are in."""
 
     async def start(self, term: int) -> TrainerState:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if not self._started:
                 await self._pace.sleep(self._costs.start)
@@ -142,7 +142,7 @@ class SimulatedTrainer:
             return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"}, kept, standing)
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if step == self._step:
                 return ContributeReport(step, 0, 0.0)
@@ -159,12 +159,12 @@ class SimulatedTrainer:
             return ContributeReport(step, len(self._held()), seconds, tokens_of(fresh))
 
     async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        self._office.check(term)
+        self._fence.check(term)
         self.desks.open(count)
         return tuple(RelayMember(f"desk-{number}", 0, TRAINER, number) for number in range(1, count + 1))
 
     async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             step = handover.step
             if step == self._step:
@@ -188,7 +188,7 @@ class SimulatedTrainer:
         return {group.prompt: group for early in self._early for group in early.groups}
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if step not in (self._step, self._step + 1):
                 raise Refused(f"step {step} is not the next: {self._step} are done")
@@ -213,7 +213,7 @@ class SimulatedTrainer:
             )
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if step != self._step:
                 raise Refused(f"version {version} of step {step}: {self._step} is at hand")
@@ -231,7 +231,7 @@ class SimulatedTrainer:
             return PublishReport(version, 1, loop_time() - since)
 
     async def checkpoint(self, term: int, step: int, standing: str) -> str:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if step != self._step:
                 raise Refused(f"step {step} is not at hand: {self._step} is")
@@ -244,7 +244,7 @@ class SimulatedTrainer:
             return f"step-{step}"
 
     async def export(self, term: int) -> str:
-        self._office.check(term)
+        self._fence.check(term)
         if self._disk.full:
             raise Refused("no space left on the checkpoint volume")
         self._observe(Exported(self._step))

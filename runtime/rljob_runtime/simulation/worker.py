@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from rljob_runtime.coordinator.protocols import ComputeReport, Handover, Refused, RelayMember, WrongVersion
+from rljob_runtime.coordinator.protocols import ComputeReport, Handover, Refused, RelayMember, TermFence, WrongVersion
 from rljob_runtime.scheduling.trajectory import Group, PromptKey
 from rljob_runtime.simulation.events import Brought, Observe, Summed, unobserved
-from rljob_runtime.simulation.office import Office
 from rljob_runtime.simulation.pace import Pace, loop_time
 from rljob_runtime.simulation.relays import Weights
 from rljob_runtime.simulation.trainer import Desks, TrainerCosts, tokens_of
@@ -37,7 +36,7 @@ class SimulatedWorker:
         self._pace = pace or Pace()
         self._observe = observe
         self._room = room
-        self._office = Office()
+        self._fence = TermFence(name)
         self._busy = asyncio.Lock()
         self._task: tuple[int, int, int] | None = None
         self._content = 0
@@ -49,7 +48,7 @@ class SimulatedWorker:
         return self._task is not None
 
     async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             since, start = loop_time(), 0.0
             if not self._room():
@@ -70,7 +69,7 @@ class SimulatedWorker:
             return ComputeReport(step, len(self._groups), tokens, seconds)
 
     async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             if self._task is None or self._task[:2] != (term, step) or not self._groups:
                 raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
@@ -87,6 +86,6 @@ class SimulatedWorker:
             return Handover(step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1)
 
     async def release(self, term: int) -> None:
-        self._office.check(term)
+        self._fence.check(term)
         async with self._busy:
             self._task, self._groups = None, {}

@@ -23,7 +23,7 @@ from rljob_runtime.coordinator.protocols import (
     PeerError,
     Refused,
     RelayMember,
-    StaleTerm,
+    TermFence,
     WrongVersion,
 )
 from rljob_runtime.relay.sums import discard
@@ -92,7 +92,7 @@ class GradientUnit:
         self._settings = settings
         self._zygote = zygote
         self._devices: tuple[str, ...] = ()
-        self._term = 0
+        self._fence = TermFence(name)
         self._task: _Task | None = None
         self._sums: EarlySums | None = None
         self._ranks: _Ranks | None = None
@@ -109,7 +109,7 @@ class GradientUnit:
 
     def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
         """See `GradientWorker.compute`."""
-        self._check(term)
+        self._fence.check(term)
         began = time.monotonic()
         ranks = self._with_weights(_Task(term, step, version))
         held, tokens, each = self._sums, 0, [0] * self._settings.ranks
@@ -129,7 +129,7 @@ class GradientUnit:
 
     def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
         """See `GradientWorker.hand_over`. What was handed over stays until the next task: a repetition is the same."""
-        self._check(term)
+        self._fence.check(term)
         task, held, ranks = self._task, self._sums, self._ranks
         if ranks is None or task is None or held is None or (task.term, task.step) != (term, step):
             raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
@@ -151,7 +151,7 @@ class GradientUnit:
     def letting_go(self, term: int) -> Iterator[None]:
         """For as long as `release` is on its way: what is computed or delivered for the loan ends at once, and nothing
         is begun. From any thread."""
-        if term < self._term:
+        if term < self._fence.term:
             yield
             return
         with self._lock:
@@ -167,18 +167,13 @@ class GradientUnit:
 
     def release(self, term: int) -> None:
         """See `GradientWorker.release`. Raises `Refused` where the ranks' processes do not end."""
-        self._check(term)
+        self._fence.check(term)
         self._end()
 
     def close(self) -> None:
         """The unit is over, and its zygote with it."""
         self._end()
         self._zygote.close()
-
-    def _check(self, term: int) -> None:
-        if term < self._term:
-            raise StaleTerm(f"term {term} is over: {self.name} follows term {self._term}")
-        self._term = term
 
     def _with_weights(self, task: _Task) -> _Ranks:
         """The ranks, with exactly the published weights of the task, and sums of nothing else."""

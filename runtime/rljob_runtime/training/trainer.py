@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.protocols import (
     PublishReport,
     Refused,
     RelayMember,
-    StaleTerm,
+    TermFence,
     TrainerState,
     TrainReport,
 )
@@ -159,13 +159,13 @@ class TrainerRank:
         self._make_desks = make_desks
         self._desks: SumsDesks | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
-        self._term = 0
+        self._fence = TermFence("this trainer")
         self._meeting: TCPStore | None = None
         self._started: _Session | None = None
 
     def rendezvous(self, term: int, host: str) -> int:
         """Rank 0 of several: open the ranks' meeting point on `host`; returns its port."""
-        self._check(term)
+        self._fence.check(term)
         if self._meeting is None:
             self._meeting = open_rendezvous(host, self.size)
         return int(self._meeting.port)
@@ -173,7 +173,7 @@ class TrainerRank:
     def start(self, term: int, host: str = "", port: int = 0) -> TrainerState:
         """Load the model or the newest whole checkpoint, joining the other ranks at rank 0's meeting point.
         Idempotent."""
-        self._check(term)
+        self._fence.check(term)
         if self._started is None:
             try:
                 self._started = self._start(host, port)
@@ -307,13 +307,8 @@ class TrainerRank:
         if self._desks is not None:
             self._desks.close()
 
-    def _check(self, term: int) -> None:
-        if term < self._term:
-            raise StaleTerm(f"term {term} is over: this trainer follows term {self._term}")
-        self._term = term
-
     def _session(self, term: int) -> _Session:
-        self._check(term)
+        self._fence.check(term)
         if self._started is None:
             raise Refused("the trainer is not started: call start first")
         return self._started

@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.protocols.errors import (
     StaleTerm,
     WrongVersion,
 )
+from rljob_runtime.coordinator.protocols.fencing import TermFence, check_term
 from rljob_runtime.coordinator.protocols.loan import ComputeReport, GradientWorker, Handover
 from rljob_runtime.coordinator.protocols.prompts import PromptRecord, PromptsNotUsable, PromptSource
 from rljob_runtime.coordinator.protocols.relay import Chain, Relay, RelayMember, RelayStatus
@@ -61,8 +62,10 @@ __all__ = [
     "RewardsUnavailable",
     "RolloutMachine",
     "StaleTerm",
+    "TermFence",
     "TrainReport",
     "Trainer",
     "TrainerState",
     "WrongVersion",
+    "check_term",
 ]
