@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
@@ -20,6 +22,8 @@ from rljob_operator.policies.events import Event
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.simulation.events import Event as Simulated
+from rljob_runtime.simulation.events import Reported
 from rljob_runtime.simulation.play import play
 from rljob_runtime.simulation.scenario import draw_scenario, plan_of
 
@@ -50,15 +54,30 @@ def play_seed(mode: str, seed: int) -> dict[str, str | int | float | bool]:
     """Run one seed of the simulator."""
     # Warnings of the coordinator are what faults are for.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
-    scenario = draw_scenario(seed, Mode(mode))
-    outcome = play(scenario, plan_of(scenario))
+    scenario, statuses = draw_scenario(seed, Mode(mode)), hashlib.blake2b(digest_size=8)
+
+    def observe(event: Simulated) -> None:
+        if isinstance(event, Reported):
+            statuses.update(f"{sorted(numbers(event.status.model_dump()))!r}\n".encode())
+
+    outcome = play(scenario, plan_of(scenario), [observe])
     return {
         "digest": outcome.digest,
+        "statuses": statuses.hexdigest(),
         "events": outcome.events,
         "seconds": outcome.seconds,
         "coordinators": outcome.coordinators,
         "passed": outcome.passed,
     }
+
+
+def numbers(status: object) -> Iterator[str]:
+    """List the numbers of a status, without the names of its fields and the words that an API renames."""
+    if isinstance(status, dict | list | tuple):
+        for one in status.values() if isinstance(status, dict) else status:
+            yield from numbers(one)
+    elif isinstance(status, int | float):
+        yield repr(status)
 
 
 def registries() -> dict[str, CollectorRegistry]:

@@ -101,6 +101,10 @@ CHANGES: dict[str, tuple[str, Change]] = {
         f"digests/{product.MODES[1]}/1/digest",
         lambda r: r["digests"][product.MODES[1]]["1"].update(digest="0"),
     ),
+    "a number of a status": (
+        f"digests/{product.MODES[0]}/0/statuses",
+        lambda r: r["digests"][product.MODES[0]]["0"].update(statuses="0"),
+    ),
     "a test less": ("tests/cluster", lambda r: r["tests"].update(cluster=0)),
     "a kind of test less": ("tests/unit", lambda r: r["tests"].pop("unit")),
     "a mutant less": ("mutants/all", lambda r: r["mutants"].update(all=r["mutants"]["all"] - 1)),
@@ -163,6 +167,15 @@ def test_names_come_from_all_over_the_product(recorded: record.Record) -> None:
     assert found["command"]["commands"]["trace"]["commands"]["inspect"]["arguments"][0]["required"]
     assert recorded["mutants"]["all"] > 500
     assert all(outcome["passed"] for mode in product.MODES for outcome in recorded["digests"][mode].values())
+
+
+def test_statuses_differ_by_their_numbers_and_not_by_their_names() -> None:
+    def of(status: object) -> list[str]:
+        return list(product.numbers(status))
+
+    assert of({"lent": {"a": [1, 2.5]}, "kind": "Long", "no": None}) == of({"loaned": {"b": (1, 2.5)}, "kind": "Plain"})
+    assert of({"a": 1}) != of({"a": 2})
+    assert of({"a": 1}) != of({"a": True})
 
 
 def test_a_metric_has_its_labels_before_it_has_a_sample() -> None:
