@@ -13,9 +13,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Source:
-    """One module. `name` is its dotted name below the folder of its package."""
+    """One module."""
 
-    name: str
     tree: ast.Module
 
     @cached_property
@@ -39,10 +38,7 @@ class Source:
 def read_sources(folders: Iterable[Path]) -> list[Source]:
     """Parse every module below the folders that exist."""
     return [
-        Source(
-            ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"),
-            ast.parse(file.read_text(encoding="utf-8"), str(file)),
-        )
+        Source(ast.parse(file.read_text(encoding="utf-8"), str(file)))
         for folder in folders
         for file in sorted(folder.rglob("*.py"))
     ]

@@ -18,7 +18,7 @@ TROUBLE = """
 
 
 def sources(*texts: str) -> list[Source]:
-    return [Source(f"module_{number}", ast.parse(dedent(text))) for number, text in enumerate((TROUBLE, *texts))]
+    return [Source(ast.parse(dedent(text))) for text in (TROUBLE, *texts)]
 
 
 @pytest.mark.parametrize(
