@@ -43,13 +43,14 @@ class Options:
 
 
 def make_record(file: Path, options: Options) -> Record:
-    """Record the checkout in the file. Digests that a former run left there count if the sources are the same.
+    """Record the checkout in the file. What a former run recorded of the same sources there is kept: seeds, and parts
+    that are not asked for now.
 
     Raises `OtherTree`, `BadRecord`, `NoHelm`, and `TreeChanged` for sources that change meanwhile.
     """
     product.check_imports()
     code = fingerprint(product.ROOT)
-    found: Record = {"format": FORMAT, "commit": _commit(), "code": code, "digests": _known_digests(file, code)}
+    found: Record = {"digests": {}, **_known(file, code), "format": FORMAT, "commit": _commit(), "code": code}
     for part in PARTS:
         if part in options.parts:
             began = time.monotonic()
@@ -132,12 +133,9 @@ def _play(file: Path, found: Record, options: Options) -> seeds.Outcomes:
     return seeds.play_seeds(seeds.wanted(options.seeds), found["digests"], options.jobs, keep)
 
 
-def _known_digests(file: Path, code: str) -> seeds.Outcomes:
-    if not file.exists():
-        return {}
-    known = read_record(file)
-    digests: seeds.Outcomes = known.get("digests", {})
-    return digests if known["code"] == code else {}
+def _known(file: Path, code: str) -> Record:
+    known = read_record(file) if file.exists() else {}
+    return known if known.get("code") == code else {}
 
 
 def _commit() -> str | None:

@@ -329,6 +329,18 @@ def test_seeds_go_on_where_a_run_was_interrupted(tmp_path: Path, monkeypatch: py
     assert played == [{}, first["digests"], {}]
 
 
+def test_a_part_that_is_left_out_keeps_what_was_recorded_of_the_same_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "record.json"
+    first = record.make_record(file, record.Options(("crd",)))
+    both = record.make_record(file, record.Options(("mutants",)))
+    assert both["crd"] == first["crd"]
+    assert both["mutants"]["all"] > 0
+    monkeypatch.setattr(record, "fingerprint", lambda root: "other")
+    assert "crd" not in record.make_record(file, record.Options(("mutants",)))
+
+
 def test_sources_that_change_while_seeds_run_spoil_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prints = iter(["before", "after"])
     monkeypatch.setattr(record, "fingerprint", lambda root: next(prints))
