@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 
 MARKERS = ("cluster", "realnodes", "engine", "all_minors", "slow", "gpu")
 _MUTANT = "Mutant"
+_HERE = str(Path(__file__).resolve().parents[2])
 
 
 class NotCollected(Exception):
@@ -25,9 +27,10 @@ def count_tests(root: Path) -> dict[str, int]:
     """Let pytest collect every test in a process of its own. Raises `NotCollected`."""
     with tempfile.TemporaryDirectory(prefix="guard-") as folder:
         file = Path(folder) / "counts.json"
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(file)], cwd=root, capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-m", __name__, str(file)]
+        paths = os.pathsep.join(filter(None, (_HERE, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": paths}
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NotCollected(f"pytest cannot collect the tests:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
         found: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
@@ -57,8 +60,9 @@ class _Collection:
     def __init__(self) -> None:
         self.tests: list[frozenset[str]] = []
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.tests = [frozenset(mark.name for mark in item.iter_markers()) for item in session.items]
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Before any is deselected: tests of other minors run only where `-m` names them, and count here."""
+        self.tests.append(frozenset(mark.name for mark in item.iter_markers()))
 
 
 def main(file: Path) -> int:

@@ -211,6 +211,20 @@ def test_tests_are_counted_by_marker() -> None:
     assert (found["all"], found["unit"], found["slow"], found["engine"], found["gpu"]) == (3, 2, 1, 1, 0)
 
 
+def test_tests_that_are_deselected_count_too(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("def pytest_collection_modifyitems(items): del items[1:]")
+    rows = "import pytest\n@pytest.mark.parametrize('x', [1, pytest.param(2, marks=pytest.mark.slow)])\n"
+    (tmp_path / "test_one.py").write_text(f"{rows}def test_it(x): ...\n")
+    found = counts.count_tests(tmp_path)
+    assert (found["all"], found["unit"], found["slow"]) == (2, 2, 1)
+
+
+def test_a_test_file_that_cannot_be_collected_is_told(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("import nothing_of_this_name")
+    with pytest.raises(counts.NotCollected, match="nothing_of_this_name"):
+        counts.count_tests(tmp_path)
+
+
 def test_mutants_are_counted_wherever_a_package_lists_them(tmp_path: Path) -> None:
     for name, text in (("a/mutants.py", "M = (Mutant(1), Mutant(2))"), ("b/mutants_more.py", "Mutant(3)\nOther(4)")):
         (tmp_path / "tests" / name).parent.mkdir(parents=True)
