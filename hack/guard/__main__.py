@@ -3,7 +3,7 @@
     python -m hack.guard record FILE [--seeds N] [--jobs N] [--skip PART]
     python -m hack.guard compare FILE [--allowed FILE] [--seeds N] [--jobs N] [--skip PART] [--now FILE]
 
-Exit status: 0 when nothing differs, 1 when something does, 2 for input that cannot be used.
+Exit status: 0 when nothing differs, 1 when something does, 2 for input that cannot be used, 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (allowed.BadAllowance, record.BadRecord, record.TreeChanged, NoHelm, NotCollected, OtherTree) as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("guard: interrupted; the same command continues with the seeds that are left", file=sys.stderr)
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:
