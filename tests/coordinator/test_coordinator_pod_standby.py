@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ IDENTITY = {
     "POD_NAME": "demo-coordinator-0-1",
     "POD_IP": "10.0.0.7",
 }
+PATIENCE = 30.0
 PROGRAM = """
-import os, pathlib, sys
+import os, pathlib, socket, sys
 import rljob_runtime.pod.__main__ as pod
 from rljob_runtime.coordinator.lease import LeaseLost
 
@@ -30,7 +32,11 @@ with lives.open("a") as file:
 
 async def run(role, identity):
     if len(lives.read_text().split()) == 1:
+        raylet = socket.create_connection(("127.0.0.1", int(os.environ["RAYLET"])))
+        raylet.set_inheritable(True)  # as Ray's are
+        raylet.detach()
         raise LeaseLost("the Lease was not renewed for 15 s")
+    sys.stdin.readline()
     return 0
 
 pod._run, sys.argv = run, sys.argv[:2]
@@ -48,11 +54,21 @@ sys.stdin.readline()
 def test_a_lost_lease_starts_the_program_over_in_its_pod(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     command = [sys.executable, "-c", PROGRAM, "coordinator", str(lives)]
-    done = subprocess.run(command, env=os.environ | IDENTITY, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        environment = os.environ | IDENTITY | {"RAYLET": str(raylet.getsockname()[1])}
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as program:
+            raylet.settimeout(PATIENCE)
+            driver, _ = raylet.accept()
+            with driver:
+                driver.settimeout(PATIENCE)
+                assert driver.recv(1) == b"", "whoever holds the other end would take the driver for alive"
+            _, said = program.communicate("end\n", PATIENCE)
+    assert program.returncode == 0, said
     first, second = lives.read_text().split()
     assert first == second, "the same process, so the same container: it costs no pod"
-    assert "the Lease was not renewed for 15 s; it starts over, and stands by" in done.stderr
+    assert "the Lease was not renewed for 15 s; it starts over, and stands by" in said
 
 
 def test_rays_tables_are_held_as_long_as_their_process_lives(tmp_path: Path) -> None:

@@ -3952,6 +3952,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{HEAD_LOCKS}::test_whoever_looks_at_a_lock_is_in_nobodys_way",),
     ),
     Mutant(
+        "connections outlive the program that they belong to",
+        f"{RUNTIME}/pod/__main__.py",
+        "                os.set_inheritable(int(name), False)",
+        "                pass",
+        ("tests/coordinator/test_coordinator_pod_standby.py::test_a_lost_lease_starts_the_program_over_in_its_pod",),
+    ),
+    Mutant(
         "a driver looks for its raylet among its own processes",
         f"{RUNTIME}/pod/coordinator.py",
         "    services.find_node_ids = lambda: {node_id}",

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rljob_api.constants import ENV_POD_IP, RAY_TABLES, REWARDS_SOCKET, STATE_DIR
 from rljob_runtime.coordinator.lease import LeaseLost
@@ -43,11 +44,21 @@ def main() -> int:
         return asyncio.run(_run(role, identity))
     except LeaseLost as error:
         print(f"{role}: {error}; it starts over, and stands by until the API server answers", file=sys.stderr)
-        # In this pod: it costs none, and none is at fault. A new program: Ray cannot have two heads in one.
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        # In this pod: it costs none, and none is at fault. A new program: nothing of this one holds the job's.
+        _start_over()
     except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
         return 2
+
+
+def _start_over() -> NoReturn:
+    """Begin the program anew in this process. Every connection ends with it: by its own Ray's raylet would know its
+    driver, whose process goes on, for alive."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _rewards() -> int:

@@ -9,7 +9,7 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from rljob_runtime.coordinator.confirmed import ConfirmedBinding
 from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.environment import LazyRewards
-from rljob_runtime.coordinator.lease import TermLease
+from rljob_runtime.coordinator.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.loop_watch import LoopWatch
 from rljob_runtime.coordinator.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.opening import EarlyReports
@@ -92,11 +92,28 @@ async def run(identity: Identity) -> int:
             await lease.release()
             return code
 
-        try:
+        with _goodbye():
             return await alongside(in_office(), *needed)
-        finally:
-            if ray.is_initialized():
-                ray.shutdown()
+
+
+@contextlib.contextmanager
+def _goodbye() -> Iterator[None]:
+    """Let Ray know that this driver ends. It takes seconds, for which whoever lost its Lease has no time: the program
+    that follows it must be in office before the operator takes its silence for its end."""
+    try:
+        yield
+    except LeaseLost:
+        raise
+    except BaseException:
+        _shut_down()
+        raise
+    else:
+        _shut_down()
+
+
+def _shut_down() -> None:
+    if ray.is_initialized():
+        ray.shutdown()
 
 
 async def _coordinate(
