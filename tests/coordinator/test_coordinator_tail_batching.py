@@ -244,9 +244,10 @@ def test_what_lost_is_aborted_on_its_engine(tmp_path):
     # Some of the losers ended on their engine while the abort was on its way.
     assert 0 < sum(stat.aborted_total for stat in stats) <= aborted
     assert sum(stat.generated_tokens_total for stat in stats) >= sum(report.tokens for report in stage.closed)
-    kept = sum(report.responses * report.mean_response_tokens for report in stage.closed)
+    # The mean is rounded, and their sum is whole.
+    kept = sum(round(report.responses * report.mean_response_tokens) for report in stage.closed)
     thrown_away = sum(report.discarded_tokens for report in stage.closed)
-    assert kept + thrown_away == pytest.approx(sum(report.tokens for report in stage.closed), rel=1e-6)
+    assert kept + thrown_away == sum(report.tokens for report in stage.closed)
 
 
 def test_a_race_prefers_the_short_and_a_long_round_does_not(tmp_path):
@@ -314,7 +315,7 @@ def test_a_round_that_has_drawn_all_it_may_trains_on_what_it_has(tmp_path):
     stage = Stage(
         tmp_path / "state.db",
         job=job(rounds=4, prompts=4, dynamic={"enabled": True, "maxPromptFactor": 1.5}),
-        reward_levels=2,
+        reward_levels=3,  # with two, each prompt of a round has equal rewards once in 64 rounds
     )
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     assert all(report.launched_prompts <= 6 for report in stage.closed)
