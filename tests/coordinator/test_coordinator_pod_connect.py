@@ -4,8 +4,10 @@ import asyncio
 import threading
 
 import pytest
+import ray
 
-from rljob_runtime.pod.coordinator import _aside
+from rljob_runtime.coordinator.lease import LeaseLost
+from rljob_runtime.pod.coordinator import _aside, _goodbye
 
 
 def test_the_program_ends_while_the_driver_still_waits() -> None:
@@ -31,3 +33,26 @@ def test_what_the_driver_raises_is_raised() -> None:
 
     with pytest.raises(ConnectionError, match="no head"):
         asyncio.run(_aside(refused))
+
+
+@pytest.mark.parametrize(
+    ("error", "goodbyes"), [(LeaseLost("late"), 0), (RuntimeError("a bug"), 1), (None, 1)], ids=repr
+)
+def test_whoever_lost_its_lease_has_no_time_for_a_goodbye(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, goodbyes: int
+) -> None:
+    said: list[None] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: said.append(None))
+
+    def program() -> None:
+        with _goodbye():
+            if error is not None:
+                raise error
+
+    if error is None:
+        program()
+    else:
+        with pytest.raises(type(error), match=str(error)):
+            program()
+    assert len(said) == goodbyes

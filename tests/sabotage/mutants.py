@@ -3952,6 +3952,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{HEAD_LOCKS}::test_whoever_looks_at_a_lock_is_in_nobodys_way",),
     ),
     Mutant(
+        "a coordinator that lost its Lease takes its time to leave Ray",
+        f"{RUNTIME}/pod/coordinator.py",
+        "        in_time = False",
+        "        in_time = True",
+        ("tests/coordinator/test_coordinator_pod_connect.py::test_whoever_lost_its_lease_has_no_time_for_a_goodbye",),
+    ),
+    Mutant(
         "connections outlive the program that they belong to",
         f"{RUNTIME}/pod/__main__.py",
         "                os.set_inheritable(int(name), False)",

@@ -59,7 +59,7 @@ TABLES_SECONDS = 1.0
 
 async def run(identity: Identity) -> int:
     """Until the job is finished or SIGTERM came; 0 unless something broke. Raises `LeaseLost` when it could not renew
-    its Lease: nothing of the job's is held here any more, and another call stands by."""
+    its Lease: nothing of the job's is held here any more, and the program that follows this one stands by."""
     head = HeadApart()
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
     watch = LoopWatch()
@@ -100,20 +100,15 @@ async def run(identity: Identity) -> int:
 def _goodbye() -> Iterator[None]:
     """Let Ray know that this driver ends. It takes seconds, for which whoever lost its Lease has no time: the program
     that follows it must be in office before the operator takes its silence for its end."""
+    in_time = True
     try:
         yield
     except LeaseLost:
+        in_time = False
         raise
-    except BaseException:
-        _shut_down()
-        raise
-    else:
-        _shut_down()
-
-
-def _shut_down() -> None:
-    if ray.is_initialized():
-        ray.shutdown()
+    finally:
+        if in_time and ray.is_initialized():
+            ray.shutdown()
 
 
 async def _coordinate(
