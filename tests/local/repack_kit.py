@@ -129,7 +129,7 @@ class _Binding(ReplayBinding):
     stop: Callable[[], None]
 
     async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> RolloutMachine:
-        found = await self._machines.rollout_machine(term, member, model_files)
+        found = await self._binding.rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(_Replaying(seat, self._lengths) for seat in found.seats))
 
     async def release(self, member: Any) -> None:
