@@ -78,4 +78,4 @@ COPY --from=build-runtime /opt/rljob /opt/rljob
 ENV HOME=/tmp
 USER 65532:65532
 # The operator names the command of each pod; by hand the image answers with its own help.
-ENTRYPOINT ["python", "-m", "rljob_runtime.pod"]
+ENTRYPOINT ["python", "-m", "rljob_runtime.entrypoints"]

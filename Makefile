@@ -50,10 +50,10 @@ lint: setup  ## ruff, mypy, the layers
 	@$(RUN) hack/lint
 
 cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3
-	@$(RUN) hack/cluster/cluster up --nodes $(NODES)
+	@$(RUN) hack/local_cluster/cluster up --nodes $(NODES)
 
 cluster-down:  ## take that cluster away
-	@hack/cluster/cluster down
+	@hack/local_cluster/cluster down
 
 down: cluster-down  ## end everything that the demo started
 

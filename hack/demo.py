@@ -25,12 +25,12 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # run as a script, this folder alone is there
 
 from hack import demo_faults, demo_plan  # noqa: E402
-from hack.cluster import recipe, settings  # noqa: E402
+from hack.local_cluster import recipe, settings  # noqa: E402
 
 from rljob_api import RLJob, load  # noqa: E402
 
 EXAMPLES = ROOT / "examples"
-CLUSTER = [sys.executable, str(ROOT / "hack/cluster/cluster")]
+CLUSTER = [sys.executable, str(ROOT / "hack/local_cluster/cluster")]
 SYSTEM_NAMESPACE = "rljob-system"
 NAMESPACE = "rljob-demo"
 JOB_MINUTES = 30

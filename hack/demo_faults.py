@@ -14,8 +14,8 @@ from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
 from hack.chaos.watching import Watching
-from hack.cluster import lifecycle, settings
-from hack.cluster.kube import Api
+from hack.local_cluster import lifecycle, settings
+from hack.local_cluster.kube import Api
 
 AFTER_ROUND = 10
 TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api import RLJob
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 
 CLUSTERS = ("local", "kind", "own")
 

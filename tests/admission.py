@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hack.cluster import kube, kueue
+from hack.local_cluster import kube, kueue
 
 WORKLOADS = f"apis/{kueue.GROUP}/v1beta2"
 ENDED = ("Succeeded", "Failed")

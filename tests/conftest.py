@@ -42,9 +42,9 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from hack.cluster import apiserver as private  # noqa: E402
-from hack.cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
-from hack.cluster import kueue as queues  # noqa: E402
+from hack.local_cluster import apiserver as private  # noqa: E402
+from hack.local_cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
+from hack.local_cluster import kueue as queues  # noqa: E402
 from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: E402, F401
 
 _PROGRAMS = {
@@ -74,8 +74,8 @@ class ClusterHandle:
         return kube.Api(self.kubeconfig)
 
     def run(self, *args: str, timeout: float = 240) -> str:
-        """A command of hack/cluster/cluster on this cluster; its output. Raises AssertionError on failure."""
-        command = [sys.executable, str(ROOT / "hack/cluster/cluster"), "--name", self.name, *args]
+        """A command of hack/local_cluster/cluster on this cluster; its output. Raises AssertionError on failure."""
+        command = [sys.executable, str(ROOT / "hack/local_cluster/cluster"), "--name", self.name, *args]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         assert done.returncode == 0, f"cluster {' '.join(args)}: {done.stdout}{done.stderr}"
         return done.stdout

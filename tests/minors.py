@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hack.cluster import apiserver as private
-from hack.cluster import build, recipe
+from hack.local_cluster import apiserver as private
+from hack.local_cluster import build, recipe
 
 _OWN = os.environ.get("KUBERNETES") or recipe.MINORS[-1]
 _OTHERS = [minor for minor in recipe.MINORS if minor != _OWN]

@@ -7,7 +7,7 @@ import sys
 
 import yaml
 
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 
 HEADER = "# Made by `python -m rljob_api` from the models in crds/rljob_api; do not edit.\n"
 

@@ -85,6 +85,9 @@ CLAIMS_DIR: Final = "/mnt/rljob"
 
 HEALTH_PORT: Final = 8080
 RAY_PORT: Final = 6379
+PRE_STOP_POLL_SECONDS: Final = 0.5
+PRE_STOP_PATIENCE: Final = 4
+"""Looks in a row without a coordinator after which nobody is waited for."""
 
 # The longest generated name is `<job>-coordinator-0-<incarnation>`. It is a label value and a host name, so at most 63
 # characters; incarnations get five digits.

@@ -11,9 +11,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rljob_api import yamltext
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
+from rljob_api.parsing import yaml_text
 from rljob_api.rules import check, check_length
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
@@ -48,7 +48,7 @@ def _refuse(errors: Iterable[FieldError]) -> None:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    documents = [document for document in yamltext.documents(text) if document is not None]
+    documents = [document for document in yaml_text.documents(text) if document is not None]
     if not documents:
         raise InvalidSpec([FieldError("(file)", ABSENT, "is empty; must hold exactly one RLJob")])
     jobs = [document for document in documents if isinstance(document, dict) and document.get("kind") == KIND]

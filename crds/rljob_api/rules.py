@@ -13,9 +13,9 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
-from rljob_api.learning import AUTO, Mode
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind
 from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec_training import AUTO, Mode
 from rljob_api.templates import check_template, memory_limit
 
 Errors = Iterator[FieldError]

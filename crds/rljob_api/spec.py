@@ -1,4 +1,4 @@
-"""The spec: what a user asks for. The parts are in `learning` and `placement`; both are re-exported here."""
+"""The spec: what a user asks for. The parts are in `spec_training` and `spec_resources`; both are re-exported here."""
 
 from __future__ import annotations
 
@@ -10,27 +10,8 @@ from pydantic import ConfigDict, Field
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
-from rljob_api.learning import (
-    AdaptiveTensorParallel,
-    Algorithm,
-    AlgorithmKind,
-    DataSpec,
-    DType,
-    DynamicSampling,
-    ExperienceBuffer,
-    LossAggregation,
-    Mode,
-    ModelSpec,
-    OnBadLine,
-    PromptDataset,
-    PromptFile,
-    Prompts,
-    ReasoningGym,
-    Repack,
-    StreamTraining,
-    TailBatching,
-)
-from rljob_api.placement import (
+from rljob_api.rewards import Reward, RewardKind, RewardTimeout
+from rljob_api.spec_resources import (
     Checkpoint,
     CleanPodPolicy,
     Coordinator,
@@ -51,7 +32,26 @@ from rljob_api.placement import (
     TemplateMetadata,
     Trainer,
 )
-from rljob_api.rewards import Reward, RewardKind, RewardTimeout
+from rljob_api.spec_training import (
+    AdaptiveTensorParallel,
+    Algorithm,
+    AlgorithmKind,
+    DataSpec,
+    DType,
+    DynamicSampling,
+    ExperienceBuffer,
+    LossAggregation,
+    Mode,
+    ModelSpec,
+    OnBadLine,
+    PromptDataset,
+    PromptFile,
+    Prompts,
+    ReasoningGym,
+    Repack,
+    StreamTraining,
+    TailBatching,
+)
 from rljob_api.status import RLJobStatus
 
 __all__ = [

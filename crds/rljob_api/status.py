@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
-from rljob_api.report import (
+from rljob_api.status_runtime import (
     CheckpointStatus,
     Finished,
     FinishedOutcome,

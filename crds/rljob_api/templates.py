@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_api import constants as c
-from rljob_api import podschema
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError
 from rljob_api.fields import DNS_NAME, Bytes
-from rljob_api.placement import PodTemplate
+from rljob_api.parsing import pod_schema
+from rljob_api.spec_resources import PodTemplate
 
 Errors = Iterator[FieldError]
 
@@ -61,7 +61,7 @@ def check_template(
     will ask for, `ours` the names of the containers that it makes."""
     yield from _metadata(f"{path}.metadata", template)
     spec = template.spec
-    mistyped = list(islice(podschema.mistakes(f"{path}.spec", "PodSpec", spec), MOST_ERRORS + 1))
+    mistyped = list(islice(pod_schema.mistakes(f"{path}.spec", "PodSpec", spec), MOST_ERRORS + 1))
     if mistyped:  # what is below looks into values of the right types
         yield from mistyped
         return

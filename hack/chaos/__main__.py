@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 from hack import demo
-from hack.cluster import settings
-from hack.cluster.kube import Api
+from hack.local_cluster import settings
+from hack.local_cluster.kube import Api
 
 from .campaign import Campaign, NotSteady
 from .curve import rewards
@@ -127,7 +127,9 @@ def prepare() -> settings.Cluster:
     wanted = os.environ["KUBECONFIG"]
     cluster = next((one for one in settings.existing() if str(one.kubeconfig) == wanted), None)
     if cluster is None:
-        sys.exit(f"chaos: KUBECONFIG={wanted} is no local cluster's (hack/cluster/cluster), whose nodes can be lost")
+        sys.exit(
+            f"chaos: KUBECONFIG={wanted} is no local cluster's (hack/local_cluster/cluster), whose nodes can be lost"
+        )
     for index in range(1, cluster.nodes + 1):
         label = KEEPS if index == 1 else ROLLS
         demo.kubectl("label", "node", cluster.node(index), f"{label}=true", "--overwrite", namespace=None)

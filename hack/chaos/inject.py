@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from hack.cluster import lifecycle, settings
-from hack.cluster.process import Process
-from hack.cluster.settings import ClusterError
+from hack.local_cluster import lifecycle, settings
+from hack.local_cluster.process import Process
+from hack.local_cluster.settings import ClusterError
 
 from .observation import Observation
 

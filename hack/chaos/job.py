@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rljob_api import yamltext
+from rljob_api.parsing import yaml_text
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = "chaos"
@@ -16,7 +16,7 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, Any]]:
     """The smallest example with so many rollout machines, for as long as it takes; coordinator and trainer on a node of
     their own, so that every other one may be lost. `moves`: the coordinator is on one of those, and may lose it."""
-    documents = yamltext.documents((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
+    documents = yaml_text.documents((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
     spec = job["spec"]
     container = spec["rollout"]["template"]["spec"]["containers"]

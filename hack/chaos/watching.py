@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from hack.cluster.kube import Api, ApiError
+from hack.local_cluster.kube import Api, ApiError
 
 from .observation import JOB, Observation, observe
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hack.cluster import build, recipe
+from hack.local_cluster import build, recipe
 
 from . import product
 
@@ -48,7 +48,9 @@ def find_helm() -> Path:
         return Path(found)
     if "helm" not in build.missing(("helm",), release):
         return build.folder(release) / "helm"
-    raise NoHelm("no helm in PATH, and none built: `hack/cluster/cluster build` makes one, `--skip chart` goes without")
+    raise NoHelm(
+        "no helm in PATH, and none built: `hack/local_cluster/cluster build` makes one, `--skip chart` goes without"
+    )
 
 
 def undescribed(value: Any) -> Any:

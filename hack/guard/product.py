@@ -14,18 +14,18 @@ from prometheus_client import CollectorRegistry
 import rljob_api
 import rljob_operator
 import rljob_runtime
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import Condition
 from rljob_operator.__main__ import parser as operator_parser
 from rljob_operator.metrics import Metrics
-from rljob_operator.policies.events import Event
+from rljob_operator.policies.base.decisions import Event
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.scheduling.reward_figures import RewardFigures
-from rljob_runtime.simulation.events import Event as Simulated
-from rljob_runtime.simulation.events import Reported
-from rljob_runtime.simulation.play import play
-from rljob_runtime.simulation.scenario import draw_scenario, plan_of
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.simulator.core.events import Event as Simulated
+from rljob_runtime.simulator.core.events import Reported
+from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.scenario import draw_scenario, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("crds", "operator", "runtime", "bench")

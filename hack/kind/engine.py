@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.cluster import build, cgroups, recipe
-from hack.cluster.process import Daemons
-from hack.cluster.settings import ClusterError, cache_dir, locked
+from hack.local_cluster import build, cgroups, recipe
+from hack.local_cluster.process import Daemons
+from hack.local_cluster.settings import ClusterError, cache_dir, locked
 
 from . import capabilities
 from .shell import home, logged, unpacked, which

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hack.cluster import build, recipe
-from hack.cluster.settings import ClusterError, locked
+from hack.local_cluster import build, recipe
+from hack.local_cluster.settings import ClusterError, locked
 
 from . import capabilities, components, node_root
 from .shell import home, logged

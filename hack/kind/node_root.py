@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from hack.cluster import go, recipe
-from hack.cluster.settings import ClusterError
+from hack.local_cluster import go, recipe
+from hack.local_cluster.settings import ClusterError
 
 from . import capabilities, components
 from .shell import Run, unpacked, which
@@ -24,7 +24,7 @@ SUITE = "bookworm"
 PACKAGES = (
     *("systemd", "dbus", "conntrack", "iptables", "nftables", "iproute2", "ethtool", "util-linux", "mount", "kmod"),
     *("libseccomp2", "pigz", "fuse-overlayfs", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "socat"),
-    # For the OCI runtime that mounts the host's files (hack/cluster/oci_runtime.py). python3-minimal has no json.
+    # For the OCI runtime that mounts the host's files (hack/local_cluster/oci_runtime.py). python3-minimal has no json.
     "python3",
 )
 

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hack.cluster.apt import PrivateApt
-from hack.cluster.settings import ClusterError, cache_dir
+from hack.local_cluster.apt import PrivateApt
+from hack.local_cluster.settings import ClusterError, cache_dir
 
 Run = Callable[[Sequence[str | Path], Path | None, Mapping[str, str] | None], None]
 

@@ -15,6 +15,9 @@ UNKNOWN_SECONDS = 2.0
 
 FOLDERS = (
     ("crds/", ("tests.api", "tests.chart")),
+    ("bench/", ("tests.simulation", "tests.local")),
+    ("runtime/rljob_runtime/perf_model/", ("tests.enginemodel",)),
+    ("runtime/rljob_runtime/simulator/", ("tests.simulation",)),
     ("charts/", ("tests.chart",)),
     ("examples/", ("tests.chart", "tests.api")),
     ("docs/", ("tests.docs",)),
@@ -23,7 +26,7 @@ FOLDERS = (
     ("hack/build-image", ("tests.chart",)),
     ("hack/chaos", ("tests.chaos",)),
     ("hack/demo", ("tests.chaos",)),
-    ("hack/cluster/", ("tests.cluster",)),
+    ("hack/local_cluster/", ("tests.cluster",)),
     ("hack/kind/", ("tests.cluster",)),
     ("hack/loop/", ("tests.loop",)),
     ("tests/sabotage/", ("tests.loop", "tests.docs")),
@@ -85,7 +88,7 @@ def module_of(path: str) -> str | None:
     """Name the module in a Python file of the tree; a package's ``__init__`` has the package's name."""
     if not path.endswith(".py"):
         return None
-    for root in ("crds/", "operator/", "runtime/"):
+    for root in ("crds/", "operator/", "runtime/", "bench/"):
         path = path.removeprefix(root)
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 

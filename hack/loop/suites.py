@@ -86,9 +86,9 @@ def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:
     if environment.get("KUBECONFIG"):
         return list(parts)
     if environment.get("CLUSTER") != "kind":
-        return [Part("cluster build", ("hack/cluster/cluster", "build")), *parts]
-    on_kind = ("sh", "-ec", 'KUBECONFIG=$(hack/cluster/cluster kubeconfig) exec "$@"', "sh")
-    up = Part("cluster up", ("hack/cluster/cluster", "up", "--kind"))
+        return [Part("cluster build", ("hack/local_cluster/cluster", "build")), *parts]
+    on_kind = ("sh", "-ec", 'KUBECONFIG=$(hack/local_cluster/cluster kubeconfig) exec "$@"', "sh")
+    up = Part("cluster up", ("hack/local_cluster/cluster", "up", "--kind"))
     return [up, *(replace(part, command=(*on_kind, *part.command)) for part in parts)]
 
 

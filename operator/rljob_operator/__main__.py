@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_operator.kube.credentials import NoCredentials
-from rljob_operator.operator import Operator, Options, serve
-from rljob_operator.policies.config import DEFAULT_RUNTIME_IMAGE, Config
+from rljob_kube.credentials import NoCredentials
+from rljob_operator.app import Operator, Options, serve
+from rljob_operator.policies.base.config import DEFAULT_RUNTIME_IMAGE, Config
 
 _logger = logging.getLogger("rljob_operator")
 

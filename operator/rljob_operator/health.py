@@ -10,7 +10,7 @@ from time import monotonic
 from aiohttp import web
 
 from rljob_operator.metrics import Metrics
-from rljob_operator.observe import Key
+from rljob_operator.observer import Key
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,15 @@ class Metrics:
             registry=reg,
         )
 
+    def observe_request(self, verb: str, plural: str, code: str, seconds: float) -> None:
+        """Count a request to the API server, with its duration."""
+        self.api_requests.labels(verb, plural, code).inc()
+        self.api_seconds.labels(verb).observe(seconds)
+
+    def observe_retry(self, code: str) -> None:
+        """Count a request that is sent again."""
+        self.api_retries.labels(code).inc()
+
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rljob_api.constants import GROUP, PLURAL
 from rljob_api.spec import Gang
-from rljob_operator.policies import gang
+from rljob_operator.policies.gang import pod_groups
 
 Rule = dict[str, list[str]]
 
@@ -54,7 +54,8 @@ QUOTA_RULES: list[Rule] = [
 """Cluster-wide, with these: which nodes a quota stands for, and how urgent a job is."""
 
 GANG_RULES: Mapping[Gang, list[Rule]] = {
-    kind: [_rule(system.group, [gang.PLURAL], ["get", "create", "patch"])] for kind, system in gang.SYSTEMS.items()
+    kind: [_rule(system.group, [pod_groups.PLURAL], ["get", "create", "patch"])]
+    for kind, system in pod_groups.SYSTEMS.items()
 }
 """Wherever there are jobs, for each scheduler that the chart's value gangScheduling names."""
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import ROLE, Json
-from rljob_operator.policies.names import account
-from rljob_operator.policies.seal import annotated, digest, foreign, operator_part, sealed, told
+from rljob_kube.client import Kube
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import ROLE, Json
+from rljob_operator.policies.base.names import account
+from rljob_operator.policies.status.seal import annotated, digest, foreign, operator_part, sealed, told
 
 TOLD_SECONDS = 3600.0
 """For so long Degraded says that a status was forged."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.kube import Api, ApiError
+from hack.local_cluster.kube import Api, ApiError
 
 from rljob_api.constants import API_VERSION, PLURAL
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from api_kube import Kube
-from hack.cluster.apiserver import Server
+from hack.local_cluster.apiserver import Server
 
 from established import until_established
 from minors import (  # noqa: F401
@@ -17,7 +17,7 @@ from minors import (  # noqa: F401
     pytest_collection_finish,
     pytest_collection_modifyitems,
 )
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 
 
 @pytest.fixture(scope="session")

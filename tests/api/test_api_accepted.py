@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, constants, load
-from rljob_api.accepted import accept, accepted_job, was_accepted
-from rljob_api.update import validate_update
+from rljob_api.immutability import validate_update
+from rljob_api.last_accepted import accept, accepted_job, was_accepted
 
 UID = "3c1f0b5e"
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, load
-from rljob_api.update import NEVER, WHILE_SUSPENDED, validate_update
+from rljob_api.immutability import NEVER, WHILE_SUSPENDED, validate_update
 
 pytestmark = pytest.mark.cluster
 

@@ -14,7 +14,7 @@ import yaml
 
 from rljob_api.__main__ import render
 from rljob_api.constants import SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
-from rljob_api.crd import COLUMNS, crd
+from rljob_api.schema.crd import COLUMNS, crd
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = crd()["spec"]["versions"][0]

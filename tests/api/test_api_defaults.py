@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import load
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 
 pytestmark = pytest.mark.cluster
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rljob_api import RLJob, RLJobSpec, RLJobStatus, constants, load
-from rljob_api.crd import crd
 from rljob_api.fields import format_bytes
-from rljob_api.placement import Relay
+from rljob_api.schema.crd import crd
 from rljob_api.spec import Metadata
+from rljob_api.spec_resources import Relay
 from rljob_api.status import Condition, ConditionStatus, Member, Role, RuntimeStatus
 
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ"))

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from api_kit import job
 from api_kube import Kube
-from hack.cluster import recipe
+from hack.local_cluster import recipe
 from hack.pod_schema import PUBLISHED, reduced, written
 
 from minors import Minor
-from rljob_api import InvalidSpec, load, podschema
+from rljob_api import InvalidSpec, load
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.errors import MOST_ERRORS, FieldError
+from rljob_api.parsing import pod_schema
 
 MOUNT = {"name": "x", "mountPath": "/x"}
 HTTP = {"httpGet": {"path": "/", "port": "health"}}
@@ -93,7 +94,7 @@ def test_the_types_are_those_that_the_newest_server_publishes(server: Kube, mino
     document = server.api.get(PUBLISHED)
     assert len(reduced(document)) > 100
     command = f"kubectl get --raw {PUBLISHED} | python -m hack.pod_schema > crds/rljob_api/pod_schema.json"
-    file = podschema.__file__.replace("podschema.py", "pod_schema.json")
+    file = pod_schema.__file__.replace("pod_schema.py", "pod_schema.json")
     with open(file, encoding="utf-8") as stored:
         assert stored.read() == written(document), f"run: {command}"
 

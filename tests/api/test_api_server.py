@@ -12,7 +12,7 @@ from api_kube import Kube
 
 from rljob_api import RLJobStatus, load
 from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, CRD_NAME, KIND, OPERATOR_FIELD_MANAGER
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 from rljob_api.spec import RLJob
 from rljob_api.status import (
     BackOff,

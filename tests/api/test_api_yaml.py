@@ -13,7 +13,8 @@ from api_kube import Kube
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api import InvalidSpec, load, yamltext
+from rljob_api import InvalidSpec, load
+from rljob_api.parsing import yaml_text
 
 TEXT = yaml.safe_dump(MINIMAL, sort_keys=False)
 
@@ -30,7 +31,7 @@ SCALARS: dict[str, Any] = {
 
 
 def read(text: str) -> Any:
-    (document,) = yamltext.documents(text)
+    (document,) = yaml_text.documents(text)
     return document
 
 

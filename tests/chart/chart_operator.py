@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from chart_tools import Tools
-from hack.cluster.process import free_ports
+from hack.local_cluster.process import free_ports
 
 
 def wait(what: str, holds: Callable[[], bool], seconds: float = 60) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from chart_tools import Tools
-from hack.cluster import apiserver as private
-from hack.cluster import tools as packaged
+from hack.local_cluster import apiserver as private
+from hack.local_cluster import tools as packaged
 
 from minors import (  # noqa: F401
     minor,

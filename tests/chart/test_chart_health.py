@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lupa import LuaRuntime
 
 from rljob_api.status import FinishedOutcome, RLJobStatus
-from rljob_operator.policies.conditions import Facts, derive
-from rljob_operator.policies.lifecycle import Verdict
-from rljob_operator.policies.observed import Trouble
+from rljob_operator.policies.base.decisions import Verdict
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.status.conditions import Facts, derive
 
 SCRIPT = (Path(__file__).parents[2] / "docs/argocd/health.lua").read_text()
 TYPES = ("Ready", "Reconciling", "Stalled", "Suspended", "Complete", "Failed", "Degraded", "RelayReady")

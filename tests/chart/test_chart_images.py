@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 from chart_tools import ROOT
-from hack.cluster.images import ENTRYPOINTS
-from hack.cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE
+from hack.local_cluster.images import ENTRYPOINTS
+from hack.local_cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE
 
-from rljob_operator.policies.pods import USER
+from rljob_operator.policies.pods.manifests import USER
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TARGETS = {"operator": OPERATOR_IMAGE, "runtime": RUNTIME_IMAGE}

@@ -98,7 +98,8 @@ def test_chart_images(tools: Tools) -> None:
 
 def test_chart_version_is_the_package_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text().splitlines()
+    for project in ("pyproject.toml", "bench/pyproject.toml"):
+        assert f'version = "{chart["appVersion"]}"' in (ROOT / project).read_text().splitlines(), project
     assert chart["version"] == chart["appVersion"]
 
 

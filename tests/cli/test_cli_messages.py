@@ -14,8 +14,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B
-from rljob_runtime.enginemodel.profile import Profile, Subject
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B
+from rljob_runtime.perf_model.profile import Profile, Subject
 from rljob_runtime.workloads import read_trace
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
@@ -218,6 +218,18 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
         import_module("rljob_runtime.cli.bench"),
         "entry_points",
         lambda group: [_Point("relay"), _Point("chain"), _Point("relay-real")],
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("relay",)])
+def test_bench_names_the_extra_that_brings_benchmarks(
+    rljob: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(import_module("rljob_runtime.cli.bench"), "entry_points", lambda group: [])
+    result = rljob("bench", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "no benchmarks are installed; install the extra `bench` (in a checkout: pip install -e bench)\n"
     )
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rljob_api.status import Finished, FinishedOutcome, Problem, RuntimeStatus
 from rljob_runtime import cli, local
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.store_file import StoreUnusable
+from rljob_runtime.coordinator.store.connection import StoreUnusable
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 COMPLETE = Finished(outcome=FinishedOutcome.COMPLETE, reason="RoundsFinished", message="5 rounds are done")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import tools
-from hack.cluster.settings import RUNTIME_IMAGE
+from hack.local_cluster import tools
+from hack.local_cluster.settings import RUNTIME_IMAGE
 
 
 @dataclass(frozen=True)

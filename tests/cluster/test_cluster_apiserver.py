@@ -1,9 +1,9 @@
 """The private API server, as the tests of other packages use it."""
 
 import pytest
-from hack.cluster import kube, pki, recipe
-from hack.cluster.apiserver import api_server
-from hack.cluster.process import Daemons
+from hack.local_cluster import kube, pki, recipe
+from hack.local_cluster.apiserver import api_server
+from hack.local_cluster.process import Daemons
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hack.cluster import apt, build, go, recipe, tools
-from hack.cluster.settings import ROOT, ClusterError
+from hack.local_cluster import apt, build, go, recipe, tools
+from hack.local_cluster.settings import ROOT, ClusterError
 
 SHARED = [recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK, recipe.KUEUE, recipe.NETWORK_POLICIES]
 MODULES = [*recipe.KUBERNETES.values(), *SHARED]
@@ -153,7 +153,7 @@ def test_a_failing_step_shows_the_end_of_its_log(cache):
 CONTEND = """
 import sys, time
 sys.path.append(sys.argv[1])
-from hack.cluster import build
+from hack.local_cluster import build
 def run(builder, wanted):
     print("built", flush=True)
     time.sleep(1)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hack.cluster import cgroups
-from hack.cluster.cgroups import Hierarchy
-from hack.cluster.settings import ClusterError
+from hack.local_cluster import cgroups
+from hack.local_cluster.cgroups import Hierarchy
+from hack.local_cluster.settings import ClusterError
 
 V1 = """\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755

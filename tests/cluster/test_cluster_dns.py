@@ -4,7 +4,7 @@ import socket
 import struct
 
 import pytest
-from hack.cluster import dns
+from hack.local_cluster import dns
 from hypothesis import given
 from hypothesis import strategies as st
 

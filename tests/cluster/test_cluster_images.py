@@ -10,8 +10,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hack.cluster import images, oci_runtime
-from hack.cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE, ClusterError
+from hack.local_cluster import images, oci_runtime
+from hack.local_cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE, ClusterError
 
 
 def read_archive(path):
@@ -41,7 +41,7 @@ def test_both_images_are_in_one_archive_with_the_dockerfiles_entrypoints(host_im
         layer = gzip.decompress(host_image[f"blobs/sha256/{manifest['layers'][0]['digest'][7:]}"])
         assert config["rootfs"]["diff_ids"] == [images._digest(layer)]
     assert {name: config["Entrypoint"] for name, config in found.items()} == {
-        RUNTIME_IMAGE: ["python", "-m", "rljob_runtime.pod"],
+        RUNTIME_IMAGE: ["python", "-m", "rljob_runtime.entrypoints"],
         OPERATOR_IMAGE: ["python", "-m", "rljob_operator"],
     }
     assert all(config["User"] == "65532:65532" for config in found.values())

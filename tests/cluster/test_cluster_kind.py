@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hack.cluster import build, cli, images, kind, recipe, settings, tools, volumes
-from hack.cluster.settings import ClusterError
 from hack.kind import capabilities, components, engine, node_image, node_root
+from hack.local_cluster import build, cli, images, kind, recipe, settings, tools, volumes
+from hack.local_cluster.settings import ClusterError
 
 HOST = [Path("/usr"), Path("/src/rljob")]
 

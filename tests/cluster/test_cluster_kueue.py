@@ -4,7 +4,7 @@ import json
 
 import pytest
 from cluster_kit import own_namespace, wait_for
-from hack.cluster import kube
+from hack.local_cluster import kube
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import own_namespace, wait_for
-from hack.cluster import kwok
-from hack.cluster.process import Daemons
+from hack.local_cluster import kwok
+from hack.local_cluster.process import Daemons
 
 
 @pytest.fixture(scope="module")

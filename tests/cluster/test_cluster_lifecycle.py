@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from hack.cluster import apt, build, cli, lifecycle, network_policies, nodeconfig, nodes, recipe, volumes
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.settings import ROOT, Cluster, ClusterError, Network
+from hack.local_cluster import apt, build, cli, lifecycle, network_policies, nodeconfig, nodes, recipe, volumes
+from hack.local_cluster.controlplane import ControlPlane
+from hack.local_cluster.settings import ROOT, Cluster, ClusterError, Network
 
 NETWORK = Network(240)
 
@@ -123,7 +123,7 @@ def test_interrupt_is_its_own_exit_status(cache, monkeypatch):
 
 def test_the_entry_runs_from_anywhere_without_a_virtual_environment(cache, tmp_path):
     environment = {"PATH": "/usr/bin:/bin", "RLJOB_CACHE": str(tmp_path), "HOME": str(tmp_path)}
-    command = [sys.executable, "-S", str(ROOT / "hack/cluster/cluster"), "status"]
+    command = [sys.executable, "-S", str(ROOT / "hack/local_cluster/cluster"), "status"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "cluster default: down\n")
 

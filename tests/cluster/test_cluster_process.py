@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from hack.cluster import process
-from hack.cluster.process import Daemons, Process
-from hack.cluster.settings import ROOT
+from hack.local_cluster import process
+from hack.local_cluster.process import Daemons, Process
+from hack.local_cluster.settings import ROOT
 
 STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
 
@@ -63,7 +63,7 @@ TIED = """
 import os, sys, time
 from pathlib import Path
 sys.path.append(sys.argv[2])
-from hack.cluster.process import Daemons
+from hack.local_cluster.process import Daemons
 folder = Path(sys.argv[1])
 print(Daemons(folder, folder, tied=True).start("sleep", ["sleep", "300"]).pid, flush=True)
 time.sleep(300)

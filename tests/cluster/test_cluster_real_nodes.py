@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import own_namespace, pod, traces, wait_for
-from hack.cluster import images, settings
-from hack.cluster.build import binaries
+from hack.local_cluster import images, settings
+from hack.local_cluster.build import binaries
 
 pytestmark = pytest.mark.realnodes
 
@@ -189,7 +189,7 @@ def test_down_leaves_nothing(real_nodes):
 def test_an_up_that_ends_early_leaves_nothing(real_nodes, number):
     """By itself, or what it left when it was killed is `down`'s to take."""
     name = f"pytest-{os.getpid()}-early"
-    command = [sys.executable, str(settings.ROOT / "hack/cluster/cluster"), "--name", name, "up", "--nodes", "1"]
+    command = [sys.executable, str(settings.ROOT / "hack/local_cluster/cluster"), "--name", name, "up", "--nodes", "1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     state = settings.state_dir(name)
     wait_for("an API server", lambda: (state / "pids/kube-apiserver.json").exists())

@@ -6,8 +6,8 @@ import multiprocessing
 import time
 
 import pytest
-from hack.cluster import settings
-from hack.cluster.settings import Cluster, ClusterError, Network, free_octet
+from hack.local_cluster import settings
+from hack.local_cluster.settings import Cluster, ClusterError, Network, free_octet
 from hypothesis import given
 from hypothesis import strategies as st
 

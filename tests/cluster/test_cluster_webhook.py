@@ -5,7 +5,7 @@ import json
 
 import pytest
 from cluster_kit import own_namespace, pod, wait_for
-from hack.cluster import pki
+from hack.local_cluster import pki
 
 pytestmark = pytest.mark.realnodes
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator
-from rljob_runtime.coordinator.course import RoundObserver
-from rljob_runtime.coordinator.protocols import PromptSource, Rewards
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
-from rljob_runtime.simulation.data import SimulatedPrompts, SimulatedRewards
-from rljob_runtime.simulation.events import Event, Observe
-from rljob_runtime.simulation.experience_invariants import invariants_of
-from rljob_runtime.simulation.replica import steady
-from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
-from rljob_runtime.simulation.world import Site, World
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.loop.context import RoundObserver
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import PromptSource, Rewards
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Event, Observe
+from rljob_runtime.simulator.invariants.asynchronous import invariants_of
+from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
+from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore
+from rljob_runtime.simulator.peers.replica import steady
 
 
 def job(
@@ -156,7 +156,7 @@ class Stage:
                     raise outcome
             return result
 
-        return clock.run(program())
+        return virtual_time.run(program())
 
     def trained_ids(self) -> list[str]:
         """Ids the final weights were trained on, in order."""

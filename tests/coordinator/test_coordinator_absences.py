@@ -10,13 +10,13 @@ from coordinator_kit import job, until
 from ray import exceptions
 
 from rljob_api.status import Member, Role, RuntimeStatus
-from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.protocols import PeerGone
-from rljob_runtime.coordinator.ray_binding import _cause
-from rljob_runtime.coordinator.reporter import Reporter
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.protocols import PeerGone
+from rljob_runtime.ray_backend.backend import _cause
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 BUSY = "rollout-0.2/relay: its process has ended: SegmentBusy: another process writes this segment"
 
@@ -76,7 +76,7 @@ def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
         assert reporter.draft.problems == ()
         await fleet.aclose()
 
-    clock.run(program())
+    virtual_time.run(program())
     assert binding.held == {"rollout-0": 2}
 
 
@@ -98,7 +98,7 @@ def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no
         assert reporter.draft.problems == ()
         await fleet.aclose()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 INIT_FAILED = """The actor died because of an error raised in its creation task, ray::Host.__init__() (pid=7)

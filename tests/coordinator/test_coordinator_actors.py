@@ -8,7 +8,7 @@ import sys
 
 STANDS_BACK = """
 import json, os, subprocess, threading
-from rljob_runtime.coordinator.actors import stand_back
+from rljob_runtime.ray_backend.actors import stand_back
 
 def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]

@@ -9,9 +9,9 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.constants import ENGINE_MISMATCH, HALTING
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.scheduling.agreement import LARGEST_MISMATCH, engine_mismatch
+from rljob_runtime.scheduling.logprob_agreement import LARGEST_MISMATCH, engine_mismatch
 
 
 @pytest.mark.parametrize("kl", [0.0, 1e-9, 0.003, LARGEST_MISMATCH])

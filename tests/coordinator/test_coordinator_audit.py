@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from rljob_runtime.audit import NoHistory, Rule, audit
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary, Pool, Tokens
-from rljob_runtime.scheduling.rounds import PromptFate
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.simulation.data import SimulatedPrompts
+from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 TAIL = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 RESPONSES = 2

@@ -7,8 +7,8 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.scheduling.versions import Versions
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.scheduling.weight_versions import Versions
+from rljob_runtime.simulator.core.network import Trouble
 from rows import slow
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")

@@ -7,16 +7,17 @@ from dataclasses import replace
 import pytest
 from coordinator_kit import Stage, job, until
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
-from rljob_runtime.coordinator.protocols import PeerGone
-from rljob_runtime.coordinator.reporter import Reporter
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.trainer_seat import TrainerLost, TrainerSeat
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
-from rljob_runtime.simulation.events import Event, Loaded, Published, Submitted
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.coordinator.core.errors import TrainerLost
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.protocols import PeerGone
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Event, Loaded, Published, Submitted
+from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 
 @pytest.fixture
@@ -226,4 +227,4 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
         assert await seat.call(lambda trainer: trainer.start(1)) == "state"
         assert len(started) == 2
 
-    clock.run(program())
+    virtual_time.run(program())

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.continuous import InFlight, Over
-from rljob_runtime.scheduling.rounds import EQUAL_REWARDS, REWARD_FAILED, Launch, Saved
-from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.async_groups import InFlight, Over
+from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, Launch, Saved
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
 

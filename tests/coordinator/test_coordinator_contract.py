@@ -18,9 +18,8 @@ import yaml
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.hosted import Bounds, HostedReplica, HostedWorker
-from rljob_runtime.coordinator.machines import RESTING
-from rljob_runtime.coordinator.protocols import (
+from rljob_runtime.coordinator.fleet.machine import RESTING
+from rljob_runtime.protocols import (
     GenerateRequest,
     PeerGone,
     PeerTimeout,
@@ -29,7 +28,8 @@ from rljob_runtime.coordinator.protocols import (
     StaleTerm,
     WrongVersion,
 )
-from rljob_runtime.scheduling.trajectory import (
+from rljob_runtime.protocols.remote import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.protocols.trajectory import (
     FinishReason,
     Group,
     PromptKey,
@@ -38,12 +38,12 @@ from rljob_runtime.scheduling.trajectory import (
     ScoredResponse,
     TrajectoryKey,
 )
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.relays import Weights
-from rljob_runtime.simulation.replica import SimulatedReplica, steady
-from rljob_runtime.simulation.trainer import Desks, TrainerCosts
-from rljob_runtime.simulation.wire import Process, SimulatedWire
-from rljob_runtime.simulation.worker import SimulatedWorker
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.network import Process, SimulatedWire
+from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.peers.replica import SimulatedReplica, steady
+from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 BOUNDS = Bounds(command=20.0)
@@ -124,7 +124,7 @@ class InProcess:
             await prepare(replica)
             await test(wire, replica, kill)
 
-        clock.run(program())
+        virtual_time.run(program())
 
     def run_worker(self, test):
         async def program():
@@ -135,7 +135,7 @@ class InProcess:
 
             await test(HostedWorker("rollout-0", SimulatedWire(process, random.Random(1), latency=0.001), BOUNDS), kill)
 
-        clock.run(program())
+        virtual_time.run(program())
 
 
 class OverRay:
@@ -158,8 +158,8 @@ class OverRay:
     def _with_actor(self, factory, use):
         import ray
 
-        from rljob_runtime.coordinator.actors import Host
-        from rljob_runtime.coordinator.ray_binding import RayWire
+        from rljob_runtime.ray_backend.actors import Host
+        from rljob_runtime.ray_backend.backend import RayWire
 
         self.made += 1
         name = f"peer-{self.made}"
@@ -376,7 +376,7 @@ def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
         with pytest.raises(Refused, match=r"stumble failed: KeyError.*a bug of ours"):
             await wire.call(20, "stumble")
         await replica.abort(1, {})
-        from rljob_runtime.coordinator.ray_binding import RayRank
+        from rljob_runtime.ray_backend.backend import RayRank
 
         rank = RayRank(wire, "127.0.0.1", BOUNDS)  # the other ranks would wait for it in a collective
         with pytest.raises(PeerGone, match=r"stumble failed: KeyError.*a bug of ours"):
@@ -496,8 +496,8 @@ def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_pat
     """Ray counts them as the seats', so there is none left for it to give."""
     import ray
 
-    from rljob_runtime.coordinator.actors import Places
-    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import Places
+    from rljob_runtime.ray_backend.backend import Factories, RayBinding
 
     manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     manifest["spec"]["streamTraining"] = {"enabled": True}
@@ -530,8 +530,8 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     """Of one incarnation; the next incarnation of the machine has actors of its own."""
     import ray
 
-    from rljob_runtime.coordinator.actors import Places
-    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import Places
+    from rljob_runtime.ray_backend.backend import Factories, RayBinding
 
     manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     manifest["spec"]["streamTraining"] = {"enabled": True}
@@ -566,8 +566,8 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
 
 @pytest.mark.engine
 def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster, tmp_path):
-    from rljob_runtime.coordinator.actors import Places
-    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import Places
+    from rljob_runtime.ray_backend.backend import Factories, RayBinding
 
     job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
     member = Member(machine="trainer-0", incarnation=1, ip="127.0.0.1", role=Role.TRAINER)
@@ -614,8 +614,8 @@ def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_clu
     """It was cut off in the middle of making it. Ray keeps the name, and never makes the process."""
     import ray
 
-    from rljob_runtime.coordinator.actors import Places
-    from rljob_runtime.coordinator.ray_binding import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import Places
+    from rljob_runtime.ray_backend.backend import Factories, RayBinding
 
     job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
     member = Member(machine="rollout-0", incarnation=7, ip="127.0.0.1", role=Role.ROLLOUT)

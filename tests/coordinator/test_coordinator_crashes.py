@@ -7,9 +7,9 @@ import pytest
 from coordinator_kit import Stage, job
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.simulation import clock
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.simulator.core import virtual_time
 from rows import slow
 
 
@@ -44,7 +44,7 @@ def play_through(stage: Stage, crashes: list[int]) -> int:
         assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
         return len(crashes) + 1
 
-    return clock.run(lives())
+    return virtual_time.run(lives())
 
 
 def check_whole(stage: Stage, responses: int) -> None:

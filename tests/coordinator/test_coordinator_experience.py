@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.learning import Sampler
-from rljob_runtime.scheduling.experience import Experience, Limits, admitted, capacity_after, evict, must_wait, sample
-from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_api.spec_training import Sampler
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.experience_buffer import (
+    Experience,
+    Limits,
+    admitted,
+    capacity_after,
+    evict,
+    must_wait,
+    sample,
+)
 
 KINDS = st.sampled_from(Sampler)
 ROW = [(0, 5, 1.0), (1, 9, 0.0), (2, 5, 3.0), (3, 7, 2.0), (4, 0, 2.0), (5, 1, 0.5)]

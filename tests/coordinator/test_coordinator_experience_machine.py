@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rljob_runtime.coordinator.experience_store import NotOpen
-from rljob_runtime.coordinator.recovery import standing_at
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary, Pool, Tokens
-from rljob_runtime.scheduling.rounds import PromptFate
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.coordinator.store.async_store import NotOpen
+from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.trainer.recovery import standing_at
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round import PromptFate
 
 RESPONSES = 2
 MACHINES = st.sampled_from(["rollout-0", "rollout-1"])

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from rljob_api.learning import Mode
-from rljob_runtime.coordinator import experience_store
-from rljob_runtime.coordinator.experience_store import NotOpen
-from rljob_runtime.coordinator.protocols import TrainerState
-from rljob_runtime.coordinator.recovery import agree, standing_at
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary, Pool, Tokens
-from rljob_runtime.scheduling.rounds import PromptFate
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.simulation.data import SimulatedPrompts
-from rljob_runtime.simulation.watched_store import WatchedStore
+from rljob_api.spec_training import Mode
+from rljob_runtime.coordinator.store import async_store
+from rljob_runtime.coordinator.store.async_store import NotOpen
+from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.trainer.recovery import agree, standing_at
+from rljob_runtime.protocols import TrainerState
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
+from rljob_runtime.simulator.peers.observed_store import WatchedStore
 
 A, B, C = (PromptKey(0, index) for index in (3, 1, 2))
 FIRST = TrajectoryKey(A, 0)
@@ -401,20 +401,20 @@ def test_tokens_that_are_needed_no_more_go_in_pieces(store, monkeypatch):
     ready(store, A, B, C)
     train(store, A, B)
     train(store, C)
-    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+    monkeypatch.setattr(async_store, "FORGOTTEN_CHUNKS", 1)
     assert store.experience.forget(1)
     assert sorted(held(store).values()) == [2, 2]
     assert store.experience.forget(1)
     assert held(store) == {C.index: 2}
     assert not store.experience.forget(1)
-    monkeypatch.setattr(experience_store, "FORGOTTEN_GROUPS", 1)
+    monkeypatch.setattr(async_store, "FORGOTTEN_GROUPS", 1)
     assert store.experience.forget(2)
     assert not store.experience.forget(2)
     assert held(store) == {}
 
 
 def test_what_a_crash_leaves_between_two_pieces_is_whole_and_goes_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+    monkeypatch.setattr(async_store, "FORGOTTEN_CHUNKS", 1)
 
     def crashed(name: str) -> Store:
         """Two updates done, and the first piece of the first one gone."""

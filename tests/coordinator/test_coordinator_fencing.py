@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.coordinator.protocols import StaleTerm, TermFence
+from rljob_runtime.protocols import StaleTerm, TermFence
 
 
 @given(st.lists(st.integers(0, 5)))

@@ -10,27 +10,27 @@ from coordinator_kit import Stage, job, until
 from prometheus_client import generate_latest
 
 from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
-from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.forecast import choose
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.enginemodel.engine import Engine, Request
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.speed import Speed, law_of
-from rljob_runtime.scheduling.plans import Chosen, Plan
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.on_policy.plan_next_round import choose
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.perf_model.engine_simulator import Engine, Request
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.observed_speed import Speed, law_of
+from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
+from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.round_planner.plans import Chosen, Plan
 from rljob_runtime.scheduling.tail_batching import Factors
-from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import Submitted
-from rljob_runtime.simulation.faults import FaultPlan
-from rljob_runtime.simulation.play import play
-from rljob_runtime.simulation.replica import EngineKind
-from rljob_runtime.simulation.scenario import draw_scenario
-from rljob_runtime.simulation.trainer import TrainerCosts
-from rljob_runtime.simulation.watched_store import InlineStore, WatchedStore
-from rljob_runtime.simulation.world import Site, World
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Submitted
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore
+from rljob_runtime.simulator.peers.replica import EngineKind
+from rljob_runtime.simulator.peers.trainer import TrainerCosts
+from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.scenario import draw_scenario
 from rows import slow
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
@@ -105,7 +105,7 @@ def test_streaming_is_chosen_where_updates_take_long(tmp_path):
 
 
 def test_rounds_that_cost_too_much_to_predict_are_plain(tmp_path, monkeypatch):
-    monkeypatch.setattr("rljob_runtime.scheduling.what_if.PILOT_EVENTS", 1)
+    monkeypatch.setattr("rljob_runtime.scheduling.round_planner.planner.PILOT_EVENTS", 1)
     run = stage(tmp_path / "state.db", rounds=4)
     assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
     assert {report.plan for report in run.closed} == {"plain"}
@@ -240,7 +240,7 @@ def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
         # This one would predict nothing, and play plain rounds: what was decided with the draw holds.
         return await run.coordinate(first_responses=10_000)
 
-    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
     opened_plan = calm.closed[step - 1].plan
     report = run.closed[step - 1]
     assert (report.round, report.plan) == (step, opened_plan)
@@ -332,7 +332,7 @@ def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
         run.watchers.append(lambda event: busy.add(event.replica) if isinstance(event, Submitted) else None)
         return await run.coordinate()
 
-    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
     assert 0 < len(busy) < 4
     store = Store(tmp_path / "state.db", "uid-1")
     (seen,) = store.remembered(1).rounds
@@ -359,7 +359,7 @@ def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = clock.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == plan
 
@@ -379,7 +379,7 @@ def test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = clock.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == "plain, stream"
 
@@ -400,7 +400,7 @@ def test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believe
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, tail=AUTO)), first_responses=64)
     store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = clock.run(choose(InlineStore(store), settings, run.prompts, 7, 0, 24))
+    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 7, 0, 24))
     store.close()
     if predicted:
         assert chosen.plan == Plan()

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from rljob_runtime.coordinator.store_file import transaction
+from rljob_runtime.coordinator.store.connection import transaction
 
 
 @pytest.mark.parametrize("cache_pages", [1, 1000])

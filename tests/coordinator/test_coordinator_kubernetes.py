@@ -14,15 +14,21 @@ from coordinator_kit import job, until
 from prometheus_client import CollectorRegistry, Counter
 
 from rljob_api import load
-from rljob_api.accepted import accept
+from rljob_api.last_accepted import accept
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.coordinator.api_client import LONGEST_EVENT_BYTES, ApiClient, Conflict, NotFound, Server
-from rljob_runtime.coordinator.control_plane_k8s import KubernetesControlPlane
-from rljob_runtime.coordinator.lease import TermLease
-from rljob_runtime.coordinator.protocols import PeerTimeout, Refused, StaleTerm
-from rljob_runtime.pod.health import PortTaken, serve
-from rljob_runtime.pod.identity import Identity, NotAPod
-from rljob_runtime.pod.ray_node import RayNode, environment, head_command, worker_command
+from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControlPlane
+from rljob_runtime.coordinator.control_plane.lease import TermLease
+from rljob_runtime.coordinator.control_plane.pod_client import (
+    LONGEST_EVENT_BYTES,
+    ApiClient,
+    Conflict,
+    NotFound,
+    Server,
+)
+from rljob_runtime.entrypoints.health import PortTaken, serve
+from rljob_runtime.entrypoints.pod_env import Identity, NotAPod
+from rljob_runtime.entrypoints.ray_node import RayNode, environment, head_command, worker_command
+from rljob_runtime.protocols import PeerTimeout, Refused, StaleTerm
 
 JOBS = "/apis/rljob.dev/v1alpha1/namespaces/ns/rljobs"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/demo"

@@ -9,25 +9,17 @@ import pytest
 from test_coordinator_streaming import Seat, some
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.hosted import Bounds, HostedWorker
-from rljob_runtime.coordinator.lane import GIVEN_UP_FACTOR, Lane, tokens_of
-from rljob_runtime.coordinator.machines import RESTING, Left, Machine
-from rljob_runtime.coordinator.protocols import (
-    ComputeReport,
-    Handover,
-    PeerGone,
-    PeerTimeout,
-    Refused,
-    RelayMember,
-    RolloutMachine,
-)
-from rljob_runtime.coordinator.streaming import Streaming
-from rljob_runtime.scheduling.loan_gain import Measured
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.relays import Weights
-from rljob_runtime.simulation.trainer import TrainerCosts
-from rljob_runtime.simulation.wire import Process, SimulatedWire
-from rljob_runtime.simulation.worker import SimulatedWorker
+from rljob_runtime.coordinator.fleet.machine import RESTING, Left, Machine
+from rljob_runtime.coordinator.stream_training.loaned_worker import GIVEN_UP_FACTOR, Lane, tokens_of
+from rljob_runtime.coordinator.stream_training.stream import Streaming
+from rljob_runtime.protocols import ComputeReport, Handover, PeerGone, PeerTimeout, Refused, RelayMember, RolloutMachine
+from rljob_runtime.protocols.remote import Bounds, HostedWorker
+from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.network import Process, SimulatedWire
+from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.peers.trainer import TrainerCosts
 
 USUAL = 0.5
 """Seconds a token of a worker that was measured before."""
@@ -144,7 +136,7 @@ def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
         await loan.lane.close()
         return loan.measured.lent.seconds * (1 + tokens) - USUAL * (1 + tokens)
 
-    assert clock.run(_with_loan(program)) == pytest.approx(2 * 3.0)
+    assert virtual_time.run(_with_loan(program)) == pytest.approx(2 * 3.0)
 
 
 def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
@@ -157,7 +149,7 @@ def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
         await other.lane.close()
         return loan.owner.back, other.owner.back
 
-    assert clock.run(_with_loan(program)) == ([True], [False])
+    assert virtual_time.run(_with_loan(program)) == ([True], [False])
 
 
 def test_a_seat_that_makes_no_room_counts_as_slow_and_is_not_computed_beside():
@@ -175,7 +167,7 @@ def test_a_seat_that_makes_no_room_counts_as_slow_and_is_not_computed_beside():
         assert not loan.worker._groups
         return loan.measured.lent.seconds
 
-    assert clock.run(_with_loan(program)) > USUAL
+    assert virtual_time.run(_with_loan(program)) > USUAL
 
 
 def test_a_machine_that_is_called_back_was_not_slow():
@@ -186,7 +178,7 @@ def test_a_machine_that_is_called_back_was_not_slow():
         await loan.lane.close()
         return loan.measured.lent.seconds
 
-    assert clock.run(_with_loan(program)) == USUAL
+    assert virtual_time.run(_with_loan(program)) == USUAL
 
 
 def test_a_machine_that_left_was_not_slow():
@@ -199,7 +191,7 @@ def test_a_machine_that_left_was_not_slow():
         await loan.lane.close()
         return loan.measured.lent.seconds
 
-    assert clock.run(_with_loan(program)) == USUAL
+    assert virtual_time.run(_with_loan(program)) == USUAL
 
 
 @pytest.mark.parametrize("error", [PeerGone("dead"), PeerTimeout("no answer"), Refused("no")], ids=lambda e: str(e))
@@ -215,7 +207,7 @@ def test_one_that_fails_is_not_believed_to_be_quick(error):
         return loan.measured.lent.seconds
 
     # One token as usual, two that take so many times longer.
-    assert clock.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * GIVEN_UP_FACTOR) / 3)
+    assert virtual_time.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * GIVEN_UP_FACTOR) / 3)
 
 
 async def _with_loan(program):
@@ -238,7 +230,7 @@ def test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it(computing):
         await asyncio.gather(*loan.owner.tasks)
         return loan.worker.released, len(loan.owner.tasks)
 
-    assert clock.run(_with_loan(program)) == (2, 1)
+    assert virtual_time.run(_with_loan(program)) == (2, 1)
 
 
 def test_one_that_was_given_nothing_has_nothing_to_forget():
@@ -246,7 +238,7 @@ def test_one_that_was_given_nothing_has_nothing_to_forget():
         await loan.lane.close()
         return loan.owner.tasks
 
-    assert clock.run(_with_loan(program)) == []
+    assert virtual_time.run(_with_loan(program)) == []
 
 
 def test_a_release_waits_for_the_call_in_hand():
@@ -261,7 +253,7 @@ def test_a_release_waits_for_the_call_in_hand():
         await hosted.release(1)
         return (await computing).tokens
 
-    assert clock.run(program()) == 9
+    assert virtual_time.run(program()) == 9
 
 
 # --- several ---
@@ -316,7 +308,7 @@ def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left()
         await stream.close()
         return streamed.worker_groups, seat.accepted, measured.lent.seconds
 
-    groups, accepted, seconds = clock.run(program())
+    groups, accepted, seconds = virtual_time.run(program())
     assert (groups, accepted) == (2, ["rollout-1"])
     assert seconds == pytest.approx(0.01)
 
@@ -343,7 +335,7 @@ def test_the_trainers_speed_beside_lent_machines_is_kept_apart():
         await stream.close()
         return seen
 
-    assert clock.run(program()) == [(1.0, None), (1.0, 3.5), (1.0, 3.5)]
+    assert virtual_time.run(program()) == [(1.0, None), (1.0, 3.5), (1.0, 3.5)]
 
 
 def test_sums_are_collected_from_all_machines_at_the_same_time():
@@ -357,7 +349,7 @@ def test_sums_are_collected_from_all_machines_at_the_same_time():
         await stream.close()
         return streamed.worker_groups, loop.time() - began, measured.handover.seconds
 
-    groups, seconds, each = clock.run(program())
+    groups, seconds, each = virtual_time.run(program())
     assert groups == 3
     assert seconds == pytest.approx(2.3, abs=0.05)
     assert each == pytest.approx(seconds / 3)
@@ -383,7 +375,7 @@ def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_t
             task.cancel()
         return streamed.worker_groups, seat.accepted, owner.lost
 
-    assert clock.run(program()) == (1, ["rollout-1"], [])
+    assert virtual_time.run(program()) == (1, ["rollout-1"], [])
 
 
 def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
@@ -401,7 +393,7 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
         await stream.close()
         return measured.handover.seconds, 2 * measured.training.seconds
 
-    each, alone = clock.run(program())
+    each, alone = virtual_time.run(program())
     assert each > alone
 
 
@@ -420,7 +412,7 @@ def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
         await stream.close()
         return measured.handover.seconds
 
-    assert clock.run(program()) == each
+    assert virtual_time.run(program()) == each
 
 
 def test_nothing_is_begun_once_a_stream_is_closed():
@@ -441,7 +433,7 @@ def test_nothing_is_begun_once_a_stream_is_closed():
         await asyncio.sleep(0.5)
         return len(seat.calls), seat.running
 
-    assert clock.run(program()) == (1, 0)
+    assert virtual_time.run(program()) == (1, 0)
 
 
 def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
@@ -459,7 +451,7 @@ def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
         await stream.finish()
         await stream.close()
 
-    clock.run(program())
+    virtual_time.run(program())
     assert max(calls) == 2
 
 
@@ -473,9 +465,9 @@ def test_no_machine_is_lent_that_the_trainer_would_take_nothing_from():
 
     unpublished = Seat()
     unpublished.published = None
-    assert clock.run(program(unpublished)) == (False, False)
-    assert clock.run(program(Seat(Refused("no")))) == (True, False)
-    assert clock.run(program(Seat(0.01))) == (True, True)
+    assert virtual_time.run(program(unpublished)) == (False, False)
+    assert virtual_time.run(program(Seat(Refused("no")))) == (True, False)
+    assert virtual_time.run(program(Seat(0.01))) == (True, True)
 
 
 def test_a_repetition_tells_nothing_of_a_workers_speed():
@@ -491,4 +483,4 @@ def test_a_repetition_tells_nothing_of_a_workers_speed():
         await loan.lane.close()
         return loan.measured.lent.seconds
 
-    assert clock.run(program()) == USUAL
+    assert virtual_time.run(program()) == USUAL

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.layouts import PROBLEM, LayoutNotUsable, check_layouts
-from rljob_runtime.coordinator.protocols import PeerGone, Refused
-from rljob_runtime.scheduling.layouts import Seats
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
-from rljob_runtime.simulation.events import LaidOut, Loaded, ProcessStarted, Submitted
-from rljob_runtime.simulation.replica import SimulatedReplica
+from rljob_runtime.coordinator.core.errors import LayoutNotUsable
+from rljob_runtime.coordinator.fleet.layouts import PROBLEM, check_layouts
+from rljob_runtime.protocols import PeerGone, Refused
+from rljob_runtime.protocols.engine_slots import Seats
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import LaidOut, Loaded, ProcessStarted, Submitted
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.replica import SimulatedReplica
 
 # --- the arithmetic ---
 
@@ -365,5 +366,5 @@ def test_a_new_coordinator_finds_engines_in_their_layout_and_leaves_them(stage):
         assert watch.laid == laid
         assert len(watch.started) == 4
 
-    clock.run(program())
+    virtual_time.run(program())
     assert stage.closed[-1].tensor_parallel_size == 2

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.coordinator.api_client import Conflict
-from rljob_runtime.coordinator.lease import LeaseLost, TermLease, is_later
-from rljob_runtime.coordinator.protocols import PeerTimeout, StaleTerm
-from rljob_runtime.coordinator.waiting import alongside
-from rljob_runtime.simulation import clock
+from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease, is_later
+from rljob_runtime.coordinator.control_plane.pod_client import Conflict
+from rljob_runtime.coordinator.core.async_utils import alongside
+from rljob_runtime.protocols import PeerTimeout, StaleTerm
+from rljob_runtime.simulator.core import virtual_time
 
 FIRST, SECOND = "demo-coordinator-0-1", "demo-coordinator-0-2"
 
@@ -63,7 +63,7 @@ async def let_go_after(server: Server, lease: TermLease, broken: str | None) -> 
 
 @pytest.mark.parametrize("broken", ["silent", "refusing"])
 def test_who_cannot_renew_for_the_duration_lets_go(broken):
-    seconds = clock.run(let_go_after(server := Server(), lease_of(server), broken))
+    seconds = virtual_time.run(let_go_after(server := Server(), lease_of(server), broken))
     # The operator makes another one when it has seen the Lease unchanged for as long.
     assert 14.0 <= seconds <= 15.0
 
@@ -81,7 +81,7 @@ def test_a_server_that_comes_back_in_time_costs_nothing():
             assert not keeping.done()
         keeping.cancel()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_after_a_standstill_of_its_own_the_server_is_asked_once():
@@ -103,8 +103,8 @@ def test_after_a_standstill_of_its_own_the_server_is_asked_once():
             with pytest.raises(StaleTerm, match=f"{successor} holds the lease"):
                 await keeping
 
-    clock.run(program(None))
-    clock.run(program(SECOND))
+    virtual_time.run(program(None))
+    virtual_time.run(program(SECOND))
 
 
 def test_a_later_pod_is_never_taken_over_from():
@@ -118,7 +118,7 @@ def test_a_later_pod_is_never_taken_over_from():
         assert server.lease["spec"]["holderIdentity"] == SECOND
         assert await lease_of(server, SECOND).take() == 2, "it starts over in its pod"
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_who_starts_over_waits_for_the_server():
@@ -130,7 +130,7 @@ def test_who_starts_over_waits_for_the_server():
         server.broken = None
         await asyncio.wait_for(waiting, 5.0)
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_is_needed_ends_the_work():
             await alongside(work(), needed())
         return told
 
-    assert clock.run(program()) == ["the work was ended first"]
+    assert virtual_time.run(program()) == ["the work was ended first"]
 
 
 def test_an_office_is_confirmed_by_a_renewal_that_began_later():
@@ -204,7 +204,7 @@ def test_an_office_is_confirmed_by_a_renewal_that_began_later():
         assert not hopeless.done()
         hopeless.cancel()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_many_who_ask_in_turn_cause_a_few_renewals():
@@ -222,7 +222,7 @@ def test_many_who_ask_in_turn_cause_a_few_renewals():
         assert len(server.renewals) - taken <= 30.0 / 0.5
         keeping.cancel()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_a_renewal_under_way_confirms_nothing():
@@ -245,4 +245,4 @@ def test_a_renewal_under_way_confirms_nothing():
         assert asyncio.get_running_loop().time() - asked >= 1.5
         keeping.cancel()
 
-    clock.run(program())
+    virtual_time.run(program())

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from coordinator_kit import Stage, job, until
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, TargetPhase
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import ProcessStarted, Trained
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import ProcessStarted, Trained
+from rljob_runtime.simulator.core.network import Trouble
 
 MODES = pytest.mark.parametrize("mode", list(Mode))
 MOMENTS = pytest.mark.parametrize("seconds", [0.0, 0.7, 3.0, 4.1, 5.2, 7.5])
@@ -74,7 +74,7 @@ def test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes
         stage.control.replace("trainer-0")
         return await stage.coordinate()
 
-    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(program()).outcome is FinishedOutcome.COMPLETE
     check_no_update_was_lost(stage)
 
 
@@ -94,7 +94,7 @@ def test_the_next_coordinator_saves_what_a_leaving_trainer_holds(tmp_path, mode)
         await leaving
         return finished
 
-    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(program()).outcome is FinishedOutcome.COMPLETE
     check_no_update_was_lost(stage)
 
 
@@ -182,7 +182,7 @@ def test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_h
         resume(stage)
         return await stage.coordinate()
 
-    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(program()).outcome is FinishedOutcome.COMPLETE
     check_no_update_was_lost(stage)
 
 
@@ -199,7 +199,7 @@ def test_a_suspension_at_any_moment_of_a_coordinators_start_saves_what_the_train
         resume(stage)
         return await stage.coordinate()
 
-    assert clock.run(program()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(program()).outcome is FinishedOutcome.COMPLETE
     check_no_update_was_lost(stage)
 
 
@@ -217,7 +217,7 @@ def test_a_suspension_starts_no_trainer_to_ask_it(tmp_path, mode):
         async with asyncio.timeout(2.0):
             await suspended(stage)
 
-    clock.run(program())
+    virtual_time.run(program())
     assert started == []
 
 
@@ -252,4 +252,4 @@ def test_a_trainer_that_dies_while_it_is_asked_is_waited_for_no_longer(tmp_path)
         stage.world.kill("trainer")
         await running
 
-    clock.run(program())
+    virtual_time.run(program())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.lending import (
+from rljob_runtime.scheduling.lending.policy import (
     Decision,
     ExpectedLengths,
     Lendable,
@@ -17,7 +17,7 @@ from rljob_runtime.scheduling.lending import (
     half_of,
     peak_kv_tokens,
 )
-from rljob_runtime.scheduling.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
 
 ROOM = 1000
 FORTY = ExpectedLengths(Survival((40,)), 100)

@@ -11,24 +11,17 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.constants import KEEPS_FAILING
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.herd import Herd
-from rljob_runtime.coordinator.protocols import (
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    PeerTimeout,
-    Refused,
-    ReplicaReport,
-)
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.scheduling.liveness import Progress, Relapses, StandStills
-from rljob_runtime.scheduling.rounds import Launch
-from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.replica import SimulatedReplica
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.replica_pool import Herd
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerTimeout, Refused, ReplicaReport
+from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.fault_detection.stall_detection import Progress, Relapses, StandStills
+from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.replica import SimulatedReplica
 
 
 def test_idle_is_not_stalled():
@@ -110,7 +103,7 @@ def followed(replica: Wedged, *commands: Callable[[Herd], Awaitable[None]]) -> t
         await herd.close()
         return asyncio.get_running_loop().time(), fleet
 
-    return clock.run(follow())
+    return virtual_time.run(follow())
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.coordinator.engine_watch import EngineWatch
-from rljob_runtime.coordinator.protocols import EngineStats, ReplicaReport
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.scheduling.lending import ExpectedLengths, Lendable, Unfinished
-from rljob_runtime.scheduling.loan_gain import (
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.protocols import EngineStats, ReplicaReport
+from rljob_runtime.scheduling.lending.gain import (
     Engine,
     EngineSpeed,
     Measured,
@@ -26,7 +25,8 @@ from rljob_runtime.scheduling.loan_gain import (
     race,
     training_end,
 )
-from rljob_runtime.scheduling.survival import Seen, Survival
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
 
 
 def speed(a: float = 0.1, b: float = 0.0, c: float = 0.0, prompt: float = 0.0, least=1, most=64) -> EngineSpeed:

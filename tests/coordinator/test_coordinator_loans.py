@@ -10,13 +10,13 @@ from coordinator_kit import Stage, job, until
 from test_coordinator_streaming import some
 
 from rljob_api.status import FinishedOutcome, RoundReport, TargetPhase
-from rljob_runtime.coordinator.machines import machine_of
-from rljob_runtime.coordinator.protocols import RelayMember
-from rljob_runtime.coordinator.settings import Settings, lending_rules
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.scheduling.lending import LendingRules, Verdict
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import (
+from rljob_runtime.coordinator.core.settings import Settings, lending_rules
+from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import RelayMember
+from rljob_runtime.scheduling.lending.policy import LendingRules, Verdict
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import (
     Aborted,
     Brought,
     Generated,
@@ -28,11 +28,11 @@ from rljob_runtime.simulation.events import (
     Summed,
     Trained,
 )
-from rljob_runtime.simulation.relays import Weights
-from rljob_runtime.simulation.trainer import Desks, TrainerCosts
-from rljob_runtime.simulation.wire import Trouble
-from rljob_runtime.simulation.worker import SimulatedWorker
-from rljob_runtime.simulation.world import Site, World
+from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts
 
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
@@ -173,7 +173,7 @@ def test_sums_share_the_trainers_link():
         await asyncio.gather(*(worker.hand_over(1, 1, n, desk) for n, worker in enumerate(workers, start=1)))
         return asyncio.get_running_loop().time(), sorted(desks.lying)
 
-    assert clock.run(program()) == (3.0, [1, 2, 3])
+    assert virtual_time.run(program()) == (3.0, [1, 2, 3])
 
 
 def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
@@ -357,7 +357,7 @@ def test_a_coordinator_that_comes_back_has_workers_let_go_before_it_lays_seats_o
         stopping.cancel()
         return first or await stage.coordinate(lending=RULES, stream_tokens=80)
 
-    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
     complete(stage)
     assert any_of(events, moment)
     assert not any_of(events, ProcessEnded)
@@ -475,7 +475,7 @@ def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path
         stopping.cancel()
         return first or await stage.coordinate(lending=RULES, stream_tokens=80)
 
-    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
     assert any_of(events, moment)
     complete(stage)
 

@@ -16,10 +16,10 @@ import pytest
 
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.audit import audit
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary, Pool, Tokens
-from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Settlement, Shape
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round import PromptFate, RoundPlan, Settlement, Shape
 from rows import slow
 
 KEPT = 40

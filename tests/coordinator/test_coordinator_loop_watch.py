@@ -8,8 +8,8 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rljob_runtime.coordinator.loop_watch import KEPT_SECONDS, LOOK_SECONDS, LoopWatch
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.core.event_loop_lag import KEPT_SECONDS, LOOK_SECONDS, LoopWatch
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 
 NAME = "rljob_coordinator_loop_longest_turn_seconds"
 

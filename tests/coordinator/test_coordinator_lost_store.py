@@ -12,21 +12,21 @@ from coordinator_kit import Stage, job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, RoundKind, RuntimeTotals
-from rljob_runtime.coordinator.protocols import TrainerState
-from rljob_runtime.coordinator.recovery import NoHistory, agree, standing_at
-from rljob_runtime.coordinator.standing import Standing, StandingError
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import ATTEMPTS_A_TERM
-from rljob_runtime.coordinator.store_records import Boundary
-from rljob_runtime.scheduling.rounds import RoundPlan, Rules, Shape
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.versions import UNREPORTED, Versions
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.data import SimulatedPrompts
-from rljob_runtime.simulation.events import Published, StoreLost
-from rljob_runtime.simulation.world import TRAINER
+from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.snapshot import Standing, StandingError
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree, standing_at
+from rljob_runtime.protocols import TrainerState
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.round import RoundPlan, Rules, Shape
+from rljob_runtime.scheduling.weight_versions import UNREPORTED, Versions
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Published, StoreLost
+from rljob_runtime.simulator.peers.cluster import TRAINER
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rows import slow
 
 HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
@@ -76,7 +76,7 @@ def play_and_lose(stage: Stage, rounds: int, moments: int = 0, lose=lose_everyth
         async with asyncio.timeout(3600):
             assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
 
-    clock.run(lives())
+    virtual_time.run(lives())
 
 
 def check_every_prompt_has_its_turn(stage: Stage, rounds: int, prompts: int, responses: int, size: int) -> None:

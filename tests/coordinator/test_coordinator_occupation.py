@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.experience import admitted
-from rljob_runtime.scheduling.occupation import Draw, Load, Quota, Seat, occupy, share_out
+from rljob_runtime.scheduling.experience_buffer import admitted
+from rljob_runtime.scheduling.replica_assignment import Draw, Load, Quota, Seat, occupy, share_out
 
 A, B, C = Seat("a", 5), Seat("b", 5), Seat("c", 4)
 

@@ -14,18 +14,18 @@ from coordinator_kit import until
 
 from rljob_api.constants import HALTING
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.coordinator import opening as module
-from rljob_runtime.coordinator.opening import STORE_OPENING, EarlyReports, open_store
-from rljob_runtime.coordinator.protocols import PeerTimeout
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import Opening, StoreHeld, StoreUnusable
-from rljob_runtime.coordinator.store_thread import StoreThread
-from rljob_runtime.scheduling.retry import BackOff
+from rljob_runtime.coordinator.store import opening as module
+from rljob_runtime.coordinator.store.connection import Opening, StoreHeld, StoreUnusable
+from rljob_runtime.coordinator.store.opening import STORE_OPENING, EarlyReports, open_store
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreThread
+from rljob_runtime.protocols import PeerTimeout
+from rljob_runtime.scheduling.backoff import BackOff
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from rljob_runtime.coordinator.store import Store
+from rljob_runtime.coordinator.store.store import Store
 store = Store(Path(sys.argv[1]), "uid-1")
 store.adopt_term(3)
 print("held", flush=True)

@@ -6,10 +6,10 @@ import pytest
 from coordinator_kit import Stage
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.paced_store import LOOK_SECONDS, PacedStore
-from rljob_runtime.scheduling.store_pace import LASTING_SECONDS, LATE_SECONDS, Pace
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.watched_store import InlineStore
+from rljob_runtime.coordinator.store.latency_monitor import LOOK_SECONDS, PacedStore
+from rljob_runtime.scheduling.write_latency import LASTING_SECONDS, LATE_SECONDS, Pace
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.observed_store import InlineStore
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_it_is_told_while_a_call_still_waits_and_taken_back_after_a_while():
         watch.cancel()
         return told.words
 
-    (first, slow), (last, still) = clock.run(work())
+    (first, slow), (last, still) = virtual_time.run(work())
     assert (slow, still) == (True, False)
     assert LATE_SECONDS < first <= LATE_SECONDS + LOOK_SECONDS
     assert 100.0 + LASTING_SECONDS <= last <= 100.0 + LASTING_SECONDS + LOOK_SECONDS

@@ -6,8 +6,8 @@ import threading
 import pytest
 import ray
 
-from rljob_runtime.coordinator.lease import LeaseLost
-from rljob_runtime.pod.coordinator import _aside, _goodbye
+from rljob_runtime.coordinator.control_plane.lease import LeaseLost
+from rljob_runtime.entrypoints.coordinator import _aside, _goodbye
 
 
 def test_the_program_ends_while_the_driver_still_waits() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.coordinator.actors import Host
-from rljob_runtime.pod.drain import ACTOR, PATIENCE, actors, reachable, wait
+from rljob_api.constants import PRE_STOP_PATIENCE
+from rljob_runtime.entrypoints.pre_stop import ACTOR, actors, reachable, wait
+from rljob_runtime.ray_backend.actors import Host
 
 
 def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
@@ -36,9 +37,9 @@ def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
     [
         ([False], [], 0, "empty"),
         ([True, True, False], [True, True], 2, "empty"),
-        ([True] * 99, [False] * 99, PATIENCE - 1, "no coordinator"),
+        ([True] * 99, [False] * 99, PRE_STOP_PATIENCE - 1, "no coordinator"),
         # It was away for a moment.
-        ([True] * 7 + [False], [False] * (PATIENCE - 1) + [True] + [False] * 3, 7, "empty"),
+        ([True] * 7 + [False], [False] * (PRE_STOP_PATIENCE - 1) + [True] + [False] * 3, 7, "empty"),
     ],
 )
 def test_it_waits_until_empty_or_alone(busy: list[bool], heard: list[bool], looks: int, told: str) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rljob_runtime.pod.ray_node import environment
+from rljob_runtime.entrypoints.ray_node import environment
 
 NAMELESS = """
 import getpass, pwd

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rljob_runtime.pod.ray_node import tables_held
+from rljob_runtime.entrypoints.ray_node import tables_held
 
 IDENTITY = {
     "RLJOB_NAME": "demo",
@@ -23,8 +23,8 @@ IDENTITY = {
 PATIENCE = 30.0
 PROGRAM = """
 import os, pathlib, socket, sys
-import rljob_runtime.pod.__main__ as pod
-from rljob_runtime.coordinator.lease import LeaseLost
+import rljob_runtime.entrypoints.__main__ as pod
+from rljob_runtime.coordinator.control_plane.lease import LeaseLost
 
 lives = pathlib.Path(sys.argv[2])
 with lives.open("a") as file:

@@ -15,13 +15,13 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api import RLJob
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, RoundReport
 from rljob_runtime.audit import Rule, Verdict, audit
-from rljob_runtime.coordinator.settings import rounds_kept
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary
-from rljob_runtime.scheduling.trajectory import Cursor
+from rljob_runtime.coordinator.core.settings import rounds_kept
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor
 from rows import slow
 
 KEPT = 9
@@ -156,7 +156,7 @@ def test_anchors_outlive_their_rounds(tmp_path):
             store._db.execute("INSERT INTO rounds VALUES (?, ?, 'Long', 1, 1, 1, 1, 2, 0, 3, 0, ?)", (step, step, step))
             store._db.execute("INSERT INTO prompts VALUES (?, 0, ?, 0, 'filtered', 'for the test')", (step, step - 1))
         with store._transaction():
-            from rljob_runtime.coordinator.store_records import insert_boundary
+            from rljob_runtime.coordinator.store.records import insert_boundary
 
             insert_boundary(store._db, Boundary(step, Cursor(0, step)), {"code": risen} if risen else {})
     known = store.anchors()
@@ -186,7 +186,7 @@ def test_the_ends_of_the_rewards_are_those_of_all_rounds(tmp_path):
 
     def close(step: int) -> None:
         with store._transaction():
-            from rljob_runtime.coordinator.store_records import insert_boundary
+            from rljob_runtime.coordinator.store.records import insert_boundary
 
             report = RoundReport(round=step, reward=rewards[step - 1])
             insert_boundary(store._db, Boundary(step, Cursor(), report=report), {})

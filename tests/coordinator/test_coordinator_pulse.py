@@ -9,8 +9,8 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.simulation.events import ProcessStarted
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.simulator.core.events import ProcessStarted
+from rljob_runtime.simulator.core.network import Trouble
 from rows import slow
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
-from rljob_runtime.scheduling.rounds import (
+from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.round import (
     EQUAL_REWARDS,
     RACE_LOST,
     REWARD_FAILED,
@@ -20,7 +21,6 @@ from rljob_runtime.scheduling.rounds import (
     Settlement,
     Shape,
 )
-from rljob_runtime.scheduling.trajectory import Lease, PromptKey, TrajectoryKey
 
 A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)
 

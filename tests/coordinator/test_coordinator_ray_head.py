@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.pod.ray_head import HeadApart, LockTaken, Place, held, holder, run
-from rljob_runtime.pod.ray_node import NodeEnded
+from rljob_runtime.entrypoints.ray_head import HeadApart, LockTaken, Place, held, holder, run
+from rljob_runtime.entrypoints.ray_node import NodeEnded
 
 
 def _hold(path: Path, text: str, ready: multiprocessing.synchronize.Event) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.pod.ray_node import tables_held
+from rljob_runtime.entrypoints.ray_node import tables_held
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -23,7 +23,7 @@ APART = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"
 HEAD = """
 import asyncio, os, sys
 from pathlib import Path
-from rljob_runtime.pod import ray_head, ray_node
+from rljob_runtime.entrypoints import ray_head, ray_node
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 os.environ.update(ray_node.environment(folder / "token", folder / "tables"))
@@ -37,14 +37,14 @@ asyncio.run(ray_head.run("127.0.0.1", ray_head.Place(folder / "ray"), command))
 DRIVER = """
 import asyncio, os, sys
 from pathlib import Path
-from rljob_runtime.pod.ray_node import environment
+from rljob_runtime.entrypoints.ray_node import environment
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 os.environ.update(environment(folder / "token", None))
 import ray
-from rljob_runtime.pod import coordinator as pod
-from rljob_runtime.pod.identity import Identity
-from rljob_runtime.pod.ray_head import HeadApart, Place
+from rljob_runtime.entrypoints import coordinator as pod
+from rljob_runtime.entrypoints.pod_env import Identity
+from rljob_runtime.entrypoints.ray_head import HeadApart, Place
 
 pod.RAY_PORT = port
 identity = Identity("demo", "ns", "uid-1", "coordinator-0", 1, "demo-coordinator-0-1", "127.0.0.1", "demo")

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 import pytest
 from ray import exceptions
 
-from rljob_runtime.coordinator.actors import Answer
-from rljob_runtime.coordinator.hosted import Bounds, HostedReplica, HostedWorker
-from rljob_runtime.coordinator.loop_watch import LoopWatch
-from rljob_runtime.coordinator.protocols import PeerGone, PeerTimeout
-from rljob_runtime.coordinator.ray_binding import RayWire
+from rljob_runtime.coordinator.core.event_loop_lag import LoopWatch
+from rljob_runtime.protocols import PeerGone, PeerTimeout
+from rljob_runtime.protocols.remote import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.ray_backend.actors import Answer
+from rljob_runtime.ray_backend.backend import RayWire
 
 
 class Handle:

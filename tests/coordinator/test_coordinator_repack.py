@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.continuous import InFlight
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.async_groups import InFlight
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, is_idle, plan_repack
-from rljob_runtime.scheduling.rounds import Launch
-from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_runtime.scheduling.round import Launch
 
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rljob_api.learning import AUTO
+from rljob_api.spec_training import AUTO
 from rljob_api.status import RoundReport
-from rljob_runtime.coordinator.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
-from rljob_runtime.local.replay import ReplayedLengths, ReplayingReplica, StillTrainer
-from rljob_runtime.local.rollpacker_benchmark import QUICK, Plan, Trial, figures, job_of, rollpacker_real, workload_of
-from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.scheduling.what_if import FIRST_ROUNDS
+from rljob_bench.lib.replay import ReplayedLengths, ReplayingReplica, StillTrainer
+from rljob_bench.rollpacker_real import QUICK, Plan, Trial, figures, job_of, rollpacker_real, workload_of
+from rljob_runtime.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.round_planner.planner import FIRST_ROUNDS
 from rljob_runtime.workloads import Generator, TraceError, parameters
 from rljob_runtime.workloads.scaled import Scaled
 

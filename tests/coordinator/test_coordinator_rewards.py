@@ -12,12 +12,13 @@ from coordinator_kit import Stage, job, until
 from prometheus_client import CollectorRegistry, generate_latest
 
 from rljob_api.status import FinishedOutcome, TargetPhase
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import RewardFailed, RewardsUnavailable
-from rljob_runtime.scheduling.reward_figures import RewardFigures
-from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, Anchors, TimeoutRule
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.data import SimulatedRewards
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.protocols import RewardFailed, RewardsUnavailable
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutRule
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 
 
 class Learning(SimulatedRewards):
@@ -60,7 +61,7 @@ def test_a_coordinator_that_comes_back_has_its_anchors(tmp_path):
         stage.rewards = Learning()
         assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
 
-    clock.run(lives())
+    virtual_time.run(lives())
     assert first.begins_with == [None]
     assert stage.rewards.begins_with == [first.timeout.anchor("7/0")]
 

@@ -15,9 +15,9 @@ from coordinator_kit import Stage, job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rljob_api.status import FinishedOutcome, RoundReport
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import TrainReport
-from rljob_runtime.coordinator.roundlog import RoundJournal, RoundLog, TensorBoard
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
+from rljob_runtime.protocols import TrainReport
 
 TRAINED = TrainReport(4, 0.5, 1.25, 1e-5, 1e-4, 0.01, 2.0, 4096, 3.5, capped_fraction=0.25, effective_sample_size=0.75)
 

@@ -6,9 +6,9 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome, TargetPhase
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.simulation.data import SimulatedPrompts
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.status import CheckpointStatus, RelayTopology, RoundReport, RuntimeStatus, RuntimeTotals
-from rljob_runtime.scheduling.chain import ChainOrder, revise
-from rljob_runtime.scheduling.partials import Partials, Verdict
-from rljob_runtime.scheduling.placement import spread
-from rljob_runtime.scheduling.reporting import Reported, due, reward_ends, taken_up
-from rljob_runtime.scheduling.retry import BackOff
-from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.versions import Versions
+from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, revise
+from rljob_runtime.scheduling.partial_responses import Partials, Verdict
+from rljob_runtime.scheduling.response_placement import spread
+from rljob_runtime.scheduling.status_cadence import Reported, due, reward_ends, taken_up
+from rljob_runtime.scheduling.weight_versions import Versions
 
 A, B = PromptKey(0, 1), PromptKey(0, 2)
 

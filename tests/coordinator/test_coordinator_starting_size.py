@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.profile import SizedRound
-from rljob_runtime.scheduling.rehearsal import Asked, Stage, rehearse
-from rljob_runtime.scheduling.starting_size import best_size, play_sizes
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.profile import SizedRound
+from rljob_runtime.scheduling.round_planner.initial_tp import best_size, play_sizes
+from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage, rehearse
 
 NARROW = LatencyLaw(((1.0, 0.010), (64.0, 0.030)), 1e-7, 0.010, 1e-5, 0.0)
 WIDE = LatencyLaw(((1.0, 0.008), (64.0, 0.025)), 1e-7, 0.010, 1e-5, 0.0)

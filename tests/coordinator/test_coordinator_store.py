@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_runtime.coordinator import store as store_module
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import Opening, StoreUnusable, journal_for
-from rljob_runtime.coordinator.store_records import Boundary, Tokens
-from rljob_runtime.coordinator.store_thread import StoreThread
-from rljob_runtime.scheduling.rounds import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.coordinator.store import store as store_module
+from rljob_runtime.coordinator.store.connection import Opening, StoreUnusable, journal_for
+from rljob_runtime.coordinator.store.records import Boundary, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreThread
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
 
 PROMPTS = (PromptKey(0, 3), PromptKey(0, 1))
 FIRST = TrajectoryKey(PROMPTS[0], 0)

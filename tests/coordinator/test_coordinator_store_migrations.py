@@ -7,14 +7,14 @@ import pytest
 from coordinator_kit import Stage, job
 
 from rljob_api.status import FinishedOutcome, RoundKind
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import StoreUnusable
-from rljob_runtime.coordinator.store_records import Boundary
-from rljob_runtime.coordinator.store_schema import FORMAT
-from rljob_runtime.scheduling.plans import Plan
-from rljob_runtime.scheduling.rounds import PromptFate, Settlement
+from rljob_runtime.coordinator.store.connection import StoreUnusable
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.schema import FORMAT
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
+from rljob_runtime.scheduling.round import PromptFate, Settlement
+from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
-from rljob_runtime.scheduling.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 
 DUMPS = Path(__file__).parent / "store_formats"
 FORMATS = range(1, FORMAT)

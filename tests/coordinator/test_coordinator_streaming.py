@@ -12,26 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.status import FinishedOutcome, RoundKind
-from rljob_runtime.coordinator.lane import tokens_of
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import ContributeReport, Refused, TrainReport
-from rljob_runtime.coordinator.roundlog import RoundLog
-from rljob_runtime.coordinator.streaming import CALL_SECONDS, Streamed, Streaming
-from rljob_runtime.coordinator.trainer_seat import TrainerLost
-from rljob_runtime.scheduling.loan_gain import Measured
-from rljob_runtime.scheduling.rounds import Round, RoundPlan, Rules, Shape
-from rljob_runtime.scheduling.trajectory import (
-    FinishReason,
-    Group,
-    PromptKey,
-    Response,
-    ScoredResponse,
-    TrajectoryKey,
-)
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import Contributed, Generated, Trained
-from rljob_runtime.simulation.trainer import TrainerCosts
-from rljob_runtime.simulation.world import Site, World
+from rljob_runtime.coordinator.core.errors import TrainerLost
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.round_log import RoundLog
+from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
+from rljob_runtime.coordinator.stream_training.stream import CALL_SECONDS, Streamed, Streaming
+from rljob_runtime.protocols import ContributeReport, Refused, TrainReport
+from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.round import Round, RoundPlan, Rules, Shape
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Contributed, Generated, Trained
+from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.trainer import TrainerCosts
 
 PER_TOKEN = TrainerCosts(step=0.2, token=0.01)
 
@@ -174,7 +167,7 @@ def test_a_coordinator_that_comes_back_hands_over_nothing_twice(tmp_path):
         await stopping
         return await stage.coordinate()
 
-    assert clock.run(lives()).outcome is FinishedOutcome.COMPLETE
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
     contributed = [(e.step, prompt) for e in events if isinstance(e, Contributed) for prompt in e.prompts]
     assert len(contributed) == len(set(contributed))
     assert stage.rounds == [1, 2, 3]
@@ -235,7 +228,7 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
         await stream.close()
         return [[group.prompt.index for group in call] for call in seat.calls], overlap
 
-    calls, overlap = clock.run(program())
+    calls, overlap = virtual_time.run(program())
     assert calls == [[1], [2, 3, 4], [5]]
     assert overlap == pytest.approx(2.5)
 
@@ -251,7 +244,7 @@ def test_a_call_is_short_where_the_trainer_is_slow():
         return [[group.prompt.index for group in call] for call in seat.calls]
 
     # Eight tokens, then one group that is longer than a call should be.
-    assert clock.run(program())[:2] == [[1, 2], [3]]
+    assert virtual_time.run(program())[:2] == [[1, 2], [3]]
 
 
 def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
@@ -267,8 +260,8 @@ def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
         await stream.finish()
         return measured.training.seconds
 
-    assert clock.run(program(Knows(0.001))) is None
-    assert clock.run(program(Seat(3.0))) == 1.5
+    assert virtual_time.run(program(Knows(0.001))) is None
+    assert virtual_time.run(program(Seat(3.0))) == 1.5
 
 
 @pytest.mark.parametrize("error", [Refused("no"), TrainerLost("gone")], ids=["refused", "lost"])
@@ -282,7 +275,7 @@ def test_after_a_failed_call_nothing_more_is_handed_over(error):
         assert await stream.finish() == Streamed()
         return len(seat.calls)
 
-    assert clock.run(program()) == 1
+    assert virtual_time.run(program()) == 1
 
 
 def test_what_is_asked_of_a_stream_that_is_off_is_nothing():
@@ -294,7 +287,7 @@ def test_what_is_asked_of_a_stream_that_is_off_is_nothing():
         assert await stream.finish() == Streamed()
         return seat.calls
 
-    assert clock.run(program()) == []
+    assert virtual_time.run(program()) == []
 
 
 def test_the_figures_are_in_the_log_and_in_the_metrics(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.suspicion import COORDINATOR, MOST_SECONDS, Beats, Suspicion, neighbours
+from rljob_runtime.scheduling.fault_detection.suspicion import COORDINATOR, MOST_SECONDS, Beats, Suspicion, neighbours
 
 HEARTBEAT = 0.5
 NAMES = ("a", "b", "c", "d", "e")

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.status import FinishedOutcome, RoundKind
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.coordinator.protocols import TrainReport
-from rljob_runtime.coordinator.roundlog import RoundLog
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.scheduling.rounds import Shape
-from rljob_runtime.scheduling.survival import Survival, mean_length
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.round_log import RoundLog
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey, sample_seed
+from rljob_runtime.scheduling.round import Shape
+from rljob_runtime.scheduling.round_planner.survival import Survival, mean_length
 from rljob_runtime.scheduling.tail_batching import Factors, Opening, next_round, queue_after, replacements, times
-from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey, sample_seed
-from rljob_runtime.simulation.data import SimulatedPrompts
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 SHORT, LONG = RoundKind.SHORT, RoundKind.LONG
 HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}

@@ -7,13 +7,13 @@ import pytest
 from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
-from rljob_runtime.coordinator.protocols import PeerGone, Refused, StaleTerm
-from rljob_runtime.coordinator.reporter import Reporter
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.trainer_seat import TrainerSeat
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
-from rljob_runtime.simulation.events import ProcessStarted
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.protocols import PeerGone, Refused, StaleTerm
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import ProcessStarted
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 SETTINGS = Settings.of(job())
 
@@ -110,7 +110,7 @@ def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
         assert await starting == "state"
         return binding.made
 
-    assert clock.run(program()) == [(0.0, 1), (60.0, 2)]
+    assert virtual_time.run(program()) == [(0.0, 1), (60.0, 2)]
 
 
 @pytest.mark.timeout(60)
@@ -143,7 +143,7 @@ def test_nothing_is_started_on_pods_that_may_go():
         assert await starting == "state"
         return binding
 
-    binding = clock.run(program())
+    binding = virtual_time.run(program())
     assert binding.made == [(0.0, 1), (60.0, 2)]
     assert binding.released == [1]
 
@@ -164,7 +164,7 @@ def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
         await asyncio.gather(losing, return_exceptions=True)
         return binding
 
-    binding = clock.run(program())
+    binding = virtual_time.run(program())
     assert binding.made == [(0.0, 1), (7.0, 1)]
     assert binding.ended == [7.0]
 
@@ -178,7 +178,7 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
         await seat.start()
         return binding
 
-    binding = clock.run(program())
+    binding = virtual_time.run(program())
     assert (binding.released, binding.made) == ([1], [(3.0, 1)])
 
 
@@ -195,7 +195,7 @@ def test_at_the_coordinators_end_nobody_is_ended_any_more():
         await asyncio.sleep(60.0)
         return binding.ended
 
-    assert clock.run(program()) == []
+    assert virtual_time.run(program()) == []
 
 
 def test_other_pods_are_tried_at_once():
@@ -208,7 +208,7 @@ def test_other_pods_are_tried_at_once():
         assert await starting == "state"
         return binding.made
 
-    assert clock.run(program()) == [(0.0, 1), (5.0, 2)]
+    assert virtual_time.run(program()) == [(0.0, 1), (5.0, 2)]
 
 
 # Nobody would ever have his turn again.
@@ -226,7 +226,7 @@ def test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replace
             assert await starting == "state"
         return binding
 
-    binding = clock.run(program())
+    binding = virtual_time.run(program())
     assert binding.made == [(0.0, 1), (12.0, 2)]
     assert binding.released == [1]
 
@@ -242,7 +242,7 @@ def test_what_is_let_go_of_is_what_was_made():
         await seat.start()
         return binding.released
 
-    assert clock.run(program()) == [1]
+    assert virtual_time.run(program()) == [1]
 
 
 def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
@@ -252,7 +252,7 @@ def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
         assert await seat.start() == "state"
         return [later - sooner for (sooner, _), (later, _) in pairwise(binding.made)]
 
-    assert clock.run(program()) == pytest.approx([SETTINGS.back_off.delay(failures) for failures in range(1, 5)])
+    assert virtual_time.run(program()) == pytest.approx([SETTINGS.back_off.delay(failures) for failures in range(1, 5)])
 
 
 # --- a trainer that refuses ---

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from coordinator_kit import Stage, job
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.broadcast import Broadcast
-from rljob_runtime.coordinator.machines import Machine
-from rljob_runtime.coordinator.scoring import Scoring
-from rljob_runtime.coordinator.waiting import Aside, Broken, StageTasks
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.data import SimulatedPrompts
-from rljob_runtime.simulation.replica import SimulatedReplica
+from rljob_runtime.coordinator.core.async_utils import Aside, Broken, StageTasks
+from rljob_runtime.coordinator.fleet.broadcast import Broadcast
+from rljob_runtime.coordinator.fleet.machine import Machine
+from rljob_runtime.coordinator.generation.scoring import Scoring
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
+from rljob_runtime.simulator.peers.replica import SimulatedReplica
 
 MODES = [Mode.ON_POLICY, Mode.ASYNCHRONOUS]
 
@@ -109,7 +109,7 @@ def test_stage_tasks_tell_of_errors_alone():
         await asyncio.sleep(1)
         return told
 
-    (broken,) = clock.run(program())
+    (broken,) = virtual_time.run(program())
     assert isinstance(broken.error, Bug)
 
 
@@ -125,12 +125,12 @@ def test_what_goes_on_aside_is_heard_when_it_is_asked_for():
             aside.check()
         await aside.close()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_a_stream_hears_of_a_task_before_another_one_takes_its_place(tmp_path, monkeypatch):
     """Groups come one after the other; a call to the trainer has ended by a bug in between."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=2, prompts=4, responses=2, stream=True))
-    monkeypatch.setattr("rljob_runtime.coordinator.streaming.Streaming._contribute", stumble)
+    monkeypatch.setattr("rljob_runtime.coordinator.stream_training.stream.Streaming._contribute", stumble)
     with pytest.raises(Bug):
         stage.play()

@@ -15,17 +15,17 @@ from coordinator_kit import Stage, job, until
 from test_coordinator_crashes import Crash, play_through
 
 from rljob_api import RLJob
-from rljob_api.learning import Mode, Sampler
+from rljob_api.spec_training import Mode, Sampler
 from rljob_api.status import FinishedOutcome, TargetPhase
-from rljob_runtime.coordinator import experience_store
-from rljob_runtime.coordinator.experience_buffer import ExperienceBuffer
-from rljob_runtime.coordinator.experience_store import ExperienceStore
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.scheduling.experience import STARVED, Limits
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.events import Aborted, Generated, Loaded, Published, Submitted, Trained
-from rljob_runtime.simulation.replica import steady
-from rljob_runtime.simulation.wire import Trouble
+from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
+from rljob_runtime.coordinator.store import async_store
+from rljob_runtime.coordinator.store.async_store import ExperienceStore
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.scheduling.experience_buffer import STARVED, Limits
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
+from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.peers.replica import steady
 from rows import slow
 
 
@@ -349,7 +349,7 @@ def test_killed_between_two_pieces_of_what_a_checkpoint_lets_go(tmp_path, monkey
             raise Crash
         return forget(store, step)
 
-    monkeypatch.setattr(experience_store, "FORGOTTEN_CHUNKS", 1)
+    monkeypatch.setattr(async_store, "FORGOTTEN_CHUNKS", 1)
     monkeypatch.setattr(ExperienceStore, "forget", killed_once)
 
     async def lives():
@@ -358,7 +358,7 @@ def test_killed_between_two_pieces_of_what_a_checkpoint_lets_go(tmp_path, monkey
         assert steps[0] == steps[1], "the second piece of one checkpoint"
         assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
 
-    clock.run(lives())
+    virtual_time.run(lives())
     check_whole(stage, 8 * 4 * 2)
     with sqlite3.connect(stage.path) as db:
         held = "SELECT DISTINCT step FROM groups JOIN experience_chunks USING (epoch, idx, draw) ORDER BY 1"
@@ -383,7 +383,7 @@ def test_a_coordinator_that_comes_back_goes_on_from_the_tokens_that_came(tmp_pat
         assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
         assert any(event.prefix for event in submitted[before:])
 
-    clock.run(lives())
+    virtual_time.run(lives())
     check_whole(stage, 2 * 4 * 2)
 
 

@@ -5,8 +5,8 @@ import asyncio
 
 import pytest
 
-from rljob_runtime.coordinator.waiting import Aside, news
-from rljob_runtime.simulation import clock
+from rljob_runtime.coordinator.core.async_utils import Aside, news
+from rljob_runtime.simulator.core import virtual_time
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_news_or_the_end_of_patience(comes_after, bound, told, waited):
         answer = await news(event, bound)
         return answer, event.is_set(), loop.time()
 
-    assert clock.run(program()) == (told, False, waited)
+    assert virtual_time.run(program()) == (told, False, waited)
 
 
 def test_news_that_came_before_the_wait_is_told_once():
@@ -32,7 +32,7 @@ def test_news_that_came_before_the_wait_is_told_once():
         event.set()
         return [await news(event, 1.0) for _ in range(2)]
 
-    assert clock.run(program()) == [True, False]
+    assert virtual_time.run(program()) == [True, False]
 
 
 def test_what_goes_on_aside_is_given_a_moment_at_the_end():
@@ -54,4 +54,4 @@ def test_what_goes_on_aside_is_given_a_moment_at_the_end():
         await aside.close(2.0)
         return ended, loop.time()
 
-    assert clock.run(program()) == ([1.0, 3.0, "cancelled"], 4.0)
+    assert virtual_time.run(program()) == ([1.0, 3.0, "cancelled"], 4.0)

@@ -9,15 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.scheduling.history import PastRound, believed_since, looked_at, population
-from rljob_runtime.scheduling.lengths import Lengths, SeenPrompt, likeness
-from rljob_runtime.scheduling.plans import Choices, Chosen, Plan, choices
-from rljob_runtime.scheduling.rehearsal import Asked, Stage, TooManyEvents, rehearse
-from rljob_runtime.scheduling.survival import Seen, Survival
-from rljob_runtime.scheduling.tail_batching import Factors, next_round
-from rljob_runtime.scheduling.trajectory import PromptKey
-from rljob_runtime.scheduling.what_if import (
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.round_planner.length_model import Lengths, SeenPrompt, likeness
+from rljob_runtime.scheduling.round_planner.planner import (
     FINALISTS,
     HORIZON,
     LEAVE,
@@ -28,6 +23,11 @@ from rljob_runtime.scheduling.what_if import (
     WhatIf,
     decide,
 )
+from rljob_runtime.scheduling.round_planner.plans import Choices, Chosen, Plan, choices
+from rljob_runtime.scheduling.round_planner.round_history import PastRound, believed_since, looked_at, population
+from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage, TooManyEvents, rehearse
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.tail_batching import Factors, next_round
 
 # A token a second, however many run: times are lengths.
 SECOND = LatencyLaw(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)

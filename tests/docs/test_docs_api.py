@@ -12,8 +12,8 @@ import yaml
 from docs_kit import PAGES, ROOT, page, quoted, rows, text_of
 
 from rljob_api import InvalidSpec, load, templates
-from rljob_api.crd import crd
-from rljob_api.update import NEVER, WHILE_SUSPENDED
+from rljob_api.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.schema.crd import crd
 
 API = page("api.md")
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

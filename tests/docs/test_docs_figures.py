@@ -13,33 +13,35 @@ from hack.loop import suites
 
 from rljob_api.constants import MAX_JOB_NAME_LENGTH
 from rljob_api.errors import MOST_ERRORS
-from rljob_api.learning import Repack, TailBatching
-from rljob_api.placement import Relay, ReplacementBackOff, Store
 from rljob_api.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
+from rljob_api.spec_resources import Relay, ReplacementBackOff, Store
+from rljob_api.spec_training import Repack, TailBatching
 from rljob_api.status import Role
-from rljob_operator import kubelets, operator, queue, reconcile, seals
+from rljob_operator import app, kubelet_leases, reconciler, seals, workqueue
 from rljob_operator.__main__ import parser
 from rljob_operator.health import Limits
-from rljob_operator.policies import departing, devices, elasticity, failure, gang, nodes, parallelism, pause, refusal
-from rljob_runtime.coordinator import coordinator, lease, opening, settings, store, store_file, streaming
-from rljob_runtime.coordinator.hosted import Bounds
-from rljob_runtime.data import memory
-from rljob_runtime.pod import ray_node
+from rljob_operator.policies import refusal
+from rljob_operator.policies.failure import losses, mass_failure_hold, nodes
+from rljob_operator.policies.gang import pod_groups
+from rljob_operator.policies.lifecycle import eviction
+from rljob_operator.policies.pods import devices
+from rljob_operator.policies.scaling import autoscaler, parallelism_planner
+from rljob_runtime.coordinator import coordinator
+from rljob_runtime.coordinator.control_plane import lease
+from rljob_runtime.coordinator.core import settings
+from rljob_runtime.coordinator.store import connection, opening, store
+from rljob_runtime.coordinator.stream_training import stream
+from rljob_runtime.data import prompt_cache
+from rljob_runtime.entrypoints import ray_node
+from rljob_runtime.protocols.remote import Bounds
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.rewards import code, elsewhere, functions
-from rljob_runtime.sandbox import confined, confinement, supervisor
-from rljob_runtime.scheduling import (
-    agreement,
-    experience,
-    history,
-    lending,
-    reporting,
-    reward_timeout,
-    store_pace,
-    suspicion,
-    what_if,
-)
-from rljob_runtime.simulation import scenario
+from rljob_runtime.rewards import code_scorer, function_scorer, remote_client
+from rljob_runtime.sandbox import confine_child, confine_self, supervisor
+from rljob_runtime.scheduling import experience_buffer, logprob_agreement, reward_timeout, status_cadence, write_latency
+from rljob_runtime.scheduling.fault_detection import suspicion
+from rljob_runtime.scheduling.lending import policy
+from rljob_runtime.scheduling.round_planner import planner, round_history
+from rljob_runtime.simulator import scenario
 
 WORDS = {2: "two", 4: "four", 5: "five", 10: "ten", 16: "sixteen", 30: "thirty"}
 
@@ -48,7 +50,7 @@ def _written(package: str, name: str) -> Any:
     """A constant of a module that takes seconds to import."""
     found = [
         ast.literal_eval(node.value)
-        for path in (ROOT / "runtime/rljob_runtime" / package).glob("*.py")
+        for path in (ROOT / "runtime/rljob_runtime" / package).rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == name for one in node.targets)
     ]
@@ -72,33 +74,33 @@ FIGURES = [
     ("api.md", f"up to {MOST_ERRORS} mistakes"),
     ("operator.md", f"older than {LIMITS.queue:g} s, no resync for {LIMITS.resync:g} s"),
     ("operator.md", f"that the watch has owed for {LIMITS.watch:g} s"),
-    ("operator.md", f"more than {parallelism.SURGE} × the round before"),
-    ("operator.md", f"none in {WORDS[parallelism.QUIET_ROUNDS]} rounds"),
-    ("operator.md", f"asked for again {parallelism.REFUSED_ROUNDS} rounds later"),
+    ("operator.md", f"more than {parallelism_planner.SURGE} × the round before"),
+    ("operator.md", f"none in {WORDS[parallelism_planner.QUIET_ROUNDS]} rounds"),
+    ("operator.md", f"asked for again {parallelism_planner.REFUSED_ROUNDS} rounds later"),
     ("operator.md", f"gives its rollout machines back after {PATIENCE[Role.ROLLOUT]:g} s"),
     ("operator.md", f"and its trainer after {PATIENCE[Role.TRAINER]:g} s"),
-    ("operator.md", f"tried again every {reconcile._REFUSED_AGAIN_SECONDS:g} s"),
+    ("operator.md", f"tried again every {reconciler._REFUSED_AGAIN_SECONDS:g} s"),
     ("operator.md", f"the operator looks every {devices.LOOK_AGAIN_SECONDS:g} s"),
-    ("operator.md", f"it is looked for every {gang.LOOK_AGAIN_SECONDS:g} s"),
-    ("operator.md", f"at most {1.5 * queue.Backoff().cap:g} s apart"),
+    ("operator.md", f"it is looked for every {pod_groups.LOOK_AGAIN_SECONDS:g} s"),
+    ("operator.md", f"at most {1.5 * workqueue.Backoff().cap:g} s apart"),
     ("operator.md", f"lists the Leases every {int(LEASE_SECONDS) / 3:g} s"),
-    ("operator.md", f"renews its own every {operator.Options().lease_seconds * 2 / 15:g} s"),
-    ("operator.md", f"{departing.END_SECONDS} s, as `terminationGracePeriodSeconds`"),
-    ("operator.md", f"a step back rests on {WORDS[elasticity.TURN]} rounds, others on {WORDS[elasticity.UPDATES]}"),
-    ("operator.md", f"is above {agreement.LARGEST_MISMATCH} a token"),
+    ("operator.md", f"renews its own every {app.Options().lease_seconds * 2 / 15:g} s"),
+    ("operator.md", f"{eviction.END_SECONDS} s, as `terminationGracePeriodSeconds`"),
+    ("operator.md", f"a step back rests on {WORDS[autoscaler.TURN]} rounds, others on {WORDS[autoscaler.UPDATES]}"),
+    ("operator.md", f"is above {logprob_agreement.LARGEST_MISMATCH} a token"),
     ("install.md", "for an hour" if seals.TOLD_SECONDS == 3600 else f"for {seals.TOLD_SECONDS:g} s"),
     (
         "troubleshooting.md",
         f"then after {', '.join(f'{BACK_OFF.initial_seconds * 2**n:g}' for n in range(3))} … seconds",
     ),
-    ("troubleshooting.md", f"runs out within {operator.Options().lease_seconds:g} s"),
+    ("troubleshooting.md", f"runs out within {app.Options().lease_seconds:g} s"),
     ("runtime.md", f"more than {WORDS[coordinator.MAX_SETBACKS]} losses of the trainer"),
     ("runtime.md", f"as long as the Lease lasts ({lease.DURATION:g} s)"),
-    ("runtime.md", f"waits for more than {WORDS[int(store_pace.LATE_SECONDS)]} seconds"),
+    ("runtime.md", f"waits for more than {WORDS[int(write_latency.LATE_SECONDS)]} seconds"),
     ("runtime.md", f"at most every {WORDS[int(KEPT['rewards_back_off'].default_factory().maximum / 60)]} minutes"),
     (
         "runtime.md",
-        f"{what_if.FIRST_ROUNDS} with {what_if.FIRST_RESPONSES} responses, or {what_if.MOST_FIRST_ROUNDS} smaller",
+        f"{planner.FIRST_ROUNDS} with {planner.FIRST_RESPONSES} responses, or {planner.MOST_FIRST_ROUNDS} smaller",
     ),
     ("runtime.md", f"`promptFactor` (1 to 4; {TailBatching().prompt_factor})"),
     ("runtime.md", f"(`spec.store.keepRounds`, {Store().keep_rounds:,})"),
@@ -106,10 +108,13 @@ FIGURES = [
     ("relay.md", f"`spec.relay.heartbeatSeconds` ({Relay().heartbeat_seconds})"),
     ("relay.md", f"`spec.relay.rebuildTimeoutSeconds` ({Relay().rebuild_timeout_seconds:g})"),
     ("relay.md", f"did not come whole in {_written('relay', 'MAX_ROUNDS')} rounds"),
-    ("data-and-rewards.md", f"at most {memory.MOST_BYTES >> 20} MiB of tokens ({memory.TOKEN_BYTES} bytes each)"),
-    ("data-and-rewards.md", f"({confinement.FOLDER_BYTES >> 20} MiB, {supervisor.MAX_FILES:,} files)"),
+    (
+        "data-and-rewards.md",
+        f"at most {prompt_cache.MOST_BYTES >> 20} MiB of tokens ({prompt_cache.TOKEN_BYTES} bytes each)",
+    ),
+    ("data-and-rewards.md", f"({confine_child.FOLDER_BYTES >> 20} MiB, {supervisor.MAX_FILES:,} files)"),
     ("data-and-rewards.md", f"{supervisor.MAX_THREADS} threads"),
-    ("data-and-rewards.md", f"{confined.LIMITS[resource.RLIMIT_AS] >> 30} GiB of address space"),
+    ("data-and-rewards.md", f"{confine_self.LIMITS[resource.RLIMIT_AS] >> 30} GiB of address space"),
     ("data-and-rewards.md", f"({DEFAULT_PARALLELISM} unless set, at most 256)"),
     ("data-and-rewards.md", f"-1e6 to {RewardRange().max:.0e} unless".replace("e+0", "e")),
     ("data-and-rewards.md", f"wall clock may be {'twice' if reward_timeout.WALL_FACTOR == 2 else 'other than'} that"),
@@ -127,50 +132,56 @@ FIGURES = [
     ("design/failure.md", f"has computed no token for {KEPT['stall'].default:g} s hangs"),
     ("design/failure.md", f"does not answer a poll within {BOUNDS.poll:g} s"),
     ("design/failure.md", "twice the poll's" if BOUNDS.command == 2 * BOUNDS.poll else "the command's own bound is"),
-    ("design/failure.md", f"has not renewed its Lease for {kubelets.SILENT_SECONDS:g} s"),
+    ("design/failure.md", f"has not renewed its Lease for {kubelet_leases.SILENT_SECONDS:g} s"),
     ("design/failure.md", f"the newest {nodes.MOST_AVOIDED} at most"),
-    ("design/failure.md", f"for {WORDS[int(pause.GRACES)]} graces ({pause.SHORTEST_SECONDS:g} s at least)"),
-    ("design/failure.md", f"a grace apart ({pause.STEP_SECONDS:g} s at least)"),
-    ("design/failure.md", f"in the last {pause.WINDOW_SECONDS:g} s"),
+    (
+        "design/failure.md",
+        f"for {WORDS[int(mass_failure_hold.GRACES)]} graces ({mass_failure_hold.SHORTEST_SECONDS:g} s at least)",
+    ),
+    ("design/failure.md", f"a grace apart ({mass_failure_hold.STEP_SECONDS:g} s at least)"),
+    ("design/failure.md", f"in the last {mass_failure_hold.WINDOW_SECONDS:g} s"),
     ("design/failure.md", f"{WORDS[int(suspicion.TIMES_SLOWEST)]} times the slowest of the last twenty answers"),
-    ("design/failure.md", "ready after a minute" if failure.SETTLED_SECONDS == 60 else "ready after"),
-    ("design/elasticity.md", f"waited for more than {_percent(elasticity.STARVING)}"),
-    ("design/elasticity.md", f"stood still for more than {_percent(elasticity.FLOODING)}"),
-    ("design/elasticity.md", f"can do what all did and {_percent(elasticity.SPARE - 1)} more"),
-    ("design/parallelism.md", f"fewer than {parallelism.RELIEF} of the tokens"),
-    ("design/parallelism.md", f"to take {_percent(1 - parallelism.CLEARLY)} less"),
+    ("design/failure.md", "ready after a minute" if losses.SETTLED_SECONDS == 60 else "ready after"),
+    ("design/elasticity.md", f"waited for more than {_percent(autoscaler.STARVING)}"),
+    ("design/elasticity.md", f"stood still for more than {_percent(autoscaler.FLOODING)}"),
+    ("design/elasticity.md", f"can do what all did and {_percent(autoscaler.SPARE - 1)} more"),
+    ("design/parallelism.md", f"fewer than {parallelism_planner.RELIEF} of the tokens"),
+    ("design/parallelism.md", f"to take {_percent(1 - parallelism_planner.CLEARLY)} less"),
     (
         "design/reward-timeout.md",
         f"Tmin = {TIMEOUT.min_seconds:g} s, λ = {TIMEOUT.factor}, Tmax = {TIMEOUT.max_seconds:g} s",
     ),
     ("design/reward-timeout.md", f"Of {_percent(reward_timeout.SHADOW_SHARE)} of the runs"),
-    ("design/reward-timeout.md", f"{code.MOST_SHADOWS} at most wait"),
-    ("design/rewards.md", f"more than {_percent(functions.FULL)} of its space"),
-    ("design/rewards.md", "A connection is tried for a minute" if elsewhere.PATIENCE_SECONDS == 60 else "is tried for"),
+    ("design/reward-timeout.md", f"{code_scorer.MOST_SHADOWS} at most wait"),
+    ("design/rewards.md", f"more than {_percent(function_scorer.FULL)} of its space"),
+    (
+        "design/rewards.md",
+        "A connection is tried for a minute" if remote_client.PATIENCE_SECONDS == 60 else "is tried for",
+    ),
     (
         "design/what-if.md",
-        f"Lengths of the last {history.WINDOW} rounds, and of up to {history.WHOLE_ROUNDS} older ones",
+        f"Lengths of the last {round_history.WINDOW} rounds, and of up to {round_history.WHOLE_ROUNDS} older ones",
     ),
-    ("design/what-if.md", f"({history.REACH} rounds back at most)"),
-    ("design/what-if.md", f"the mean over the next {what_if.HORIZON} rounds"),
+    ("design/what-if.md", f"({round_history.REACH} rounds back at most)"),
+    ("design/what-if.md", f"the mean over the next {planner.HORIZON} rounds"),
     (
         "design/what-if.md",
-        f"at most {what_if.MOST_EVENTS:,} events of the engine model, {what_if.PILOT_EVENTS:,} of them",
+        f"at most {planner.MOST_EVENTS:,} events of the engine model, {planner.PILOT_EVENTS:,} of them",
     ),
-    ("design/what-if.md", f"for a predicted gain of {_percent(what_if.LEAVE)}"),
-    ("design/what-if.md", f"over the one in force for {_percent(what_if.SWITCH)}"),
-    ("design/what-if.md", f"is returned to below {_percent(what_if.RETURN)}"),
-    ("design/what-if.md", f"that took {what_if.SURPRISE} times what was predicted"),
-    ("design/experience.md", f"(more than {_percent(experience.STARVED)} of the time)"),
-    ("design/experience.md", f"more than {_percent(experience.FULL)} of what its KV cache"),
-    ("design/status-and-events.md", f"{WORDS[int(reporting.CHANGE_SECONDS)]} seconds after the last report"),
-    ("design/status-and-events.md", f"mere progress after {WORDS[int(reporting.PROGRESS_SECONDS)]}"),
-    ("design/store.md", f"the page cache is {store_file.CACHE_KIB >> 10} MB"),
+    ("design/what-if.md", f"for a predicted gain of {_percent(planner.LEAVE)}"),
+    ("design/what-if.md", f"over the one in force for {_percent(planner.SWITCH)}"),
+    ("design/what-if.md", f"is returned to below {_percent(planner.RETURN)}"),
+    ("design/what-if.md", f"that took {planner.SURPRISE} times what was predicted"),
+    ("design/experience.md", f"(more than {_percent(experience_buffer.STARVED)} of the time)"),
+    ("design/experience.md", f"more than {_percent(experience_buffer.FULL)} of what its KV cache"),
+    ("design/status-and-events.md", f"{WORDS[int(status_cadence.CHANGE_SECONDS)]} seconds after the last report"),
+    ("design/status-and-events.md", f"mere progress after {WORDS[int(status_cadence.PROGRESS_SECONDS)]}"),
+    ("design/store.md", f"the page cache is {connection.CACHE_KIB >> 10} MB"),
     ("design/store.md", f"once {store.TIDY_ROWS:,} rows were written or it had {store.TIDY_TURNS} turns"),
     ("design/store.md", f"`store.keepRounds`, {Store().keep_rounds:,}"),
     ("design/store.md", f"longer than {WORDS[int(opening.LONG_SECONDS)]} seconds is told"),
-    ("design/stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {streaming.CALL_SECONDS:g} s"),
-    ("design/stream-training.md", f"looked at every {_percent(lending.LendingRules().look_every)}"),
+    ("design/stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {stream.CALL_SECONDS:g} s"),
+    ("design/stream-training.md", f"looked at every {_percent(policy.LendingRules().look_every)}"),
     ("design/layouts.md", f"have {_written('rollout', 'GRACE_SECONDS'):g} s to answer"),
     ("design/ray-head.md", f"({ray_node.HEAD_ABSENCE_SECONDS} s; the default ends raylets"),
     ("design/relay.md", f"after max({RELAY.silence_seconds:g} s, 4 beats)"),

@@ -16,8 +16,8 @@ import typer
 from docs_kit import PAGES, ROOT, page, quoted, rows, text_of
 
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.metrics import CoordinatorMetrics
-from rljob_runtime.scheduling.reward_figures import RewardFigures
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.protocols.reward_stats import RewardFigures
 
 IDS = [str(path.relative_to(ROOT)) for path in PAGES]
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -84,7 +84,7 @@ def test_metrics_exist(path: Path) -> None:
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 HERE = [ROOT / name for name in ("", "operator", "operator/rljob_operator", "operator/rljob_operator/policies", "crds")]
-HERE += [ROOT / "runtime", ROOT / "runtime/rljob_runtime"]
+HERE += [ROOT / "operator/rljob_kube", ROOT / "runtime", ROOT / "runtime/rljob_runtime", ROOT / "bench/rljob_bench"]
 FOLDERS = {path.name for root in HERE for path in root.iterdir() if path.is_dir()}
 NO_MODULES = {"coordinator/api", "build/bench", "build/guard"}
 """A target of faults, and folders that are made."""
@@ -150,7 +150,7 @@ def test_commands_take_the_options_that_are_shown(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
 def test_benchmarks_that_are_named_exist(path: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "bench/pyproject.toml").read_text(encoding="utf-8"))["project"]
     known = set(project["entry-points"]["rljob.benchmarks"])
     told = set(re.findall(r"(?:rljob|hack/)(?: )?bench ([a-z][a-z-]+)", path.read_text(encoding="utf-8")))
     assert told - known == set()
@@ -180,7 +180,7 @@ OF_OTHERS = (
 def _texts() -> tuple[frozenset[str], ...]:
     """The longer words of each text in the sources, as far as they are in small letters."""
     found = set()
-    for folder in ("crds", "operator", "runtime", "hack", "charts"):
+    for folder in ("crds", "operator", "runtime", "bench", "hack", "charts"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix == ".py":
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -18,9 +18,9 @@ from rljob_api.status import RLJobStatus
 from rljob_operator import rbac
 from rljob_operator.__main__ import parser
 from rljob_operator.metrics import Metrics
-from rljob_operator.policies import gang
-from rljob_operator.policies.conditions import Facts, derive
-from rljob_operator.policies.observed import Trouble
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.gang import pod_groups
+from rljob_operator.policies.status.conditions import Facts, derive
 
 OPERATOR = page("operator.md")
 SOURCES = ROOT / "operator/rljob_operator"
@@ -73,7 +73,7 @@ def test_the_rights_are_those_of_the_rules() -> None:
         for verb in rule["verbs"]
     }
     assert set(rbac.GANG_RULES) == set(Gang) - {Gang.NONE}
-    assert {system.group for system in gang.SYSTEMS.values()} <= {group for group, _, _ in told}
+    assert {system.group for system in pod_groups.SYSTEMS.values()} <= {group for group, _, _ in told}
 
 
 def test_every_metric_is_named() -> None:

@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 from docs_kit import PAGES, ROOT, page, text_of
 
-from rljob_runtime.rewards.failure import Failure
-from rljob_runtime.scheduling.lending import Verdict
+from rljob_runtime.rewards.errors import Failure
+from rljob_runtime.scheduling.lending.policy import Verdict
 
 COORDINATOR = ROOT / "runtime/rljob_runtime/coordinator"
 CALLS = {"lose": 1, "lose_this": 1, "lose_replica": 1, "suspect": 1, "_finish": 1, "filter": 1, "requeue": 1}
@@ -23,7 +23,7 @@ INSIDE = {"Replaced", "Removed", "Drained"}
 @cache
 def _trees() -> tuple[ast.Module, ...]:
     folders = (COORDINATOR, COORDINATOR.parent / "scheduling")
-    return tuple(ast.parse(path.read_text(encoding="utf-8")) for folder in folders for path in folder.glob("*.py"))
+    return tuple(ast.parse(path.read_text(encoding="utf-8")) for folder in folders for path in folder.rglob("*.py"))
 
 
 def _texts() -> Iterator[str]:

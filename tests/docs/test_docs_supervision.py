@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (ROOT / "operator/rljob_operator", ROOT / "runtime/rljob_runtime")
+SOURCES = (ROOT / "operator/rljob_kube", ROOT / "operator/rljob_operator", ROOT / "runtime/rljob_runtime")
 PAGE = ROOT / "docs/design/supervision.md"
 BEGINS = {"Thread", "Timer", "create_task", "ensure_future", "run_coroutine_threadsafe"}
 """Names of calls by which something runs on beside its caller. A TaskGroup's raise by themselves, and so do executors'
@@ -16,7 +16,7 @@ futures for whoever awaits them."""
 
 
 def _left_out(path: Path) -> bool:
-    return "simulation" in path.parts or "benchmark" in path.name or path.name.startswith("bench")
+    return "simulator" in path.parts or path.name.startswith("bench")
 
 
 def _beginnings(node: ast.AST, names: tuple[str, ...] = ()) -> Iterator[str]:

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from docs_kit import ROOT, page, quoted, rows
 from hack.chaos.rows import ROWS
-from hack.cluster import recipe
-from hack.cluster.cli import parser
+from hack.local_cluster import recipe
+from hack.local_cluster.cli import parser
 
-from rljob_runtime.simulation.faults import APPLICABLE, Role, role_of
+from rljob_runtime.simulator.faults.plan import APPLICABLE, Role, role_of
 
 NUMBERS = {16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty"}
 

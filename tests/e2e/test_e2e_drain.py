@@ -18,7 +18,7 @@ from e2e_life import (
     node_of,
     nothing_goes_back,
 )
-from hack.cluster.settings import node_index
+from hack.local_cluster.settings import node_index
 
 from rows import slow
 

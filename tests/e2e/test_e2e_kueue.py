@@ -21,7 +21,7 @@ import pytest
 import yaml
 from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl, claim, is_true
 from hack import demo_faults
-from hack.cluster import kube, kueue
+from hack.local_cluster import kube, kueue
 
 from admission import Watch
 from rows import slow

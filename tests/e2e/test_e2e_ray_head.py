@@ -13,7 +13,7 @@ import pytest
 from e2e_kubectl import Kubectl, claim, is_true, runtime, variant
 
 from rljob_api.constants import HEAD_CONTAINER as HEAD
-from rljob_runtime.coordinator.actors import COMPUTING_NICENESS
+from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ secrets = [*files("/var/run/secrets"), *files("/run/secrets"), *files("/etc/rljo
 commands = [(process / "cmdline").read_bytes().decode() for process in pathlib.Path("/proc").glob("[0-9]*")]
 print(json.dumps({
     "secrets": [path for path in secrets if not path.startswith("/var/lib/rljob/ray/") and "/..20" not in path],
-    "coordinator": any("rljob_runtime.pod\\0coordinator" in command for command in commands),
+    "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command for command in commands),
     "raylet": any(command.split("\\0")[0].endswith("/raylet") for command in commands),
 }))
 """

@@ -26,7 +26,7 @@ print(json.dumps({
     "secrets": [path for path in secret if pathlib.Path(path).exists() and any(pathlib.Path(path).iterdir())],
     "variables": [name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))],
     "capabilities": pathlib.Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0],
-    "coordinator": any("rljob_runtime.pod\\0coordinator" in command(process)
+    "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command(process)
                        for process in pathlib.Path("/proc").glob("[0-9]*")),
     "socket": pathlib.Path("/run/rljob/rewards.sock").exists(),
 }))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl
 from e2e_life import Clock, begin, drain, ends_with_every_response_trained_on_once, goes_on, nothing_goes_back, uids
-from hack.cluster import recipe, settings
-from hack.cluster.settings import node_index
+from hack.local_cluster import recipe, settings
+from hack.local_cluster.settings import node_index
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "hack"))
 

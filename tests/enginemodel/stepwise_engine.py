@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rljob_runtime.enginemodel.engine import Request
-from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.latency_model import LatencyLaw
 
 
 @dataclass

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from rljob_runtime.enginemodel.calibration import ANCHORS
+from rljob_runtime.perf_model.calibration import ANCHORS
 
 
 @pytest.mark.parametrize("anchor", ANCHORS, ids=lambda anchor: anchor.source)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepwise_engine import StepwiseEngine
 
-from rljob_runtime.enginemodel.engine import Engine, Finish, Request
-from rljob_runtime.enginemodel.hardware import H800
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_32B
-from rljob_runtime.enginemodel.roofline import memory, roofline
+from rljob_runtime.perf_model.engine_simulator import Engine, Finish, Request
+from rljob_runtime.perf_model.hardware import H800
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
+from rljob_runtime.perf_model.roofline import memory, roofline
 
 LAW = LatencyLaw(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
 """Steps of 1, 1.25, 1.5 seconds for one, two, three sequences; any prefill pass 2 seconds."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.hardware import A40, ACCELERATORS, H100, H800, SGLANG_NVLINK, VLLM_NVLINK
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import (
+from rljob_runtime.perf_model.hardware import A40, ACCELERATORS, H100, H800, SGLANG_NVLINK, VLLM_NVLINK
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import (
     LLAMA3_1_8B,
     MODELS,
     QWEN2_5_7B,
@@ -19,7 +19,7 @@ from rljob_runtime.enginemodel.model_shape import (
     SMOLLM2_135M,
     ModelShape,
 )
-from rljob_runtime.enginemodel.roofline import memory, roofline
+from rljob_runtime.perf_model.roofline import memory, roofline
 
 LAWS = st.builds(
     lambda first, rise, context: LatencyLaw(((1.0, first), (64.0, first + rise)), context, 0.1, 1e-5, 1e-9),
@@ -149,7 +149,7 @@ def test_the_ridge_parts_memory_from_compute():
 
 def test_a_small_batch_gains_by_more_accelerators_and_a_large_one_over_pcie_loses():
     """PAT's observation (§3.1)."""
-    from rljob_runtime.enginemodel.hardware import SGLANG_PCIE
+    from rljob_runtime.perf_model.hardware import SGLANG_PCIE
 
     small = [roofline(LLAMA3_1_8B, A40, size, SGLANG_PCIE).step(1, 1000) for size in (2, 4, 8)]
     assert small == sorted(small, reverse=True)

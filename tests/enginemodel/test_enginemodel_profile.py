@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.fitting import decode_error, fit
-from rljob_runtime.enginemodel.hardware import H100
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.least_squares import nonnegative
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_14B
-from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample, Subject, medians
-from rljob_runtime.enginemodel.roofline import roofline
+from rljob_runtime.perf_model.fitting import decode_error, fit
+from rljob_runtime.perf_model.hardware import H100
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.least_squares import nonnegative
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_14B
+from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject, medians
+from rljob_runtime.perf_model.roofline import roofline
 
 SUBJECT = Subject(model=QWEN2_5_7B, engine="VLLM", engine_version="0.32.0", hardware="8 x H100")
 BATCHES = (1, 2, 8, 32, 128, 256)

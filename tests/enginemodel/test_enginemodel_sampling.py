@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.sampling import LEAST_CONTEXT, MOST_SHARE, Point, sampling_plan
+from rljob_runtime.perf_model.sampling_plan import LEAST_CONTEXT, MOST_SHARE, Point, sampling_plan
 
 
 def test_a_plan_spelled_out():

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.hardware import H800
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_32B
-from rljob_runtime.enginemodel.roofline import roofline
-from rljob_runtime.enginemodel.speed import Speed, Stretch, binned, law_of, slowdown
+from rljob_runtime.perf_model.hardware import H800
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
+from rljob_runtime.perf_model.observed_speed import Speed, Stretch, binned, law_of, slowdown
+from rljob_runtime.perf_model.roofline import roofline
 
 
 def seen(law: LatencyLaw, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)):

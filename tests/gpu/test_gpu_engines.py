@@ -18,12 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, gather
-from rljob_runtime.rollout.engine import EngineRequest, EngineSettings, KeptEngine
-from rljob_runtime.rollout.factory import make_engine
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.rollout.ranks import PEERS, RankEngine
-from rljob_runtime.rollout.reference import ReferenceEngine
-from rljob_runtime.rollout.weights import VersionUnavailable, open_version
+from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, KeptEngine
+from rljob_runtime.rollout.engines.factory import make_engine
+from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine
+from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
+from rljob_runtime.rollout.engines.weights import VersionUnavailable, open_version
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.15}
 """Of a logprob: in bfloat16 the trainer's own two ways to compute it are this far apart."""

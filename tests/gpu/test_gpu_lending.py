@@ -20,9 +20,9 @@ import torch
 from test_training_lent import VERSION, Site
 from training_toys import FakePublisher, LoneRank, make_groups
 
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.training.gradient_unit import PEER, GradientUnit
-from rljob_runtime.training.unit_rank import UnitRank
+from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.training.loans.worker import PEER, GradientUnit
+from rljob_runtime.training.loans.worker_rank import UnitRank
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_weights_are_kept_as_they_are_published_and_no_second_gradient(
 
 def test_a_unit_computes_on_the_accelerators_that_it_adopts(memory, larger_folder, tmp_path, zygote) -> None:
     """One that is not there is found when the ranks are made; nothing that makes the unit looks for devices before."""
-    from rljob_runtime.coordinator.protocols import Refused
+    from rljob_runtime.protocols import Refused
 
     site = GpuSite(memory, larger_folder, tmp_path, zygote, dtype="bfloat16")
     unit = site.worker("rollout-1")

@@ -16,19 +16,20 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from training_toys import FakePublisher, LoneLearner, LoneRank, keep_norms_precise, make_groups
 
-from rljob_runtime.coordinator.protocols import Chain
-from rljob_runtime.training import randomness
-from rljob_runtime.training.attention import Segments, _all_at_once, _one_by_one
-from rljob_runtime.training.checkpoint import TENSORS
+from rljob_runtime.protocols import Chain
+from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.checkpoint import rng_state
+from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.contribution import combine, normalise
-from rljob_runtime.training.loss import Sums
-from rljob_runtime.training.model import Policy, load_model
-from rljob_runtime.training.optimizer import MasterOptimizer
-from rljob_runtime.training.packing import Segment
-from rljob_runtime.training.sharding import RankGroup
-from rljob_runtime.training.token_logprobs import token_logprobs
-from rljob_runtime.training.trainer import TrainerSettings
+from rljob_runtime.training.model.attention import Segments, _all_at_once, _one_by_one
+from rljob_runtime.training.model.optimizer import MasterOptimizer
+from rljob_runtime.training.model.packing import Segment
+from rljob_runtime.training.model.policy import Policy
+from rljob_runtime.training.model.pretrained import load_model
+from rljob_runtime.training.model.sharding import RankGroup
+from rljob_runtime.training.model.token_logprobs import token_logprobs
+from rljob_runtime.training.ranks.rank import TrainerSettings
+from rljob_runtime.training.step.contribution import combine, normalise
 
 CHAIN = Chain(1, 0, ())
 
@@ -205,12 +206,12 @@ def test_a_checkpoint_brings_back_every_bit(larger_folder, tmp_path, dtype) -> N
 
 
 def test_random_generators_of_both_devices_are_brought_back() -> None:
-    randomness.seed_all(5, 0)
+    rng_state.seed_all(5, 0)
     torch.rand(3, device="cuda")
-    state = randomness.capture()
+    state = rng_state.capture()
     drawn = torch.rand(3, device="cuda"), torch.rand(3)
     torch.manual_seed(1)
-    randomness.restore(state)
+    rng_state.restore(state)
     torch.testing.assert_close((torch.rand(3, device="cuda"), torch.rand(3)), drawn, rtol=0, atol=0)
 
 

@@ -16,27 +16,27 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_api import RLJob, load
 from rljob_api.status import Finished, RoundReport
-from rljob_runtime.coordinator import repacking
-from rljob_runtime.coordinator.actors import Places, make_relay, make_replica
-from rljob_runtime.coordinator.assembly import Folders, play
-from rljob_runtime.coordinator.environment import LazyRewards
-from rljob_runtime.coordinator.hosted import Bounds, HostedRelay, HostedReplica
-from rljob_runtime.coordinator.protocols import GenerateRequest, RolloutMachine
-from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_bench.lib.recorded_peers import Event, WatchedBinding
+from rljob_bench.lib.replay import ReplayBinding, ReplayingReplica, StillTrainer
+from rljob_bench.lib.replayed_job import SHORT_SUMS
+from rljob_runtime.coordinator.asynchronous import repack
+from rljob_runtime.coordinator.build import Folders, play
+from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.local.control_plane import LocalControlPlane
-from rljob_runtime.local.own_ray import local_ray
-from rljob_runtime.local.replay import ReplayBinding, ReplayingReplica, StillTrainer
-from rljob_runtime.local.replayed_job import SHORT_SUMS
 from rljob_runtime.local.run import local_places
-from rljob_runtime.local.watched import Event, WatchedBinding
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.toy import VOCABULARY, toy_tokenizer
-from rljob_runtime.relay.push import Publisher
+from rljob_runtime.protocols import GenerateRequest, RolloutMachine
+from rljob_runtime.protocols.remote import Bounds, HostedRelay, HostedReplica
+from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
+from rljob_runtime.ray_backend.actors import Places, make_relay, make_replica
+from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.local_ray import local_ray
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.repack_gain import merges_that_fit
-from rljob_runtime.scheduling.trajectory import Group, TrajectoryKey
 
 LONG, SHORT = 700, 20
 """Tokens: a replica is through with its short responses before it has looked twice, and its long one runs on for many
@@ -93,7 +93,7 @@ def job(engine: str, model: Path) -> RLJob:
                     "seed": 1,
                 },
                 "rewards": [
-                    {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
+                    {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.builtin:has_number"}
                 ],
                 "algorithm": {"promptsPerRound": PROMPTS, "responsesPerPrompt": RESPONSES},
                 "experience": {"capacityPrompts": 2 * PROMPTS},
@@ -208,7 +208,7 @@ def _ray(job: RLJob) -> Iterator[None]:
 
 @dataclass
 class Played:
-    """`history`: see `watched`. `store`: the job's folder with its store."""
+    """`history`: see `recorded_peers`. `store`: the job's folder with its store."""
 
     folder: ModelFolder
     store: Path
@@ -233,7 +233,7 @@ def play_job(engine: str, folder: Path) -> Played:
         local_places(folder, SHARED_MEMORY / f"rljob-{folder.parent.name}-{folder.name}") as places,
         _ray(manifest),
         # On these engines most moves cost time. What a move does to responses is the question here.
-        patch.object(repacking, "merges_that_pay", merges_that_fit),
+        patch.object(repack, "merges_that_pay", merges_that_fit),
     ):
         return asyncio.run(_play(manifest, model, places))
 

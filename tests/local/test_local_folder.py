@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from rljob_api import RLJob, load
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_file import StoreUnusable
-from rljob_runtime.local.folder import FolderRefused, hold, relay_key
+from rljob_runtime.coordinator.store.connection import StoreUnusable
+from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.local.run import local_places
+from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from rljob_runtime.relay.relay import MIN_KEY_BYTES, read_key
-from rljob_runtime.scheduling.rounds import RoundKind, RoundPlan, Shape
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+from rljob_runtime.scheduling.round import RoundKind, RoundPlan, Shape
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 CURE = "set it back, or give --workdir another folder"
@@ -39,7 +39,7 @@ def job(data: Path) -> Callable[..., RLJob]:
     manifest: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
 
     def made(name: str = "a", prompts: Path = data, **spec: Any) -> RLJob:
-        rewards = [{"name": "sum", "kind": "Python", "function": "rljob_runtime.rewards.scorers:last_number"}]
+        rewards = [{"name": "sum", "kind": "Python", "function": "rljob_runtime.rewards.builtin:last_number"}]
         changed = {**manifest["spec"], "rewards": rewards, **spec}
         changed["data"] = {**changed["data"], "prompts": {"file": {"path": str(prompts)}}, **spec.get("data", {})}
         return load({**manifest, "metadata": {"name": name}, "spec": changed})
@@ -156,7 +156,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from rljob_api import load
-from rljob_runtime.local.folder import hold
+from rljob_runtime.local.run_folder import hold
 with hold(Path(sys.argv[1]), load(Path(sys.argv[2]).read_text())):
     print("held", flush=True)
     time.sleep(600)
@@ -228,7 +228,7 @@ def test_what_a_killed_run_left_in_shared_memory_goes_and_nothing_else(tmp_path)
 
 
 def test_a_store_that_was_drawn_from_is_seen_in_any_format(tmp_path):
-    from rljob_runtime.coordinator.store_file import has_history
+    from rljob_runtime.coordinator.store.connection import has_history
 
     path = tmp_path / "state.db"
     assert not has_history(path)

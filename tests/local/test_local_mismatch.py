@@ -13,8 +13,8 @@ from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import Problem, RuntimeStatus
 from rljob_runtime.cli.run import _why
-from rljob_runtime.coordinator.actors import Places
 from rljob_runtime.local import run as local_run
+from rljob_runtime.ray_backend.actors import Places
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal.yaml"
 

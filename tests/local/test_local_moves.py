@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RoundReport
-from rljob_runtime.coordinator.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.local.move_probe import LEAD, Hand, Measured, Prober
-from rljob_runtime.local.repack_benchmark import (
+from rljob_bench.lib.move_probe import LEAD, Hand, Measured, Prober
+from rljob_bench.lib.recorded_peers import Aborted, Event, Submitted, Told, WatchedReplica, moves
+from rljob_bench.repack_real import (
     QUICK,
     Plan,
     Trial,
@@ -21,8 +21,8 @@ from rljob_runtime.local.repack_benchmark import (
     next_token_seconds,
     repack_real,
 )
-from rljob_runtime.local.watched import Aborted, Event, Submitted, Told, WatchedReplica, moves
-from rljob_runtime.scheduling.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
+from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
 
 A, B = "rollout-0/replica-0", "rollout-1/replica-0"
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rljob_runtime.local import quality_benchmark
-from rljob_runtime.local.quality_benchmark import QUICK, TECHNIQUES, Curve, draw, figures, measure
+from rljob_bench import quality
+from rljob_bench.quality import QUICK, TECHNIQUES, Curve, draw, figures, measure
 
 
 def curve(technique, seed, rewards, evaluated):
@@ -56,7 +56,7 @@ def test_an_ended_job_keeps_its_curve_and_not_its_weights(tmp_path, monkeypatch)
         (workdir / "rounds.jsonl").write_text(json.dumps(line) + "\n")
         return str(workdir / "model")
 
-    monkeypatch.setattr(quality_benchmark, "_train", train)
+    monkeypatch.setattr(quality, "_train", train)
     measure(QUICK, tmp_path)
     assert not list(tmp_path.rglob("weights.bin"))
     assert (

@@ -12,10 +12,10 @@ import torch
 from repack_kit import LONG, PROMPTS, RESPONSES, SHORT, UPDATES, Played, is_greedy, play_job
 
 from rljob_api.status import FinishedOutcome
+from rljob_bench.lib.recorded_peers import Aborted, Hop, Loaded, Move, Submitted, Told, moves
 from rljob_runtime.audit import audit
-from rljob_runtime.coordinator.protocols import Delta, EngineStats, GenerateRequest
-from rljob_runtime.local.watched import Aborted, Hop, Loaded, Move, Submitted, Told, moves
-from rljob_runtime.scheduling.trajectory import Group, Lease, Response, TrajectoryKey
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest
+from rljob_runtime.protocols.trajectory import Group, Lease, Response, TrajectoryKey
 from rows import slow
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]

@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from rljob_runtime.local import store_benchmark
-from rljob_runtime.local.store_benchmark import Plan, store
+from rljob_bench import store as store_bench
+from rljob_bench.store import Plan, store
 
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: what is patched here is not there in a spawned one."""
     plan = Plan(responses=16, tokens=50, rate=16 * 7)
     assert plan.step == 7
-    measured = store_benchmark.measure(plan, seed=1)
-    monkeypatch.setattr(store_benchmark, "ProcessPoolExecutor", _Here)
-    monkeypatch.setattr(store_benchmark, "QUICK", plan)
+    measured = store_bench.measure(plan, seed=1)
+    monkeypatch.setattr(store_bench, "ProcessPoolExecutor", _Here)
+    monkeypatch.setattr(store_bench, "QUICK", plan)
     result = json.loads(json.dumps(store(quick=True, seed=1)))
     figures = {figure["name"]: figure for figure in result["figures"]}
     assert figures.keys() == {

@@ -10,18 +10,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.local import trainer_data_benchmark
-from rljob_runtime.local.trainer_data_benchmark import (
-    Cost,
-    DataRank,
-    Plan,
-    figures,
-    groups_of,
-    sizes,
-    tokens_of,
-    trainer_data,
-)
-from rljob_runtime.training.group import TrainerGroup
+from rljob_bench import trainer_data as trainer_data_bench
+from rljob_bench.trainer_data import Cost, DataRank, Plan, figures, groups_of, sizes, tokens_of, trainer_data
+from rljob_runtime.training.ranks.group import TrainerGroup
 
 STEP = Plan(prompts=64, responses=8, longest=800, row=4096)
 
@@ -89,7 +80,7 @@ def test_figures_are_ratios_of_the_same_run() -> None:
 
 @pytest.mark.engine
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_data_benchmark, "QUICK", Plan(prompts=4, responses=2, longest=50, ranks=2, times=1))
+    monkeypatch.setattr(trainer_data_bench, "QUICK", Plan(prompts=4, responses=2, longest=50, ranks=2, times=1))
     result = json.loads(json.dumps(trainer_data(quick=True, seed=1)))
     assert [row["way"] for row in result["rows"]] == ["once", "everything", "one", "many"]
     assert all(row["seconds"] > 0 for row in result["rows"])

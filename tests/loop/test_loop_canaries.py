@@ -15,8 +15,10 @@ NAMES = [name for subject in CANARIES.values() for name in subject]
 
 
 def package(mutant: Mutant) -> str:
-    """The folder below a root: `rljob_runtime/relay`; a root's own files are a package too."""
-    return "/".join(mutant.file.split("/")[1:-1][:2])
+    """The folder below a root: `rljob_runtime/relay`; a root's own files are a package too. The API is one, and so are
+    the benchmarks."""
+    root, *folders = mutant.file.split("/")[1:-1]
+    return root if root in ("rljob_api", "rljob_bench") else "/".join([root, *folders][:2])
 
 
 def test_there_are_forty_of_them() -> None:

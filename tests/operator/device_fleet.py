@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from hack.cluster import kube
+from hack.local_cluster import kube
 
-from rljob_operator.policies import devices
+from rljob_operator.policies.pods import devices
 
 API = f"/apis/{'/'.join(devices.API)}"
 

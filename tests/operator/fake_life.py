@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import process
-from hack.cluster.apiserver import Server
-from hack.cluster.kwok import FakeNodes
+from hack.local_cluster import process
+from hack.local_cluster.apiserver import Server
+from hack.local_cluster.kwok import FakeNodes
 from operator_kit import condition, manifest
 from stand_in_coordinator import StandInCoordinators
 

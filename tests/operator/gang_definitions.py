@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hack.cluster import go
+from hack.local_cluster import go
 from operator_kit import APPLY, Server, until
 
 from rljob_api.spec import Gang
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD_GROUPS
-from rljob_operator.policies import gang
+from rljob_kube.errors import ApiError
+from rljob_operator.owned_resources import POD_GROUPS
+from rljob_operator.policies.gang import pod_groups
 
 MODULES = {
     Gang.COSCHEDULING: "sigs.k8s.io/scheduler-plugins@v0.34.1-devel",
@@ -67,17 +67,17 @@ def definition(kind: Gang) -> dict[str, Any]:
     if bases:
         own: dict[str, Any] = yaml.safe_load(bases[0].read_text())
         return own
-    system = gang.SYSTEMS[kind]
+    system = pod_groups.SYSTEMS[kind]
     schema = {
         "type": "object",
         "properties": {"spec": {"type": "object", "required": ["minMember"], "properties": FIELDS[kind]}},
     }
     version = {"name": system.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"kind": gang.KIND, "listKind": "PodGroupList", "plural": gang.PLURAL, "singular": "podgroup"}
+    names = {"kind": pod_groups.KIND, "listKind": "PodGroupList", "plural": pod_groups.PLURAL, "singular": "podgroup"}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{gang.PLURAL}.{system.group}"},
+        "metadata": {"name": f"{pod_groups.PLURAL}.{system.group}"},
         "spec": {"group": system.group, "scope": "Namespaced", "names": names, "versions": [version]},
     }
 

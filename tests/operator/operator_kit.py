@@ -16,13 +16,13 @@ import kopf
 
 from rljob_api import RLJob, load
 from rljob_api.constants import GROUP, VERSION
-from rljob_operator.kube.client import Kube
-from rljob_operator.kube.credentials import Credentials
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD, RLJOB, Json
+from rljob_kube.client import Kube
+from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import POD, RLJOB, Json
+from rljob_operator.app import Operator, Options
 from rljob_operator.metrics import Metrics
-from rljob_operator.operator import Operator, Options
-from rljob_operator.policies.config import Config
+from rljob_operator.policies.base.config import Config
 
 CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
 APPLY = "application/apply-patch+yaml"

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 import kopf
 from operator_kit import FaultyKube, Server
 
-from rljob_operator.act import Actor
-from rljob_operator.devices import DeviceBook
-from rljob_operator.kube.credentials import Credentials
-from rljob_operator.kube.recorder import Recorder
-from rljob_operator.kueue import KueueBook
+from rljob_kube.credentials import Credentials
+from rljob_kube.event_recorder import Recorder
+from rljob_operator.applier import Actor
 from rljob_operator.metrics import Metrics
-from rljob_operator.nodes import NodeBook
-from rljob_operator.observe import LeaseMonitor, Observer, PodLister
-from rljob_operator.policies.config import Config
-from rljob_operator.reconcile import Reconciler
+from rljob_operator.node_cache import NodeBook
+from rljob_operator.observer import LeaseMonitor, Observer, PodLister
+from rljob_operator.optional_apis.device_claims import DeviceBook
+from rljob_operator.optional_apis.kueue import KueueBook
+from rljob_operator.policies.base.config import Config
+from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
 
 CONFIG = Config(runtime_image="example/runtime:1")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.kube import APPLY, Api, ApiError
+from hack.local_cluster.kube import APPLY, Api, ApiError
 
 Job = dict[str, Any]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from operator_kit import manifest, merged
 
 from rljob_api import InvalidSpec, load
-from rljob_api.accepted import accept
-from rljob_api.update import NEVER, WHILE_SUSPENDED
-from rljob_operator.policies.admission import Admitted, admit, is_ours
+from rljob_api.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.last_accepted import accept
+from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_ours
 
 Json = dict[str, Any]
 

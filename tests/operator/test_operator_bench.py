@@ -8,10 +8,11 @@ import kopf
 import pytest
 from operator_kit import Server, manifest, options, running, until
 
-from rljob_operator import bench_watch, benchmarks
-from rljob_operator.bench_watch import PodWatch, Stalled, beside, requests, served, settled
-from rljob_operator.benchmarks import operator_bench, recovery_bench
-from rljob_operator.kube.resources import POD, Json
+from rljob_bench import operator as operator_benchmarks
+from rljob_bench.lib import operator_observers
+from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, served, settled
+from rljob_bench.operator import operator_bench, recovery_bench
+from rljob_kube.resources import POD, Json
 
 UNCHANGING = "API requests a minute for a job in which nothing changes"
 
@@ -41,7 +42,7 @@ async def test_a_job_that_waits_for_nodes_costs_no_request(
     connection: kopf.ConnectionInfo, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pods find no node, it is Stalled for that: time alone changes nothing any more."""
-    monkeypatch.setattr("rljob_operator.operator._SECOND_LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("rljob_operator.app._SECOND_LOOK_SECONDS", 1.0)
     async with running(connection, options(server.namespace, resync_seconds=3600.0)) as operator:
         before_all = await served(connection)
         await server.apply_job()
@@ -69,7 +70,7 @@ async def test_the_watch_goes_on_where_the_server_ends_its_stream(
     """A server does so at its time limit, and when the reader is slow."""
     watch = PodWatch(connection, [server.namespace], stream_seconds=1)
     async with watch.running():
-        pods = [_without_owner(m) for m in benchmarks._objects_of(manifest(namespace=server.namespace))[-4:]]
+        pods = [_without_owner(m) for m in operator_benchmarks._objects_of(manifest(namespace=server.namespace))[-4:]]
         for pod in pods:
             streams = watch.streams
             await server.kube.create(POD, pod)
@@ -91,7 +92,7 @@ async def _is(value: bool) -> bool:
 
 
 async def test_a_wait_ends_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_watch, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(operator_observers, "STALL_SECONDS", 0.1)
     watch = PodWatch(kopf.ConnectionInfo(server="http://127.0.0.1:9"), ["nowhere"])
     with pytest.raises(Stalled, match="10 pods of 1 jobs: no new pod for 0 s, 0 seen"):
         async with asyncio.timeout(10):
@@ -115,7 +116,7 @@ async def test_what_runs_beside_may_not_end_early() -> None:
 
 
 async def test_what_does_not_stop_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_watch, "_END_SECONDS", 0.05)
+    monkeypatch.setattr(operator_observers, "_END_SECONDS", 0.05)
     with pytest.raises(Stalled, match="it did not end"):
         async with asyncio.timeout(10), beside("it", asyncio.sleep(3600.0), lambda task: None):
             pass
@@ -123,5 +124,5 @@ async def test_what_does_not_stop_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.5, 50), (0.99, 99), (1.0, 100)])
 def test_quantiles_are_values_that_occurred(share: float, wanted: int) -> None:
-    assert benchmarks._quantile(range(100, 0, -1), share) == wanted
-    assert benchmarks._quantile([7.0], share) == 7.0
+    assert operator_benchmarks._quantile(range(100, 0, -1), share) == wanted
+    assert operator_benchmarks._quantile([7.0], share) == 7.0

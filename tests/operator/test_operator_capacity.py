@@ -13,12 +13,14 @@ from operator_kit import NOW, make_job
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies import gang_size, kueue_ask
-from rljob_operator.policies.capacity import Kind, amounts, fits, kind_of
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.kueue import Assignment, Flavor, Kueue, Workload
-from rljob_operator.policies.observed import Node, Observed, Pod, Trouble, parse_node, parse_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.kueue_objects import Assignment, Flavor, Kueue, Workload
+from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.gang import gang_size
+from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.pods.capacity import Kind, amounts, fits, kind_of
 
 CONFIG = Config()
 TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
@@ -201,7 +203,7 @@ def test_the_nodes_of_its_quota_count() -> None:
     assigned = {name: Assignment(("small",)) for name in ("coordinator", "trainer", "rollout")}
     counts = {"coordinator": 1, "trainer": 1, "rollout": 3}
     base = Workload("demo-base", reserved=True, counts=counts, assigned=assigned, conditions=conditions)
-    base = replace(base, asks=kueue_ask.asks(job, tuple(Role), CONFIG))
+    base = replace(base, asks=workloads.asks(job, tuple(Role), CONFIG))
     flavors = {"small": Flavor("small", {"kubernetes.io/hostname": "n1"})}
     found = decided(job, (node(), node("n2")), kueue=Kueue("lq", None, {"demo-base": base}, flavors))
     assert stalled(found)[0] == "GangTooLarge"

@@ -13,10 +13,10 @@ import kopf
 import pytest
 from operator_kit import Server
 
-from rljob_operator.kube.client import ANY, Kube
-from rljob_operator.kube.credentials import Credentials
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD, RLJOB, Json, Resource
+from rljob_kube.client import ANY, Kube
+from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.metrics import Metrics
 
 TWO = replace(POD, page=2)

@@ -18,13 +18,13 @@ from rljob_api import RLJob, load
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.status import Role
 from rljob_operator.metrics import Metrics
-from rljob_operator.policies import kueue_ask
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.kueue import ASKS, Kueue, base_name, parse_workload, surplus_name
-from rljob_operator.policies.observed import Node, Observed, Pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.kueue_objects import ASKS, Kueue, base_name, parse_workload, surplus_name
+from rljob_operator.policies.base.observation import Node, Observed, Pod
+from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.plan import Plan, plan
-from rljob_operator.queue import WorkQueue
-from rljob_operator.reconcile import Reconciler
+from rljob_operator.reconciler import Reconciler
+from rljob_operator.workqueue import WorkQueue
 
 MACHINES = 1024
 CONFIG = Config(runtime_image="example/runtime:1")
@@ -71,7 +71,7 @@ def everything_runs(job: RLJob) -> Observed:
 def queued(job: RLJob, admitted: bool) -> Observed:
     """A job that asks Kueue for quota: its base is admitted, and perhaps the Workload of each machine above it."""
     base = base_name(job.name)
-    asks = {name: kueue_ask.asks(job, roles, CONFIG) for name, roles in ((base, tuple(Role)), ("", (Role.ROLLOUT,)))}
+    asks = {name: workloads.asks(job, roles, CONFIG) for name, roles in ((base, tuple(Role)), ("", (Role.ROLLOUT,)))}
 
     def workload(name: str, counts: dict[str, int]) -> Any:
         admission = {

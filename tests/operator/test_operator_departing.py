@@ -13,11 +13,11 @@ from test_operator_plan import Cluster, asynchronous
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies import departing
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Node, Silence, parse_node
-from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.pods import DRAIN, render_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod, Removal
+from rljob_operator.policies.base.observation import Node, Silence, parse_node
+from rljob_operator.policies.lifecycle import eviction
+from rljob_operator.policies.pods.manifests import DRAIN, render_pod
 
 CLAIM = {"volumeClaimName": "state"}
 
@@ -294,15 +294,15 @@ def test_what_the_operator_deletes_hands_over_nothing_and_ends_soon() -> None:
     cluster = working(job)
     cluster.report(finished={"outcome": "Complete"})
     graces = {removal.pod.role: removal.grace_seconds for removal in cluster.decide().removals}
-    soon = departing.END_SECONDS
+    soon = eviction.END_SECONDS
     assert graces == {Role.COORDINATOR: soon, Role.TRAINER: None, Role.ROLLOUT: soon}
     trainer = cluster.pods["demo-trainer-0-1"]
-    assert departing.briefly(Removal(trainer, "JobEnded"), make_job(checkpoint=CLAIM).spec).grace_seconds == soon
+    assert eviction.briefly(Removal(trainer, "JobEnded"), make_job(checkpoint=CLAIM).spec).grace_seconds == soon
     pod = cluster.pods["demo-rollout-0-1"]
-    assert departing.briefly(Removal(pod, "NodeFenced", 0), job.spec).force
-    assert departing.briefly(Removal(pod, "JobEnded"), make_job().spec).grace_seconds is None
+    assert eviction.briefly(Removal(pod, "NodeFenced", 0), job.spec).force
+    assert eviction.briefly(Removal(pod, "JobEnded"), make_job().spec).grace_seconds is None
     own: dict[str, Any] = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
-    assert departing.briefly(Removal(pod, "JobEnded"), asynchronous(rollout=own).spec).grace_seconds is None
+    assert eviction.briefly(Removal(pod, "JobEnded"), asynchronous(rollout=own).spec).grace_seconds is None
     spec = make_job(checkpoint=CLAIM, trainer=own).spec
-    assert departing.briefly(Removal(trainer, "JobEnded"), spec).grace_seconds is None
+    assert eviction.briefly(Removal(trainer, "JobEnded"), spec).grace_seconds is None
     assert cluster.now == NOW

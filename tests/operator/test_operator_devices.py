@@ -14,13 +14,14 @@ from operator_kit import NOW, make_job, manifest
 from rljob_api import load
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.devices import DeviceBook
-from rljob_operator.policies import devices
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Devices, Observed, Pod, Trouble
-from rljob_operator.policies.placement import NewPod
+from rljob_operator.optional_apis.device_claims import DeviceBook
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Devices, Observed, Pod
+from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import Plan, plan
-from rljob_operator.policies.pods import render_pod, shape
+from rljob_operator.policies.pods import devices
+from rljob_operator.policies.pods.manifests import render_pod, shape
 
 CONFIG = Config()
 TRAINER_GPUS = {"acceleratorsPerReplica": 4}

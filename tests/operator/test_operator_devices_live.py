@@ -13,10 +13,10 @@ import kopf
 import pytest
 import yaml
 from device_fleet import API, Fleet
-from hack.cluster import kube
-from hack.cluster.apiserver import api_server
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.kwok import FakeNodes
+from hack.local_cluster import kube
+from hack.local_cluster.apiserver import api_server
+from hack.local_cluster.controlplane import ControlPlane
+from hack.local_cluster.kwok import FakeNodes
 from operator_kit import (
     CRD,
     FaultyKube,
@@ -30,8 +30,8 @@ from operator_kit import (
     until,
 )
 
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.policies import devices
+from rljob_kube.errors import ApiError
+from rljob_operator.policies.pods import devices
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import kopf
 import pytest
 import yaml
-from hack.cluster.apiserver import api_server
+from hack.local_cluster.apiserver import api_server
 from operator_kit import CRD, Server, condition, connect, options, running
 
 pytestmark = pytest.mark.cluster

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from operator_kit import Server, condition
 
-from rljob_operator.kube.errors import ApiError
+from rljob_kube.errors import ApiError
 
 pytestmark = pytest.mark.cluster
 

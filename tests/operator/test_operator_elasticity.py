@@ -16,7 +16,7 @@ from test_operator_plan import Cluster, asynchronous
 
 from rljob_api.spec import RLJobSpec
 from rljob_api.status import BackOff, ElasticityHistory, MachineForecast, Replacements, RoundReport
-from rljob_operator.policies import elasticity, machine_share
+from rljob_operator.policies.scaling import autoscaler, marginal_gain
 
 SECONDS = 100.0
 
@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, of: RLJobSpec) -> None:
         self.spec = of
-        self.history: ElasticityHistory | None = elasticity.size(of, None, None, False, None, NOW).history
+        self.history: ElasticityHistory | None = autoscaler.size(of, None, None, False, None, NOW).history
         self.replacements: Replacements | None = None
         self.now = NOW
         self.round = 0
@@ -52,11 +52,11 @@ class Run:
             self.round += 1
             self.now += timedelta(seconds=SECONDS)
             said = update(self.round, starving, flooding)
-            found = elasticity.size(self.spec, self.history, said, whole, self.replacements, self.now)
+            found = autoscaler.size(self.spec, self.history, said, whole, self.replacements, self.now)
             self.history = found.history
             self.counts.append(found.count)
             self.whys += [found.why] if found.why else []
-            assert elasticity.size(self.spec, self.history, said, whole, self.replacements, self.now) == replace(
+            assert autoscaler.size(self.spec, self.history, said, whole, self.replacements, self.now) == replace(
                 found, why=""
             ), "an update counts once"
         return self.counts
@@ -78,7 +78,7 @@ class Run:
 )
 def test_four_updates_decide(starving: float | None, flooding: float | None, count: int) -> None:
     run = Run(spec())
-    assert run.play(*[(starving, flooding)] * elasticity.UPDATES) == [4, 4, 4, count]
+    assert run.play(*[(starving, flooding)] * autoscaler.UPDATES) == [4, 4, 4, count]
     assert bool(run.whys) is (count != 4)
 
 
@@ -143,8 +143,8 @@ def plant(machines: int, demand: float) -> tuple[float, float]:
 def decided(machines: int, demand: float, wobble: float) -> int:
     """The step where all figures are off by this factor."""
     starving, flooding = (share * wobble for share in plant(machines, demand))
-    others_can = (1 - flooding) * machines * elasticity.SPARE <= machines - 1
-    return (starving > elasticity.STARVING) - (flooding > elasticity.FLOODING and others_can)
+    others_can = (1 - flooding) * machines * autoscaler.SPARE <= machines - 1
+    return (starving > autoscaler.STARVING) - (flooding > autoscaler.FLOODING and others_can)
 
 
 @given(st.integers(1, 16), st.floats(0.3, 20.0), st.integers(0, 2**16))
@@ -164,8 +164,8 @@ def test_it_settles_where_nobody_waits_much(start: int, demand: float, noise: in
     left_late = set(counts[-40:]) - {counts[-1]}
     assert all(decided(count, demand, 0.96) != decided(count, demand, 1.04) for count in left_late), counts
     starving, flooding = plant(counts[-1], demand)
-    assert starving <= elasticity.STARVING * 1.1 or counts[-1] == 16
-    assert flooding <= elasticity.FLOODING * 1.1 or counts[-1] == 1 or counts[-1] - 1 < demand * 1.1
+    assert starving <= autoscaler.STARVING * 1.1 or counts[-1] == 16
+    assert flooding <= autoscaler.FLOODING * 1.1 or counts[-1] == 1 or counts[-1] - 1 < demand * 1.1
 
 
 shares = st.none() | st.floats(0.0, 1.5)
@@ -178,7 +178,7 @@ shares = st.none() | st.floats(0.0, 1.5)
 )
 def test_bounds_are_kept_and_steps_are_single_and_apart(rounds: list[Any]) -> None:
     run = Run(spec(4, 2, 6))
-    last_change = -elasticity.UPDATES
+    last_change = -autoscaler.UPDATES
     count = 4
     for number, (starving, flooding, whole, machines, jump) in enumerate(rounds):
         scaled = machines == 1
@@ -188,10 +188,10 @@ def test_bounds_are_kept_and_steps_are_single_and_apart(rounds: list[Any]) -> No
         now = run.play((starving, flooding), whole=whole)[-1]
         assert 2 <= now <= 6
         if now != count:
-            assert scaled or (abs(now - count) == 1 and number - last_change >= elasticity.UPDATES and whole)
+            assert scaled or (abs(now - count) == 1 and number - last_change >= autoscaler.UPDATES and whole)
             last_change = number
         elif scaled:
-            last_change = max(last_change, number - elasticity.UPDATES)
+            last_change = max(last_change, number - autoscaler.UPDATES)
         count = now
 
 
@@ -222,14 +222,14 @@ def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
 def rounds(of: RLJobSpec, law: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0):
     """The number of machines after each of so many rounds that are foretold to take `law(machines)` seconds, more or
     less."""
-    memory = elasticity.size(of, None, None, False, None, NOW).history
+    memory = autoscaler.size(of, None, None, False, None, NOW).history
     counts = [of.rollout.machines]
     for number in range(1, count + 1):
         bounds = range(of.rollout.smallest, of.rollout.largest + 1)
         near = range(counts[-1] - 1, counts[-1] + 2)
         told = {one: law(one) * wobble(3 * number + one) for one in near if one in bounds}
         now = NOW + timedelta(seconds=SECONDS * number)
-        found = elasticity.size(of, memory, round_report(number, told), True, None, now)
+        found = autoscaler.size(of, memory, round_report(number, told), True, None, now)
         memory = found.history
         counts.append(found.count)
     return counts
@@ -293,7 +293,7 @@ def test_no_other_number_has_a_much_smaller_product_of_time_and_cost(
 def test_what_machines_bring(
     machines: int, trainer: float, seconds: dict[int, float], brought: float, would_bring: float
 ) -> None:
-    shares = machine_share.of(machines, trainer, round_report(1, seconds))
+    shares = marginal_gain.of(machines, trainer, round_report(1, seconds))
     assert shares is not None
     assert (shares.brought, shares.would_bring) == (pytest.approx(brought), pytest.approx(would_bring))
 
@@ -310,31 +310,31 @@ def test_what_machines_bring(
 def test_the_trainer_is_as_large_as_its_accelerators(
     rollout: dict[str, Any], trainer: dict[str, Any], size: float
 ) -> None:
-    assert machine_share.trainer_size(make_job(rollout={"machines": 1, **rollout}, trainer=trainer).spec) == size
+    assert marginal_gain.trainer_size(make_job(rollout={"machines": 1, **rollout}, trainer=trainer).spec) == size
 
 
 @pytest.mark.parametrize("seconds", [{}, {3: 40.0, 5: 24.0}, {7: 1.0, 8: 1.0}, {4: 0.0, 5: 1.0}])
 def test_a_round_that_was_not_foretold_for_the_present_number_says_nothing(seconds: dict[int, float]) -> None:
-    assert machine_share.of(4, 1.0, round_report(1, seconds)) is None
+    assert marginal_gain.of(4, 1.0, round_report(1, seconds)) is None
 
 
 def test_rounds_decide_by_four_and_say_why() -> None:
-    of, memory = on_policy(), elasticity.size(on_policy(), None, None, False, None, NOW).history
+    of, memory = on_policy(), autoscaler.size(on_policy(), None, None, False, None, NOW).history
     told = {3: 40.0, 4: 30.0, 5: 26.0}
     found = None
     for number in range(1, 5):
-        found = elasticity.size(of, memory, round_report(number, told), number != 2, None, NOW)
+        found = autoscaler.size(of, memory, round_report(number, told), number != 2, None, NOW)
         memory = found.history
         assert (found.count, found.why) == (4, "")
     for number in (5, 6):
-        found = elasticity.size(of, memory, round_report(number, told), True, None, NOW)
+        found = autoscaler.size(of, memory, round_report(number, told), True, None, NOW)
         memory = found.history
     assert found is not None
     assert found.count == 5
     assert found.why == "one machine more was foretold to bring 77% of its share to rounds 3 to 6"
     assert found.history is not None
     assert (found.history.brought, found.history.would_bring) == ((), ())
-    short = elasticity.size(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)
+    short = autoscaler.size(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)
     assert short.count == 5, "a round's figures are not enough"
 
 
@@ -344,15 +344,15 @@ GROWS, SHRINKS, STAYS = {4: 30.0, 5: 24.0, 6: 19.0}, {4: 30.0, 5: 30.0, 6: 30.0}
 def after_growing(*told: dict[int, float]) -> list[int]:
     """The numbers after rounds that are foretold so, from when four rounds had made five machines of four."""
     of = on_policy()
-    memory = elasticity.size(of, None, None, False, None, NOW).history
+    memory = autoscaler.size(of, None, None, False, None, NOW).history
     counts = []
-    for number, one in enumerate((*[GROWS] * elasticity.UPDATES, *told), start=1):
+    for number, one in enumerate((*[GROWS] * autoscaler.UPDATES, *told), start=1):
         now = NOW + timedelta(seconds=SECONDS * number)
-        found = elasticity.size(of, memory, round_report(number, one), True, None, now)
+        found = autoscaler.size(of, memory, round_report(number, one), True, None, now)
         memory = found.history
         counts.append(found.count)
-    assert counts[elasticity.UPDATES - 1] == 5
-    return counts[elasticity.UPDATES :]
+    assert counts[autoscaler.UPDATES - 1] == 5
+    return counts[autoscaler.UPDATES :]
 
 
 def test_a_step_back_rests_on_more_rounds() -> None:
@@ -376,7 +376,7 @@ def test_the_number_of_a_round_settles(start: int, whole: float, split: float, n
     assert len({step for step in steps if step}) <= 1, counts
     assert len(set(counts[-40:])) == 1
     changes = [number for number, step in enumerate(steps) if step]
-    assert all(later - before >= elasticity.UPDATES for before, later in pairwise(changes))
+    assert all(later - before >= autoscaler.UPDATES for before, later in pairwise(changes))
 
 
 @given(st.integers(1, 8), st.lists(st.floats(0.97, 1.03), min_size=400, max_size=400))
@@ -385,7 +385,7 @@ def test_noise_does_not_have_it_step_to_and_fro(start: int, noise: list[float]) 
     counts = rounds(on_policy(start, 1, 8, 16), amdahl(600.0, 150.0), 120, lambda place: noise[place])
     steps = [(number, now - was) for number, (was, now) in enumerate(pairwise(counts)) if now != was]
     turns = [number - before for (before, one), (number, other) in pairwise(steps) if one != other]
-    assert all(apart >= elasticity.TURN for apart in turns)
+    assert all(apart >= autoscaler.TURN for apart in turns)
 
 
 # --- in the plan ------------------------------------------------------------------------------------------------------
@@ -437,4 +437,4 @@ def test_what_was_learned_stays_in_the_status_when_the_bounds_are_taken_away() -
     run = Run(spec())
     run.play((0.5, 0.0))
     assert run.history is not None
-    assert elasticity.size(spec(4, 4, 4), run.history, None, True, None, NOW) == elasticity.Size(4, run.history)
+    assert autoscaler.size(spec(4, 4, 4), run.history, None, True, None, NOW) == autoscaler.Size(4, run.history)

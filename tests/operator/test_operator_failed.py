@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from operator_kit import NOW, Server, condition, manifest
 
-from rljob_operator import reconcile
-from rljob_operator.act import Postponed
-from rljob_operator.kube.errors import ApiError, Unreachable
-from rljob_operator.kube.leader import LeadershipLost
-from rljob_operator.policies.invalid import INTERNAL_ERROR, plan_failed
-from rljob_operator.policies.observed import Trouble
-from rljob_operator.reconcile import unforeseen
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.leader_election import LeadershipLost
+from rljob_operator import reconciler
+from rljob_operator.applier import Postponed
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed
+from rljob_operator.reconciler import unforeseen
 
 WHY = Trouble(INTERNAL_ERROR, "The operator failed at this job: TypeError: no. It is tried again.")
 
@@ -102,14 +102,14 @@ def test_a_job_that_has_ended_is_left_as_it_is() -> None:
 async def test_an_error_in_a_plan_is_told_and_taken_back(
     server: Server, operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reconcile.plan
+    whole = reconciler.plan
 
     def broken(job: Any, *rest: Any) -> Any:
         if job.name == "demo":
             raise TypeError("'str' object is not a mapping")
         return whole(job, *rest)
 
-    monkeypatch.setattr(reconcile, "plan", broken)
+    monkeypatch.setattr(reconciler, "plan", broken)
     await server.apply_job()
     job = await server.until(lambda j: condition(j, "Stalled") == f"True/{INTERNAL_ERROR}")
     message = next(c["message"] for c in job["status"]["conditions"] if c["type"] == "Stalled")
@@ -118,7 +118,7 @@ async def test_an_error_in_a_plan_is_told_and_taken_back(
     assert await server.pods() == {}
     await server.apply_job("other")
     await server.until(lambda j: (j.get("status") or {}).get("members"), "other")
-    monkeypatch.setattr(reconcile, "plan", whole)
+    monkeypatch.setattr(reconciler, "plan", whole)
     await server.until(lambda j: condition(j, "Stalled") is None and (j.get("status") or {}).get("members"))
 
 

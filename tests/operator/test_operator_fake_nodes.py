@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_life import JOB, Life, install_crd, own_life
-from hack.cluster.kwok import FakeNodes
+from hack.local_cluster.kwok import FakeNodes
 from operator_kit import condition, five_minutes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -21,12 +21,12 @@ from operator_kit import (
 )
 from operator_lives import FIRST, expect_first_pods, process, settle
 
-from rljob_operator.kube.credentials import Credentials
-from rljob_operator.kube.errors import ApiError, Unreachable
-from rljob_operator.kube.leader import LeadershipLost
+from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.leader_election import LeadershipLost
+from rljob_operator.app import Operator, serve
 from rljob_operator.metrics import Metrics
-from rljob_operator.operator import Operator, serve
-from rljob_operator.policies.observed import Silence
+from rljob_operator.policies.base.observation import Silence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -13,9 +13,9 @@ from operator_kit import APPLY, FaultyKube, Server, admin, condition, patch, unt
 from operator_lives import process, settle
 
 from rljob_api.constants import GROUP
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import RLJOB, ROLE, Json
-from rljob_operator.policies.seal import ANNOTATION, operator_part
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import RLJOB, ROLE, Json
+from rljob_operator.policies.status.seal import ANNOTATION, operator_part
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

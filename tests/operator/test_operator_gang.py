@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_kit import NOW, make_job
 
-from rljob_api.accepted import accept
+from rljob_api.last_accepted import accept
 from rljob_api.spec import Gang, RLJob
-from rljob_operator.policies import gang
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Observed, Pod, Trouble, parse_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.plan import Plan, plan
 
 KINDS = [kind for kind in Gang if kind is not Gang.NONE]
@@ -26,7 +27,7 @@ def job(kind: Gang = Gang.NATIVE, *, begun: bool = False, queue: str | None = "t
     rollout = {"machines": 2, "minMachines": 1}
     status = {"firstReadyTime": NOW.isoformat()} if begun else {}
     found = make_job(status, **{"rollout": rollout, "scheduling": {"gang": kind.value}, **changes})
-    labels = {gang.KAI_QUEUE: queue} if queue is not None else {}
+    labels = {pod_groups.KAI_QUEUE: queue} if queue is not None else {}
     return found.model_copy(update={"metadata": found.metadata.model_copy(update={"labels": labels})})
 
 
@@ -102,10 +103,10 @@ def test_all_pods_go_to_one_scheduler(kind: Gang, given: str | None, scheduler: 
 def test_kai_finds_the_queue_on_every_pod_and_on_the_group() -> None:
     for begun in (False, True):
         created = decide(job(Gang.KAI, begun=begun), seen()).creations
-        assert {creation.manifest["metadata"]["labels"][gang.KAI_QUEUE] for creation in created} == {"team"}
-    group = gang.pod_group(job(Gang.KAI))
+        assert {creation.manifest["metadata"]["labels"][pod_groups.KAI_QUEUE] for creation in created} == {"team"}
+    group = pod_groups.pod_group(job(Gang.KAI))
     assert group is not None
-    assert (group["spec"]["queue"], group["metadata"]["labels"][gang.KAI_QUEUE]) == ("team", "team")
+    assert (group["spec"]["queue"], group["metadata"]["labels"][pod_groups.KAI_QUEUE]) == ("team", "team")
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 4), st.sampled_from(KINDS))
@@ -116,11 +117,11 @@ def test_the_group_is_as_large_as_the_pods_that_say_they_belong_to_it(
     found = job(kind, trainer={"replicas": trainers}, rollout=rollout)
     first = decide(found, seen())
     members = [creation for creation in first.creations if marks(kind, creation.manifest) == "demo"]
-    group = gang.pod_group(found)
+    group = pod_groups.pod_group(found)
     assert group is not None
     policy = group["spec"].get("schedulingPolicy", {}).get("gang", {})
     assert policy.get("minCount", group["spec"].get("minMember")) == len(members) == 1 + trainers + smallest
-    assert gang.changes(group)["spec"].items() <= group["spec"].items()
+    assert pod_groups.changes(group)["spec"].items() <= group["spec"].items()
 
 
 def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_again() -> None:
@@ -128,16 +129,16 @@ def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_a
     written = found.model_copy(update={"status": found.status.model_copy(update={"accepted": accept(found)})})
     present = pods_of(decide(found, seen()))
     looked = replace(seen(True, *present), children_present=True)
-    assert gang.due(written, looked) == ()
+    assert pod_groups.due(written, looked) == ()
     bare = replace(seen(), children_present=True)
-    assert gang.due(written, bare) == (gang.pod_group(found),), "its API came after the other children"
-    assert gang.due(written, replace(bare, gang_served=False)) == ()
-    assert gang.due(written, seen()) == (gang.pod_group(found),)
+    assert pod_groups.due(written, bare) == (pod_groups.pod_group(found),), "its API came after the other children"
+    assert pod_groups.due(written, replace(bare, gang_served=False)) == ()
+    assert pod_groups.due(written, seen()) == (pod_groups.pod_group(found),)
     smaller = written.model_copy(update={"spec": job(rollout={"machines": 2, "minMachines": 2}).spec})
-    (group,) = gang.due(smaller, looked)
+    (group,) = pod_groups.due(smaller, looked)
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 4
-    assert gang.due(job(Gang.NONE), seen()) == ()
-    assert gang.due(found, seen(False)) == ()
+    assert pod_groups.due(job(Gang.NONE), seen()) == ()
+    assert pod_groups.due(found, seen(False)) == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,7 +150,7 @@ def test_without_its_api_the_job_is_stalled_with_what_to_install_and_makes_no_po
     stalled = decided.status.condition("Stalled")
     assert stalled is not None
     assert (stalled.reason, decided.status.phase) == ("GangUnavailable", "Stalled")
-    system = gang.SYSTEMS[kind]
+    system = pod_groups.SYSTEMS[kind]
     for words in (
         kind.value,
         system.api_version,
@@ -158,7 +159,7 @@ def test_without_its_api_the_job_is_stalled_with_what_to_install_and_makes_no_po
     ):
         assert words in stalled.message
     assert decided.again_seconds is not None
-    assert decided.again_seconds <= gang.LOOK_AGAIN_SECONDS
+    assert decided.again_seconds <= pod_groups.LOOK_AGAIN_SECONDS
     assert decide(job(kind), seen(True)).creations != (), "it is found at any time"
 
 
@@ -175,18 +176,18 @@ def test_kai_without_a_queue_is_told() -> None:
     assert decided.status is not None
     stalled = decided.status.condition("Stalled")
     assert stalled is not None
-    assert gang.KAI_QUEUE in stalled.message
+    assert pod_groups.KAI_QUEUE in stalled.message
 
 
 @pytest.mark.parametrize(("begun", "told"), [(False, True), (True, False)])
 def test_a_gang_that_finds_no_place_is_told_as_one(begun: bool, told: bool) -> None:
     trouble = Trouble("Unschedulable", "3 of 3 pods find no node")
-    found = gang.explained(job(begun=begun), seen(), trouble)
+    found = pod_groups.explained(job(begun=begun), seen(), trouble)
     assert found is not None
     assert found.message.startswith(trouble.message)
     assert ("the gang of 3 pods" in found.message) == told
     other = Trouble("ImagePullFailed", "no such image")
-    assert gang.explained(job(), seen(), other) == other
+    assert pod_groups.explained(job(), seen(), other) == other
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_a_gang_that_finds_no_place_is_told_as_one(begun: bool, told: bool) -> N
     ],
 )
 def test_what_a_refused_group_means(status: int, message: str, reason: str | None) -> None:
-    found = gang.refusal(job(), status, message)
+    found = pod_groups.refusal(job(), status, message)
     assert (found.reason if found is not None else None) == reason
     if reason == "GangForbidden":
         assert found is not None

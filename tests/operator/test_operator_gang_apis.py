@@ -11,9 +11,10 @@ from gang_definitions import FIELDS, HEADERS, fields_of_source, installed, modul
 from operator_kit import Server, condition, gone, make_job, until
 
 from rljob_api.spec import Gang
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD_GROUPS, RLJOB, Json
-from rljob_operator.policies import gang
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import RLJOB, Json
+from rljob_operator.owned_resources import POD_GROUPS
+from rljob_operator.policies.gang import pod_groups
 
 pytestmark = pytest.mark.cluster
 
@@ -24,9 +25,9 @@ def group_of(kind: Gang, namespace: str, smallest: int) -> Json:
     """Rendered by the policy, with all that its scheduler is told."""
     rollout = {"machines": 4, "minMachines": smallest}
     job = make_job(rollout=rollout, scheduling={"gang": kind.value, "priorityClassName": "high"})
-    told: dict[str, Any] = {"labels": {gang.KAI_QUEUE: "team"}, "annotations": {gang.VOLCANO_QUEUE: "team"}}
+    told: dict[str, Any] = {"labels": {pod_groups.KAI_QUEUE: "team"}, "annotations": {pod_groups.VOLCANO_QUEUE: "team"}}
     metadata = job.metadata.model_copy(update={"namespace": namespace, **told})
-    group = gang.pod_group(job.model_copy(update={"metadata": metadata}))
+    group = pod_groups.pod_group(job.model_copy(update={"metadata": metadata}))
     assert group is not None
     return group
 
@@ -42,7 +43,7 @@ async def test_the_definition_accepts_the_group_and_its_change_and_no_other_fiel
         if kind is not Gang.COSCHEDULING:
             assert (made["spec"]["queue"], made["spec"]["priorityClassName"]) == ("team", "high")
         larger = group_of(kind, server.namespace, 4)
-        changed = await server.kube.merge(api, server.namespace, "demo", gang.changes(larger))
+        changed = await server.kube.merge(api, server.namespace, "demo", pod_groups.changes(larger))
         assert changed["spec"] == {**made["spec"], "minMember": 6}
         wrong = {**group, "metadata": {"name": "other"}, "spec": {**group["spec"], "minCount": 3}}
         with pytest.raises(ApiError, match="unknown field"):
@@ -58,7 +59,7 @@ def test_volcanos_fields_and_annotations_are_those_of_its_module() -> None:
     labels = (sources / "labels.go").read_text()
     assert '= "scheduling.k8s.io/group-name"' in labels
     assert 'QueueNameAnnotationKey = GroupName + "/queue-name"' in labels
-    assert f"{gang.SYSTEMS[Gang.VOLCANO].group}/queue-name" == gang.VOLCANO_QUEUE
+    assert f"{pod_groups.SYSTEMS[Gang.VOLCANO].group}/queue-name" == pod_groups.VOLCANO_QUEUE
 
 
 def test_coschedulings_label_is_that_of_its_module() -> None:
@@ -77,11 +78,11 @@ async def test_a_gang_whose_api_is_absent_is_told_and_begins_when_there_is_one(
 ) -> None:
     """At any time: nobody restarts the operator. Native's cannot be had on a server that has begun."""
     scheduling = {"gang": kind.value}
-    body = {"metadata": {"labels": {gang.KAI_QUEUE: "team"}}}
+    body = {"metadata": {"labels": {pod_groups.KAI_QUEUE: "team"}}}
     await server.apply_job(scheduling=scheduling)
     job = await server.until(lambda j: condition(j, "Stalled") == "True/GangUnavailable")
     stalled = next(c for c in job["status"]["conditions"] if c["type"] == "Stalled")
-    assert gang.SYSTEMS[kind].install in stalled["message"]
+    assert pod_groups.SYSTEMS[kind].install in stalled["message"]
     assert await server.pods() == {}
     if kind is Gang.NATIVE:
         await server.apply_job(scheduling={"gang": "None"}, suspend=True)
@@ -94,7 +95,7 @@ async def test_a_gang_whose_api_is_absent_is_told_and_begins_when_there_is_one(
         await server.until(lambda j: condition(j, "Stalled") is None)
         pods = await server.pods()
         assert len(pods) == 4
-        assert {pod["spec"]["schedulerName"] for pod in pods.values()} == {gang.SYSTEMS[kind].scheduler}
+        assert {pod["spec"]["schedulerName"] for pod in pods.values()} == {pod_groups.SYSTEMS[kind].scheduler}
         group = await server.kube.get(POD_GROUPS[kind], server.namespace, "demo")
         assert group["spec"]["minMember"] == 4
         (owner,) = group["metadata"]["ownerReferences"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from fake_life import RUNNING, Life, install_crd, own_life
-from hack.cluster.apiserver import api_server
-from hack.cluster.kwok import FakeNodes, fake_nodes
+from hack.local_cluster.apiserver import api_server
+from hack.local_cluster.kwok import FakeNodes, fake_nodes
 from operator_kit import condition, manifest, merged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

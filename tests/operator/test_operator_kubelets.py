@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from test_operator_nodes import working
 
-from rljob_operator.kube.errors import ApiError, Unreachable
-from rljob_operator.kubelets import NAMESPACE, Kubelets
-from rljob_operator.policies import failure
-from rljob_operator.policies.observed import Observed
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_operator.kubelet_leases import NAMESPACE, Kubelets
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.failure import losses as machine_losses
 
 JOB, OTHER = ("ns", "demo"), ("ns", "other")
 
@@ -112,8 +112,8 @@ def test_the_kubelets_silence_is_a_second_witness(witnesses: int, silent: tuple[
     cluster = working(1)
     cluster.suspect("rollout-0", witnesses=witnesses)
     seen = Observed(tuple(cluster.pods.values()), nodes=cluster.nodes, silent_nodes=frozenset(silent))
-    assert failure.doubted_nodes(seen.pods, cluster.status) == {"node-of-rollout-0-1"}
-    losses = failure.find_losses({"rollout-0": next(iter(cluster.status.members)).role}, seen, cluster.status)
+    assert machine_losses.doubted_nodes(seen.pods, cluster.status) == {"node-of-rollout-0-1"}
+    losses = machine_losses.find_losses({"rollout-0": next(iter(cluster.status.members)).role}, seen, cluster.status)
     assert [(loss.machine, loss.reason, loss.doubted) for loss in losses] == (
         [("rollout-0", "HeartbeatLost", True)] if lost else []
     )
@@ -125,5 +125,5 @@ def test_a_silent_kubelet_alone_loses_nobody() -> None:
     cluster = working(1)
     seen = Observed(tuple(cluster.pods.values()), nodes=cluster.nodes, silent_nodes=frozenset(cluster.nodes))
     placed = {member.machine: member.role for member in cluster.status.members}
-    assert failure.find_losses(placed, seen, cluster.status) == []
-    assert failure.doubted_nodes(seen.pods, cluster.status) == frozenset()
+    assert machine_losses.find_losses(placed, seen, cluster.status) == []
+    assert machine_losses.doubted_nodes(seen.pods, cluster.status) == frozenset()

@@ -16,10 +16,9 @@ from test_operator_plan import Asynchronous, Cluster, asynchronous
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, Role
-from rljob_operator.policies import kueue_admission, kueue_ask, kueue_settle
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.devices import LOOK_AGAIN_SECONDS
-from rljob_operator.policies.kueue import (
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.kueue_objects import (
     QUEUE,
     SELECTS,
     Flavor,
@@ -31,9 +30,12 @@ from rljob_operator.policies.kueue import (
     with_conditions,
     workload_of,
 )
-from rljob_operator.policies.observed import Devices, Observed, Pod, Trouble
-from rljob_operator.policies.placement import NewPod
+from rljob_operator.policies.base.observation import Devices, Observed, Pod
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.kueue import admission as kueue_admission
+from rljob_operator.policies.kueue import settlement, workloads
 from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
 
 CONFIG = Config()
 UID = "11111111-2222"
@@ -159,7 +161,7 @@ def test_the_base_is_asked_for_first_and_single_machines_once_it_is_admitted() -
 def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
     job = queued(make_job(rollout=BOUNDS))
     kueue = Kueue("lq", priority=Priority(100, "kueue.x-k8s.io", "high"))
-    base, (surplus,) = kueue_ask.base(job, kueue, CONFIG), kueue_ask.surplus(job, kueue, [1], 100, CONFIG)
+    base, (surplus,) = workloads.base(job, kueue, CONFIG), workloads.surplus(job, kueue, [1], 100, CONFIG)
     for manifest in (base, surplus):
         assert [owner["uid"] for owner in manifest["metadata"]["ownerReferences"]] == [UID]
         assert manifest["spec"]["queueName"] == "lq"
@@ -169,26 +171,26 @@ def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urge
         "kind": "WorkloadPriorityClass",
         "name": "high",
     }
-    assert surplus["spec"]["priority"] == 100 - kueue_ask.SURPLUS_DROP < -100_000_000
+    assert surplus["spec"]["priority"] == 100 - workloads.SURPLUS_DROP < -100_000_000
     assert "priorityClassRef" not in surplus["spec"]
-    (lowest,) = kueue_ask.surplus(job, kueue, [1], -2_000_000_000, CONFIG)
-    assert lowest["spec"]["priority"] == kueue_ask.LOWEST
+    (lowest,) = workloads.surplus(job, kueue, [1], -2_000_000_000, CONFIG)
+    assert lowest["spec"]["priority"] == workloads.LOWEST
 
 
 def test_a_pod_set_asks_for_what_its_pods_ask_for_and_for_nothing_new_after_a_new_image() -> None:
     resources = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
     template = {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "main", "resources": resources}]}}
     job = queued(make_job(rollout={**BOUNDS, "template": template}))
-    (_, _, pods) = kueue_ask.base(job, Kueue("lq"), CONFIG)["spec"]["podSets"]
+    (_, _, pods) = workloads.base(job, Kueue("lq"), CONFIG)["spec"]["podSets"]
     spec = pods["template"]["spec"]
     assert spec["nodeSelector"] == {"a": "b"}
     charged = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
     assert spec["containers"] == [{"name": "main", "resources": charged}], "limits are requests where there are none"
     roles = tuple(Role)
-    before = kueue_ask.asks(job, roles, CONFIG)
-    assert kueue_ask.asks(job, roles, Config(runtime_image="another")) == before
+    before = workloads.asks(job, roles, CONFIG)
+    assert workloads.asks(job, roles, Config(runtime_image="another")) == before
     more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
-    assert kueue_ask.asks(queued(make_job(rollout={**BOUNDS, "template": more})), roles, CONFIG) != before
+    assert workloads.asks(queued(make_job(rollout={**BOUNDS, "template": more})), roles, CONFIG) != before
 
 
 def test_a_label_that_is_taken_off_does_not_free_pods_from_their_quota() -> None:
@@ -566,8 +568,8 @@ def test_a_job_without_a_queue_asks_nobody() -> None:
     job, seen = make_job(), Observed()
     assert kueue_admission.hold(job, seen, CONFIG) is None
     assert kueue_admission.told(job, seen, 3) is None
-    assert kueue_settle.asked(job, seen, 3, CONFIG) == ()
-    assert kueue_settle.settled(job, seen, 3, NOW, CONFIG) == ()
+    assert settlement.asked(job, seen, 3, CONFIG) == ()
+    assert settlement.settled(job, seen, 3, NOW, CONFIG) == ()
 
 
 # --- in any order -----------------------------------------------------------------------------------------------------

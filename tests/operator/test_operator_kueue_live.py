@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from device_fleet import Fleet
 from fake_life import Life, OperatorProcess
-from hack.cluster.kueue import Manager
-from hack.cluster.kwok import FakeNodes
+from hack.local_cluster.kueue import Manager
+from hack.local_cluster.kwok import FakeNodes
 from operator_kit import condition, manifest
 from stand_in_coordinator import StandInCoordinators
 

@@ -11,7 +11,7 @@ from operator_kit import Server, condition, manifest, merged, patch
 from test_operator_cost import largest
 from typer.testing import CliRunner
 
-from rljob_operator.kube.resources import RLJOB
+from rljob_kube.resources import RLJOB
 from rljob_runtime.cli import app
 
 pytestmark = pytest.mark.cluster

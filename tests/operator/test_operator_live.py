@@ -10,9 +10,9 @@ import kopf
 import pytest
 from operator_kit import FaultyKube, Server, condition, gone, make_namespace, merged, options, patch, running, until
 
-from rljob_operator.kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
-from rljob_operator.policies.config import Config
-from rljob_operator.relevance import job_signature, pod_signature
+from rljob_kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
+from rljob_operator.event_filter import job_signature, pod_signature
+from rljob_operator.policies.base.config import Config
 
 pytestmark = pytest.mark.cluster
 
@@ -339,7 +339,7 @@ async def test_a_new_job_of_an_old_name(server: Server, operator: Any) -> None:
 
 
 async def _delete_rest(server: Server) -> None:
-    from rljob_operator.kube.resources import DISRUPTION_BUDGET, NETWORK_POLICY, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
+    from rljob_kube.resources import DISRUPTION_BUDGET, NETWORK_POLICY, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 
     rest = [(NETWORK_POLICY, "demo"), (DISRUPTION_BUDGET, "demo-rollout")]
     rest += [(resource, "demo-coordinator") for resource in (ROLE, ROLE_BINDING, SERVICE_ACCOUNT)]
@@ -350,7 +350,7 @@ async def _delete_rest(server: Server) -> None:
 @pytest.fixture
 def without_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new operator looks at every job once more after ten seconds, whatever a test has got to by then."""
-    monkeypatch.setattr("rljob_operator.operator._SECOND_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr("rljob_operator.app._SECOND_LOOK_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("without_second_look")

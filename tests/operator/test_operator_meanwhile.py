@@ -9,7 +9,7 @@ import pytest
 from operator_kit import Server, make_job, manifest, merged
 from operator_lives import process, settle
 
-from rljob_operator.policies.meanwhile import only_reported
+from rljob_operator.policies.status.write_conflict import only_reported
 
 STATUS = {
     "phase": "Running",

@@ -8,8 +8,8 @@ import pytest
 from operator_kit import make_job
 
 from rljob_api.constants import HEALTH_PORT, LABEL_JOB, RAY_PORT
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.objects import children
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.pods.owned_objects import children
 
 SPEC: dict[str, Any] = next(m for m in children(make_job(), 1, 2, Config()) if m["kind"] == "NetworkPolicy")["spec"]
 

@@ -16,15 +16,15 @@ from test_operator_plan import Cluster
 
 from rljob_api.spec import NodeFailure
 from rljob_api.status import AvoidedNode, Replacements, Role
-from rljob_operator.handlers import Watch
-from rljob_operator.kube.errors import ApiError
+from rljob_kube.errors import ApiError
 from rljob_operator.metrics import Metrics
-from rljob_operator.nodes import NodeBook
-from rljob_operator.policies import nodes, pause
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Node, Observed, Pod, parse_node, parse_pod
-from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.pods import render_pod
+from rljob_operator.node_cache import NodeBook
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
+from rljob_operator.policies.failure import mass_failure_hold, nodes
+from rljob_operator.policies.pods.manifests import render_pod
+from rljob_operator.watch import Watch
 
 GRACE = NodeFailure().grace_seconds
 
@@ -351,7 +351,7 @@ def test_many_nodes_at_once_are_more_likely_the_network() -> None:
     decided = cluster.decide()
     assert decided.losses == ()
     assert "ReplacementPaused" in [event.reason for event in decided.events]
-    assert decided.again_seconds == pause.GRACES * GRACE
+    assert decided.again_seconds == mass_failure_hold.GRACES * GRACE
     cluster.settle()
     assert cluster.status.condition("Degraded").reason == "ReplacementPaused"  # type: ignore[union-attr]
     assert cluster.decide().empty
@@ -374,7 +374,7 @@ def test_after_the_pause_they_are_replaced_one_by_one() -> None:
         cluster.place()
         replaced += [(cluster.now - began).total_seconds()] * (len(cluster.pods) - before)
     assert len(replaced) == 4
-    assert replaced[0] == GRACE + pause.GRACES * GRACE
+    assert replaced[0] == GRACE + mass_failure_hold.GRACES * GRACE
     assert [b - a for a, b in pairwise(replaced[:3])] == [GRACE] * 2
 
 

@@ -9,8 +9,8 @@ import kopf
 import pytest
 from operator_kit import Server, gone, options, patch, running, until
 
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import DISRUPTION_BUDGET, NODE, POD, Json
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import DISRUPTION_BUDGET, NODE, POD, Json
 
 pytestmark = pytest.mark.cluster
 

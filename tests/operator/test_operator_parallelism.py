@@ -21,9 +21,9 @@ from rljob_api.status import (
     TargetPhase,
     TargetTensorParallel,
 )
-from rljob_operator.policies.events import transitions
-from rljob_operator.policies.parallelism import QUIET_ROUNDS, REFUSED_ROUNDS, RELIEF, Choice, choose
-from rljob_operator.policies.target import next_target
+from rljob_operator.policies.scaling.parallelism_planner import QUIET_ROUNDS, REFUSED_ROUNDS, RELIEF, Choice, choose
+from rljob_operator.policies.scaling.target import next_target
+from rljob_operator.policies.status.events import transitions
 
 TOKENS = 1_000_000
 

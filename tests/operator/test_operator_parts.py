@@ -13,29 +13,30 @@ from aiohttp.test_utils import TestClient, TestServer
 from operator_kit import NOW, make_job, until
 
 from rljob_api.status import Role
+from rljob_kube.client import Kube
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.event_recorder import Recorder, event_name
+from rljob_kube.leader_election import LeadershipLost
+from rljob_kube.resources import DISRUPTION_BUDGET
 from rljob_operator.__main__ import options
-from rljob_operator.act import Actor, _covers
-from rljob_operator.handlers import Watch
+from rljob_operator.app import serve
+from rljob_operator.applier import Actor, _covers
+from rljob_operator.event_filter import TELL_SECONDS, Relevance, job_signature, pod_signature
 from rljob_operator.health import Health, WatchLag
-from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import ApiError, Unreachable
-from rljob_operator.kube.leader import LeadershipLost
-from rljob_operator.kube.recorder import Recorder, event_name
-from rljob_operator.kube.resources import DISRUPTION_BUDGET, RESOURCES
 from rljob_operator.metrics import Metrics
-from rljob_operator.nodes import NodeBook
-from rljob_operator.observe import LeaseMonitor, PodLister
-from rljob_operator.operator import serve
-from rljob_operator.policies.config import Config
+from rljob_operator.node_cache import NodeBook
+from rljob_operator.observer import LeaseMonitor, PodLister
+from rljob_operator.owned_resources import RESOURCES
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod, Removal
+from rljob_operator.policies.base.observation import Observed, Pod, Silence
 from rljob_operator.policies.creation import Creation, Drafts
-from rljob_operator.policies.objects import children, disruption_budget, service
-from rljob_operator.policies.observed import Observed, Pod, Silence
-from rljob_operator.policies.placement import NewPod, Removal
 from rljob_operator.policies.plan import Plan
-from rljob_operator.policies.pods import render_pod, render_role, shape
-from rljob_operator.queue import Backoff, WorkQueue
-from rljob_operator.relevance import TELL_SECONDS, Relevance, job_signature, pod_signature
+from rljob_operator.policies.pods.manifests import render_pod, render_role, shape
+from rljob_operator.policies.pods.owned_objects import children, disruption_budget, service
 from rljob_operator.seals import Seals
+from rljob_operator.watch import Watch
+from rljob_operator.workqueue import Backoff, WorkQueue
 
 # --- queue ------------------------------------------------------------------------------------------------------------
 

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from operator_kit import NOW, make_job
 
-from rljob_api.accepted import accept
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
-from rljob_api.learning import Mode
+from rljob_api.last_accepted import accept
 from rljob_api.spec import RLJob
+from rljob_api.spec_training import Mode
 from rljob_api.status import Phase, RLJobStatus, Role, RoundKind, RoundReport, RuntimeStatus, TargetPhase
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.objects import addressed_by
-from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
+from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import REMOVED_SECONDS, Creation, Plan, plan
+from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.refusal import in_order, refused
 
 CONFIG = Config()

@@ -26,14 +26,19 @@ from rljob_api.status import (
     TargetPhase,
     TargetTensorParallel,
 )
-from rljob_operator.policies import conditions, drain, failure, placement, scale
-from rljob_operator.policies.clock import earliest_wait
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.invalid import plan_invalid
-from rljob_operator.policies.observed import Node, Observed, Pod, Silence, Trouble, parse_pod, sort_pods
-from rljob_operator.policies.relay import locations, next_topology
-from rljob_operator.policies.target import next_target
-from rljob_operator.policies.trouble import find_trouble
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.deadlines import earliest_wait
+from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod, sort_pods
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.failure import losses as machine_losses
+from rljob_operator.policies.lifecycle import drain
+from rljob_operator.policies.pods import pod_set
+from rljob_operator.policies.pods.relay_membership import locations, next_topology
+from rljob_operator.policies.scaling import machines as machine_scaling
+from rljob_operator.policies.scaling.target import next_target
+from rljob_operator.policies.status import conditions
+from rljob_operator.policies.status.invalid_spec import plan_invalid
+from rljob_operator.policies.status.stalled import find_trouble
 
 # --- scale ------------------------------------------------------------------------------------------------------------
 
@@ -52,25 +57,25 @@ machine_names = st.lists(st.integers(0, 12).map(lambda n: f"rollout-{n}"), uniqu
     ],
 )
 def test_choice_of_machines(current: list[str], count: int, broken: list[str], chosen: list[str]) -> None:
-    assert scale.choose_machines(current, count, broken) == tuple(chosen)
+    assert machine_scaling.choose_machines(current, count, broken) == tuple(chosen)
 
 
 @given(machine_names, st.integers(0, 12), machine_names)
 def test_choice_changes_as_little_as_possible(current: list[str], count: int, broken: list[str]) -> None:
-    chosen = scale.choose_machines(current, count, broken)
+    chosen = machine_scaling.choose_machines(current, count, broken)
     assert len(chosen) == len(set(chosen)) == count
     kept = set(chosen) & set(current)
     assert len(kept) == min(count, len(current))
     dropped = set(current) - kept
     if dropped - set(broken):  # a working machine goes only when no broken one is left
         assert not kept & set(broken)
-    assert scale.choose_machines(chosen, count, broken) == chosen
+    assert machine_scaling.choose_machines(chosen, count, broken) == chosen
 
 
 @pytest.mark.parametrize(("machines", "wanted"), [(1, 2), (3, 3), (9, 5)])
 def test_count_stays_inside_the_bounds(machines: int, wanted: int) -> None:
     rollout = make_job(rollout={"machines": 3, "minMachines": 2, "maxMachines": 5}).spec.rollout
-    assert scale.wanted_count(rollout.model_copy(update={"machines": machines})) == wanted
+    assert machine_scaling.wanted_count(rollout.model_copy(update={"machines": machines})) == wanted
 
 
 # --- failure ----------------------------------------------------------------------------------------------------------
@@ -82,26 +87,26 @@ POLICY = ReplacementBackOff()
     ("failures", "seconds"), [(0, 0), (1, 0), (2, 5), (3, 10), (4, 20), (8, 300), (500, 300), (10_000, 300)]
 )
 def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float) -> None:
-    assert failure.pause_seconds(failures, POLICY) == seconds
+    assert machine_losses.pause_seconds(failures, POLICY) == seconds
 
 
-def _loss(counts: bool = True, machine: str = "rollout-0") -> failure.Loss:
-    return failure.Loss(machine, Role.ROLLOUT, 1, "PodFailed", "exit code 1", None, counts, True)
+def _loss(counts: bool = True, machine: str = "rollout-0") -> machine_losses.Loss:
+    return machine_losses.Loss(machine, Role.ROLLOUT, 1, "PodFailed", "exit code 1", None, counts, True)
 
 
 def test_a_stable_machine_starts_again_at_zero() -> None:
-    once = failure.remember(None, [_loss()], ["rollout-0"], POLICY, NOW)
-    twice = failure.remember(once, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=30))
+    once = machine_losses.remember(None, [_loss()], ["rollout-0"], POLICY, NOW)
+    twice = machine_losses.remember(once, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=30))
     assert twice.by_machine == {"rollout-0": 2}
     assert twice.backoff["rollout-0"].until == NOW + timedelta(seconds=35)
-    later = failure.remember(twice, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=700))
+    later = machine_losses.remember(twice, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=700))
     assert later.by_machine == {"rollout-0": 1}
     assert later.backoff["rollout-0"].failures == 1
     assert later.total == 3
 
 
 def test_the_clusters_doing_costs_no_budget_but_slows() -> None:
-    found = failure.remember(None, [_loss(counts=False)] * 3, ["rollout-0"], POLICY, NOW)
+    found = machine_losses.remember(None, [_loss(counts=False)] * 3, ["rollout-0"], POLICY, NOW)
     assert found.by_machine == {}
     assert found.backoff["rollout-0"].failures == 3
     assert found.total == 3
@@ -109,7 +114,7 @@ def test_the_clusters_doing_costs_no_budget_but_slows() -> None:
 
 def test_machines_that_left_are_forgotten() -> None:
     before = Replacements(total=4, by_machine={"rollout-9": 2}, backoff={"rollout-9": BackOff(failures=2)})
-    after = failure.remember(before, [], ["rollout-0"], POLICY, NOW)
+    after = machine_losses.remember(before, [], ["rollout-0"], POLICY, NOW)
     assert (after.by_machine, after.backoff, after.total) == ({}, {}, 4)
 
 
@@ -124,7 +129,7 @@ def test_machines_that_left_are_forgotten() -> None:
     ],
 )
 def test_budget_of_coordinator_and_trainer(counted: dict[str, int], told: str | None) -> None:
-    why = failure.exhausted(Replacements(by_machine=counted), make_job().spec)
+    why = machine_losses.exhausted(Replacements(by_machine=counted), make_job().spec)
     assert (why is None) == (told is None)
     assert told is None or (why is not None and why.startswith(told))
 
@@ -164,16 +169,16 @@ PLACED = {"rollout-0": Role.ROLLOUT}
     ],
 )
 def test_what_counts_as_a_loss(pods: list[Pod], reason: str | None, counts: bool | None) -> None:
-    losses = failure.find_losses(PLACED, Observed(tuple(pods)), _status())
+    losses = machine_losses.find_losses(PLACED, Observed(tuple(pods)), _status())
     assert [(loss.reason, loss.counts) for loss in losses] == ([] if reason is None else [(reason, counts)])
 
 
 def test_a_loss_that_the_status_knows_is_not_counted_again() -> None:
     failed = _pod(phase="Failed")
     told = _status(members=[], incarnations={"rollout-0": 1})
-    assert failure.find_losses(PLACED, Observed((failed,)), told) == []
+    assert machine_losses.find_losses(PLACED, Observed((failed,)), told) == []
     newer = _pod(incarnation=2, phase="Failed")  # created by an operator that died before it could say so
-    (loss,) = failure.find_losses(PLACED, Observed((failed, newer)), told)
+    (loss,) = machine_losses.find_losses(PLACED, Observed((failed, newer)), told)
     assert loss.incarnation == 2
 
 
@@ -181,20 +186,20 @@ def test_a_loss_that_the_status_knows_is_not_counted_again() -> None:
 def test_a_suspect_needs_two_witnesses(witnesses: list[str], lost: int) -> None:
     suspect = {"machine": "rollout-0", "incarnation": 1, "reason": "HeartbeatLost", "witnesses": witnesses}
     status = _status(runtime={"suspects": [suspect]})
-    losses = failure.find_losses(PLACED, Observed((_pod(),)), status)
+    losses = machine_losses.find_losses(PLACED, Observed((_pod(),)), status)
     assert len(losses) == lost
     assert all(loss.must_delete and loss.reason == "HeartbeatLost" for loss in losses)
     newer = _status(runtime={"suspects": [{**suspect, "incarnation": 0}]})
-    assert failure.find_losses(PLACED, Observed((_pod(),)), newer) == []
+    assert machine_losses.find_losses(PLACED, Observed((_pod(),)), newer) == []
 
 
 def test_a_machine_that_keeps_failing_needs_no_second_witness() -> None:
     suspect = {"machine": "rollout-0", "incarnation": 1, "reason": "KeepsFailing", "witnesses": ["coordinator"]}
-    (loss,) = failure.find_losses(PLACED, Observed((_pod(),)), _status(runtime={"suspects": [suspect]}))
+    (loss,) = machine_losses.find_losses(PLACED, Observed((_pod(),)), _status(runtime={"suspects": [suspect]}))
     assert (loss.reason, loss.must_delete, loss.counts, loss.slows) == ("KeepsFailing", True, True, True)
     renewed = {"runtime": {"suspects": [suspect]}, "incarnations": {"rollout-0": 2}}
     newer = _status(members=[{"machine": "rollout-0", "incarnation": 2, "role": "Rollout"}], **renewed)
-    assert failure.find_losses(PLACED, Observed((_pod(incarnation=2),)), newer) == []
+    assert machine_losses.find_losses(PLACED, Observed((_pod(incarnation=2),)), newer) == []
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_only_the_holder_of_an_expired_lease_is_silent(holder: str, lost: int) -
         {"members": [{"machine": "coordinator-0", "incarnation": 1, "role": "Coordinator"}]}
     )
     seen = Observed((_pod("coordinator-0"),), silence=Silence(holder, 4.0) if holder else None)
-    losses = failure.find_losses({"coordinator-0": Role.COORDINATOR}, seen, status)
+    losses = machine_losses.find_losses({"coordinator-0": Role.COORDINATOR}, seen, status)
     assert [loss.reason for loss in losses] == ["CoordinatorSilent"] * lost
 
 
@@ -468,7 +473,7 @@ def test_the_revision_rises_with_changes_only() -> None:
 
 def test_ended_pods_go_but_for_the_last() -> None:
     pods = [_pod(incarnation=n, phase="Failed") for n in (1, 2)] + [_pod(incarnation=3)]
-    removals = placement.to_remove(PLACED, Observed(tuple(pods)), [], [], frozenset())
+    removals = pod_set.to_remove(PLACED, Observed(tuple(pods)), [], [], frozenset())
     assert [(removal.pod.incarnation, removal.reason) for removal in removals] == [(1, "Ended")]
 
 

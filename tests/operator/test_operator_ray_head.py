@@ -13,12 +13,12 @@ from operator_kit import make_job
 from rljob_api import InvalidSpec, RLJob
 from rljob_api.constants import HEAD_CONTAINER
 from rljob_api.status import Role
-from rljob_operator.policies.capacity import amounts
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Pod, parse_pod
-from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.pods import charged, render_pod
-from rljob_operator.policies.ray_head import split
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Pod, parse_pod
+from rljob_operator.policies.pods.capacity import amounts
+from rljob_operator.policies.pods.manifests import charged, render_pod
+from rljob_operator.policies.pods.ray_head import split
 
 Json = dict[str, Any]
 CONFIG = Config(runtime_image="example/run:1", image_pull_policy="Always")
@@ -108,7 +108,7 @@ def test_it_starts_before_the_coordinator_ends_after_it_and_keeps_no_pod_alive()
     head = head_of(pod)
     assert head["restartPolicy"] == "Always", "a sidecar"
     assert (head["image"], head["imagePullPolicy"]) == ("example/own:2", "Always")
-    assert (head["command"][-1], head["args"]) == ("rljob_runtime.pod", ["head"])
+    assert (head["command"][-1], head["args"]) == ("rljob_runtime.entrypoints", ["head"])
     assert head["securityContext"] == pod["spec"]["containers"][1]["securityContext"], "locked as every one of ours"
 
 

@@ -13,8 +13,9 @@ from operator_kit import NOW, make_job
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Observed, Pod, Trouble, parse_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
+from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import Plan, plan
 from rljob_operator.policies.refusal import PATIENCE_SECONDS, in_order, refused
 

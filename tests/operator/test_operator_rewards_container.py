@@ -9,14 +9,14 @@ from operator_kit import make_job
 
 from rljob_api import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Pod, parse_pod
-from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.pods import render_pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Pod, parse_pod
+from rljob_operator.policies.pods.manifests import render_pod
 
 CODE = {"name": "tests", "kind": "Code"}
 PYTHON = {"name": "own", "kind": "Python", "function": "my.rewards:length"}
-OURS = {"name": "ours", "kind": "Python", "function": "rljob_runtime.rewards.scorers:has_number"}
+OURS = {"name": "ours", "kind": "Python", "function": "rljob_runtime.rewards.builtin:has_number"}
 JUDGE = {"name": "taste", "kind": "Judge", "judge": {"url": "http://judge/v1", "model": "m"}}
 MATH = {"name": "right", "kind": "Math"}
 TEMPLATE = {
@@ -84,7 +84,7 @@ def test_it_is_locked_as_the_coordinator_is_and_bounded_by_its_template() -> Non
     assert list(containers(pod)) == ["main", "rewards", "logs"]
     found = containers(pod)["rewards"]
     assert found["image"] == "example/own:2", "functions are in the image that the coordinator has"
-    assert (found["command"][-1], found["args"]) == ("rljob_runtime.pod", ["rewards"])
+    assert (found["command"][-1], found["args"]) == ("rljob_runtime.entrypoints", ["rewards"])
     assert found["resources"] == {"limits": {"memory": "8Gi"}}
     assert found["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -12,9 +12,9 @@ from gang_definitions import installed
 from operator_kit import Server, condition, gone, options, running, until
 
 from rljob_api.spec import Gang
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import EVENT, RLJOB, Json, Resource
 from rljob_operator import rbac
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import EVENT, RLJOB, Json, Resource
 
 pytestmark = pytest.mark.cluster
 
@@ -129,7 +129,7 @@ async def test_a_missing_right_is_told_by_name(connection: kopf.ConnectionInfo, 
     """Not a crash loop: the operator says what it lacks, and waits."""
     restricted = await _restricted(server, connection)
     elsewhere = options("kube-system")
-    from rljob_operator.operator import Operator
+    from rljob_operator.app import Operator
 
     operator = Operator(elsewhere, connection=restricted)
     async with operator._kube.opened():
@@ -143,7 +143,7 @@ async def test_a_missing_right_is_told_by_name(connection: kopf.ConnectionInfo, 
 
 def test_the_rules_are_closed_under_what_is_handed_on() -> None:
     """The API server lets nobody grant what he does not have: the coordinator's Role must be within ours."""
-    from rljob_operator.policies.objects import COORDINATOR_RULES_JOB
+    from rljob_operator.policies.pods.owned_objects import COORDINATOR_RULES_JOB
 
     for rule in COORDINATOR_RULES_JOB:
         for resource in rule["resources"]:

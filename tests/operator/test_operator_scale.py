@@ -19,14 +19,14 @@ from typing import Any
 import kopf
 import pytest
 import yaml
-from hack.cluster import kube, kwok
-from hack.cluster.apiserver import Server as ApiServer
-from hack.cluster.apiserver import api_server
+from hack.local_cluster import kube, kwok
+from hack.local_cluster.apiserver import Server as ApiServer
+from hack.local_cluster.apiserver import api_server
 from operator_kit import Server, admin, condition, five_minutes, gone, options, running
 from stand_in_coordinator import StandInCoordinators
 
-from rljob_operator.kube.resources import POD, RLJOB
-from rljob_operator.operator import Operator
+from rljob_kube.resources import POD, RLJOB
+from rljob_operator.app import Operator
 
 pytestmark = pytest.mark.cluster
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import Resource
-from rljob_operator.policies.seal import ANNOTATION, digest, foreign, operator_part
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import Resource
+from rljob_operator.policies.status.seal import ANNOTATION, digest, foreign, operator_part
 from rljob_operator.seals import TOLD_SECONDS, Forgery, SealBroken, Seals
 
 Json = dict[str, Any]

@@ -10,8 +10,8 @@ from operator_kit import NOW
 from test_operator_plan import Cluster, running
 
 from rljob_api.status import BackOff, Replacements
-from rljob_operator.policies import failure
-from rljob_operator.policies.observed import Node, Silence
+from rljob_operator.policies.base.observation import Node, Silence
+from rljob_operator.policies.failure import losses
 
 COORDINATOR = "coordinator-0"
 
@@ -51,10 +51,10 @@ def test_a_silent_coordinator_is_replaced_at_once_and_counts_when_its_node_is_we
     assert counted(cluster) == 0
     waits = cluster.decide().again_seconds
     assert waits is not None
-    assert waits <= failure.SETTLED_SECONDS
-    later(cluster, failure.SETTLED_SECONDS + 1)
+    assert waits <= losses.SETTLED_SECONDS
+    later(cluster, losses.SETTLED_SECONDS + 1)
     assert counted(cluster) == 1
-    later(cluster, failure.SETTLED_SECONDS + 1)
+    later(cluster, losses.SETTLED_SECONDS + 1)
     assert counted(cluster) == 1, "once"
 
 
@@ -93,7 +93,7 @@ def test_a_coordinator_that_hangs_again_and_again_uses_up_its_budget() -> None:
         cluster.settle()
     assert counted(cluster) == 2
     assert not cluster.status.is_true("Failed")
-    later(cluster, failure.SETTLED_SECONDS + 1)
+    later(cluster, losses.SETTLED_SECONDS + 1)
     assert cluster.status.is_true("Failed")
 
 
@@ -114,7 +114,7 @@ def test_when_a_silent_coordinator_is_judged(
     """Where nothing is known of nodes (None), it counts."""
     entry = BackOff(failures=1, last_failure_time=NOW, reason="CoordinatorSilent", unsettled=True, node="node-1")
     nodes = {"node-1": node} if node is not None else {}
-    memory = failure.settle(Replacements(backoff={COORDINATOR: entry}), nodes, NOW + timedelta(seconds=seconds))
+    memory = losses.settle(Replacements(backoff={COORDINATOR: entry}), nodes, NOW + timedelta(seconds=seconds))
     assert memory.by_machine.get(COORDINATOR, 0) == counts
     judged = memory.backoff[COORDINATOR]
     assert (judged.unsettled, judged.reason) == (unsettled, reason)

@@ -20,12 +20,12 @@ from rljob_api import load
 from rljob_api.constants import LABEL_EPOCH
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies.admission import admit
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import AVOIDS, Node, Observed, Pod
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import AVOIDS, Node, Observed, Pod
+from rljob_operator.policies.lifecycle.admission import admit
 from rljob_operator.policies.plan import Plan, plan
-from rljob_operator.policies.pods import render_pod, shape
-from rljob_operator.policies.seal import ANNOTATION, digest, operator_part
+from rljob_operator.policies.pods.manifests import render_pod, shape
+from rljob_operator.policies.status.seal import ANNOTATION, digest, operator_part
 from rljob_operator.seals import Seals
 
 Json = dict[str, Any]

@@ -12,18 +12,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from operator_kit import NOW, Server, manifest
 
-from rljob_api import InvalidSpec, RLJob, load, podschema
+from rljob_api import InvalidSpec, RLJob, load
+from rljob_api.parsing import pod_schema
 from rljob_api.status import Role
-from rljob_operator.kube.errors import ApiError
-from rljob_operator.kube.resources import POD
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.observed import Observed
-from rljob_operator.policies.placement import NewPod
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import POD
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.plan import plan
-from rljob_operator.policies.pods import render_pod
+from rljob_operator.policies.pods.manifests import render_pod
 
 Json = dict[str, Any]
-TYPES: Json = json.loads(Path(podschema.__file__).with_name("pod_schema.json").read_text(encoding="utf-8"))
+TYPES: Json = json.loads(Path(pod_schema.__file__).with_name("pod_schema.json").read_text(encoding="utf-8"))
 NAMES = st.sampled_from(["main", "rewards", "x", "y", "rljob-tmp", "/x", "/tmp", ""])
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "string": NAMES,

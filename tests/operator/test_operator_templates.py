@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from operator_kit import make_job, manifest
 
-from rljob_api import InvalidSpec, load, podschema
+from rljob_api import InvalidSpec, load
 from rljob_api.constants import HEAD_CONTAINER
+from rljob_api.parsing import pod_schema
 from rljob_api.status import Role
-from rljob_operator.policies.config import Config
-from rljob_operator.policies.placement import NewPod
-from rljob_operator.policies.pods import render_pod
-from rljob_operator.policies.ray_head import split
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.pods.manifests import render_pod
+from rljob_operator.policies.pods.ray_head import split
 
 SPREAD = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
 PASSED: dict[str, Any] = {
@@ -74,7 +75,7 @@ every_role = pytest.mark.parametrize("role", list(Role))
 
 
 def test_every_field_of_a_pod_has_a_row() -> None:
-    assert {*PASSED, *MERGED, *ACCOUNT, *REFUSED} == podschema.fields("PodSpec")
+    assert {*PASSED, *MERGED, *ACCOUNT, *REFUSED} == pod_schema.fields("PodSpec")
 
 
 @every_role

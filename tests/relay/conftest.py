@@ -12,7 +12,7 @@ import pytest
 import torch
 from relay_kit import KEY, SETTINGS
 
-from rljob_runtime.relay.push import Publisher
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.settings import RelaySettings
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.coordinator.protocols import Chain, RelayMember
-from rljob_runtime.relay.fence import Standing
+from rljob_runtime.protocols import Chain, RelayMember
+from rljob_runtime.relay.fencing import Standing
 from rljob_runtime.relay.manifest import Manifest, checksum, layout
-from rljob_runtime.relay.process import RelayProcess
+from rljob_runtime.relay.network.tcp import TCP
+from rljob_runtime.relay.network.wire import Channel, Header, Identity, introduce
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import Slot
-from rljob_runtime.relay.tcp import TCP
-from rljob_runtime.relay.wire import Channel, Header, Identity, introduce
+from rljob_runtime.relay.subprocess import RelayProcess
 
 
 def content(manifest: Manifest, salt: int = 0) -> bytes:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from relay_kit import KEY, SETTINGS, Predecessor, assert_whole, chain_of, content, eventually, join_all, sealed, whole
 
-from rljob_runtime.coordinator.protocols import Refused, StaleTerm
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.fence import Standing
-from rljob_runtime.relay.push import Publisher
+from rljob_runtime.protocols import Refused, StaleTerm
+from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.wire import RefusedByPeer, WireError
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import Segment
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.tensors import views
-from rljob_runtime.relay.wire import RefusedByPeer, WireError
 
 
 def weights(version: int) -> dict[str, torch.Tensor]:

@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from relay_kit import FIRST, KEY, sealed
 
-from rljob_runtime.coordinator.protocols import Chain
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.inlet import _Reception
-from rljob_runtime.relay.link import _indices
+from rljob_runtime.protocols import Chain
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.service_thread import Service, ServiceEnded
+from rljob_runtime.relay.network.wire import Caller, Channel, Identity, WireError, introduce
+from rljob_runtime.relay.receiver import _Reception
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.service import Service, ServiceEnded
-from rljob_runtime.relay.shelf import Shelf
+from rljob_runtime.relay.sender import _indices
 from rljob_runtime.relay.slot import SlotFile
-from rljob_runtime.relay.wire import Caller, Channel, Identity, WireError, introduce
+from rljob_runtime.relay.version_store import Shelf
 
 BUDGET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST = 1 << 20

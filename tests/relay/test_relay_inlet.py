@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from relay_kit import FIRST, KEY, SETTINGS
 
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.inlet import Admission, Inlet
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.tcp import TCP
+from rljob_runtime.relay.network.wire import Channel, Identity, RefusedByPeer, WireError, introduce
+from rljob_runtime.relay.receiver import Admission, Inlet
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.shelf import Shelf
-from rljob_runtime.relay.tcp import TCP
-from rljob_runtime.relay.wire import Channel, Identity, RefusedByPeer, WireError, introduce
+from rljob_runtime.relay.version_store import Shelf
 
 TRAINER = Identity("trainer", 0)
 

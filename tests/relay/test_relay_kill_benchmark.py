@@ -2,16 +2,17 @@
 
 import pytest
 
-from rljob_runtime.relay import kill_benchmark, netns
-from rljob_runtime.relay.kill_benchmark import Plan
+from rljob_bench import relay_kill
+from rljob_bench.lib import netns
+from rljob_bench.relay_kill import Plan
 
 NO_NAMESPACES = netns.unavailable()
 
 
 @pytest.mark.skipif(NO_NAMESPACES is not None, reason=str(NO_NAMESPACES))
 def test_it_measures_every_place_with_and_without_power(monkeypatch):
-    monkeypatch.setattr(kill_benchmark, "QUICK", Plan(nbytes=1 << 20, chunks=8, relays=2, moments=(0.5,)))
-    result = kill_benchmark.measure(quick=True, seed=0)
+    monkeypatch.setattr(relay_kill, "QUICK", Plan(nbytes=1 << 20, chunks=8, relays=2, moments=(0.5,)))
+    result = relay_kill.measure(quick=True, seed=0)
     assert [(row["power"], row["place"]) for row in result["rows"]] == [
         (False, 0),
         (False, 1),

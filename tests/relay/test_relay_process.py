@@ -14,14 +14,14 @@ import pytest
 import torch
 from relay_kit import KEY, Predecessor, assert_whole, eventually, sealed
 
-from rljob_runtime.coordinator.protocols import Chain
-from rljob_runtime.relay import netns
-from rljob_runtime.relay.fence import Standing
-from rljob_runtime.relay.netns import Line
-from rljob_runtime.relay.process import RelayProcess
-from rljob_runtime.relay.push import Publisher
+from rljob_bench.lib import netns
+from rljob_bench.lib.netns import Line
+from rljob_runtime.protocols import Chain
+from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.subprocess import RelayProcess
 from rows import slow
 
 Make = Callable[..., RelayProcess]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from relay_kit import KEY, chain_of, eventually, join_all, whole
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, StaleTerm
+from rljob_runtime.protocols import Chain, Refused, StaleTerm
 from rljob_runtime.relay.manifest import layout
-from rljob_runtime.relay.push import Publisher
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import Segment
 from rljob_runtime.relay.settings import RelaySettings
@@ -81,7 +81,7 @@ def test_too_little_shared_memory_leaves_the_version_before(publisher, memory, m
 
 def test_what_goes_wrong_in_the_background_is_said_once_and_may_be_tried_again(publisher, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("rljob_runtime.relay.push.checksum", lambda data: 1 / 0)
+        patch.setattr("rljob_runtime.relay.publisher.checksum", lambda data: 1 / 0)
         publisher.publish(1, {"w": torch.ones(10)})
         with pytest.raises(ZeroDivisionError):
             publisher.settle()

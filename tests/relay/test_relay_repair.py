@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from relay_kit import KEY, SETTINGS, Predecessor, assert_whole, eventually, join_all, sealed, whole
 
-from rljob_runtime.coordinator.protocols import Chain
-from rljob_runtime.relay import netns
-from rljob_runtime.relay.fence import Standing
-from rljob_runtime.relay.netns import Star
-from rljob_runtime.relay.process import RelayProcess
-from rljob_runtime.relay.push import Publisher
+from rljob_bench.lib import netns
+from rljob_bench.lib.netns import Star
+from rljob_runtime.protocols import Chain
+from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
 from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.subprocess import RelayProcess
 
 CHUNKS = 10
 

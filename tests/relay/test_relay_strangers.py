@@ -16,10 +16,10 @@ import pytest
 import torch
 from relay_kit import SETTINGS, Predecessor, eventually, join_all, whole
 
-from rljob_runtime.coordinator.protocols import Chain, RelayMember
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.inlet import MAX_CALLERS, MAX_CALLERS_OF_A_HOST
-from rljob_runtime.relay.wire import WireError
+from rljob_runtime.protocols import Chain, RelayMember
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.wire import WireError
+from rljob_runtime.relay.receiver import MAX_CALLERS, MAX_CALLERS_OF_A_HOST
 
 IMPATIENT = replace(SETTINGS, heartbeat_seconds=0.5)
 """Handshakes of four seconds at most."""

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relay_kit import KEY, commit
 
-from rljob_runtime.coordinator.protocols import Chain, RelayMember
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.fence import PUBLISHER, Standing, predecessor
+from rljob_runtime.protocols import Chain, RelayMember
+from rljob_runtime.relay.fencing import PUBLISHER, Standing, predecessor
 from rljob_runtime.relay.manifest import checksum
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.tcp import TCP, TcpConnection
+from rljob_runtime.relay.network.wire import Caller, Channel, Identity, RefusedByPeer, WireError, introduce
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.tcp import TCP, TcpConnection
-from rljob_runtime.relay.wire import Caller, Channel, Identity, RefusedByPeer, WireError, introduce
 
 standings = st.builds(Standing, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import scorers
+from rljob_runtime.rewards import builtin
 from rljob_runtime.rewards.answers import UnusableReference, matches
 from rljob_runtime.rewards.answers.arithmetic import NoArithmetic, TooLarge, evaluate
 from rljob_runtime.rewards.answers.final import final_answer
@@ -264,10 +264,10 @@ def test_the_last_number_of_a_text_in_every_notation(value: Fraction, other: Fra
     prompt = Prompt(0, "", (), f"Worked out: 3 + 4.\n#### {NOTATIONS[one](value)}")
     for text in ("Of 7 it is {}.", "7 = {}", "={} apples", "{}\n", "**{}**", "答案是{}。"):
         response = text.format(NOTATIONS[two](value))
-        assert scorers.last_number(prompt, response) == 1, response
-        assert scorers.has_number(prompt, response) == 1
+        assert builtin.last_number(prompt, response) == 1, response
+        assert builtin.has_number(prompt, response) == 1
         if other != value:
-            assert scorers.last_number(prompt, text.format(NOTATIONS[two](other))) == 0
+            assert builtin.last_number(prompt, text.format(NOTATIONS[two](other))) == 0
 
 
 LAST = {
@@ -290,8 +290,8 @@ LAST = {
 
 @pytest.mark.parametrize("text", LAST)
 def test_what_counts_as_a_number(text: str) -> None:
-    assert scorers._extract(text, "LastNumber") == LAST[text]
-    assert scorers.has_number(Prompt(0, "", (), "1"), text) == (LAST[text] is not None)
+    assert builtin._extract(text, "LastNumber") == LAST[text]
+    assert builtin.has_number(Prompt(0, "", (), "1"), text) == (LAST[text] is not None)
 
 
 @pytest.mark.parametrize("answer", ["Two and one make three.\n#### three", "", "1/2", "5 or 6", "1e999999999"])
@@ -299,18 +299,18 @@ def test_a_reference_that_is_no_number_is_told_whatever_the_response_is(answer: 
     prompt = Prompt(0, "", (), answer)
     for response in ("none", "3", "three"):
         with pytest.raises(UnusableReference, match="the reference answer"):
-            scorers.last_number(prompt, response)
+            builtin.last_number(prompt, response)
 
 
 def test_a_response_past_every_size_is_no_number() -> None:
     prompt = Prompt(0, "", (), "5")
     for response in ("1e999999999", "9" * 100_000, "1e-99999999999999999999"):
-        assert scorers.last_number(prompt, response) == 0
+        assert builtin.last_number(prompt, response) == 0
 
 
 # --- references at the start ------------------------------------------------------------------------------------------
 
-MATH, LAST_NUMBER = "rljob_runtime.rewards.scorers:math", "rljob_runtime.rewards.scorers:last_number"
+MATH, LAST_NUMBER = "rljob_runtime.rewards.builtin:math", "rljob_runtime.rewards.builtin:last_number"
 
 
 @pytest.mark.parametrize(

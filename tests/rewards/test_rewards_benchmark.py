@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from rljob_runtime.rewards import benchmark
-from rljob_runtime.rewards.benchmark import Plan, draw, reward_timeout
+from rljob_bench import reward_timeout as reward_timeout_bench
+from rljob_bench.reward_timeout import Plan, draw, reward_timeout
 
 
 def test_the_shares_are_those_of_the_plan_whatever_the_seed() -> None:
@@ -32,7 +32,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(
         problems=1, responses=3, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 6, max_seconds=3.0, seats=1
     )
-    monkeypatch.setattr(benchmark, "QUICK", plan)
+    monkeypatch.setattr(reward_timeout_bench, "QUICK", plan)
     result = json.loads(json.dumps(reward_timeout(quick=True, seed=1)))
     figures = {figure["name"]: figure for figure in result["figures"]}
     assert figures.keys() == {"cpu_saved", "reward_time", "right_lost"}

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.learning import PromptFile
 from rljob_api.rewards import CodeReward, CodeScore, RewardTimeout
-from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_api.spec_training import PromptFile
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.records import read_file
+from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import CannotSandbox, CodeRule, RewardPool, Rule
-from rljob_runtime.rewards.code import CodeScorer, extract_program
-from rljob_runtime.rewards.failure import Failure, ScoreFailed
+from rljob_runtime.rewards.code_scorer import CodeScorer, extract_program
+from rljob_runtime.rewards.code_test_cases import InvalidTests, parse_tests
+from rljob_runtime.rewards.errors import Failure, ScoreFailed
 from rljob_runtime.rewards.rules import InvalidReward
-from rljob_runtime.rewards.testcases import InvalidTests, parse_tests
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -463,7 +463,7 @@ async def test_a_machine_without_a_sandbox_is_named_at_the_start(monkeypatch: py
 
 
 async def test_kinds_add_up() -> None:
-    rules = [Rule("length", "rljob_runtime.rewards.scorers:has_number", 0.5), CodeRule("code", 2.0)]
+    rules = [Rule("length", "rljob_runtime.rewards.builtin:has_number", 0.5), CodeRule("code", 2.0)]
     async with RewardPool(rules) as pool:
         assert await pool.score(prompt(ADD[:1]), fenced("print(3)")) == 2.5
         assert await pool.score(prompt(ADD[:1]), fenced("print()")) == 0.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.records import local_path
-from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, functions, scorers
+from rljob_runtime.protocols import RewardFailed
+from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, builtin, function_scorer
 from rljob_runtime.rewards.rules import confined
 
 SHIPPED = local_path("package://rljob/addition-programs.jsonl")
@@ -21,7 +21,7 @@ ATTEMPTS = {
     "the environment of the coordinator": "open(f'/proc/{__import__(\"os\").getppid()}/environ').read() is not None",
     "a file": "open('FOLDER/token').read() is not None",
     "the data that comes with us": f"open({str(SHIPPED)!r}).read() is not None",
-    "our code": f"open({scorers.__file__!r}).read() is not None",
+    "our code": f"open({builtin.__file__!r}).read() is not None",
     "a file to write": "open('FOLDER/new', 'w') is not None",
     "a file to empty": "__import__('os').open('/dev/null', 512) is not None",
     "a file, asking for no right": "__import__('os').open('/dev/null', 3) is not None",
@@ -41,8 +41,8 @@ async def test_a_text_that_is_evaluated_can_do_nothing(monkeypatch: pytest.Monke
     (tmp_path / "token").write_text("eyJ")
     prompt = Prompt(0, "", (1,), "yes", {"source_dataset": "string_insertion"})
     rules = [
-        Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym"),
-        Rule("math", "rljob_runtime.rewards.scorers:math"),
+        Rule("gym", "rljob_runtime.rewards.builtin:reasoning_gym"),
+        Rule("math", "rljob_runtime.rewards.builtin:math"),
     ]
     async with RewardPool(rules, workers=1) as pool:
         assert await pool.score(prompt, evaluated("True")) > 0, "it is evaluated"
@@ -58,7 +58,7 @@ GYM = Prompt(0, "", (1,), "yes", {"source_dataset": "string_insertion"})
 
 async def test_a_lack_of_memory_is_no_zero() -> None:
     """Libraries catch the error, and call the answer wrong."""
-    async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
+    async with RewardPool([Rule("gym", "rljob_runtime.rewards.builtin:reasoning_gym")], workers=1) as pool:
         with pytest.raises(RewardFailed, match=r"reward gym \(Raised\): the worker had no memory left"):
             await pool.score(GYM, evaluated("[bytes(1 << 20) for _ in range(1 << 20)]"))
         assert await pool.score(GYM, evaluated("True")) > 0
@@ -86,7 +86,7 @@ POISONS = {
 @pytest.mark.parametrize("poison", POISONS)
 async def test_a_text_changes_the_value_of_no_other(poison: str) -> None:
     """Wrong, wrong, right, wrong: as if it had never been there."""
-    async with RewardPool([Rule("gym", "rljob_runtime.rewards.scorers:reasoning_gym")], workers=1) as pool:
+    async with RewardPool([Rule("gym", "rljob_runtime.rewards.builtin:reasoning_gym")], workers=1) as pool:
         wrong = await pool.score(GYM, "no idea")
         assert wrong < 1.0
         assert await pool.score(GYM, evaluated(POISONS[poison])) > wrong
@@ -97,8 +97,8 @@ async def test_a_text_changes_the_value_of_no_other(poison: str) -> None:
 
 
 def test_rules_of_ours_that_evaluate_a_text_are_confined() -> None:
-    ours, foreign = Rule("a", "rljob_runtime.rewards.scorers:math"), Rule("b", "theirs:length")
-    harmless = [Rule(name, f"rljob_runtime.rewards.scorers:{name}") for name in ("has_number", "last_number")]
+    ours, foreign = Rule("a", "rljob_runtime.rewards.builtin:math"), Rule("b", "theirs:length")
+    harmless = [Rule(name, f"rljob_runtime.rewards.builtin:{name}") for name in ("has_number", "last_number")]
     assert [confined(rules) for rules in ([ours], [foreign], [ours, foreign])] == [True, False, False]
     assert [rule.confined for rule in harmless] == [False, False]
     pool = RewardPool([ours, foreign, *harmless])
@@ -108,12 +108,12 @@ def test_rules_of_ours_that_evaluate_a_text_are_confined() -> None:
 async def test_what_evaluates_nothing_needs_no_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     before = LACKING["Landlock"][0]
-    monkeypatch.setattr(functions, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
-    async with RewardPool([Rule("number", "rljob_runtime.rewards.scorers:has_number")]) as pool:
+    monkeypatch.setattr(function_scorer, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
+    async with RewardPool([Rule("number", "rljob_runtime.rewards.builtin:has_number")]) as pool:
         assert await pool.score(GYM, "4") == 1.0
 
 
-WORKER = "{}; from rljob_runtime.rewards.worker import main; main()"
+WORKER = "{}; from rljob_runtime.rewards.function_worker import main; main()"
 LACKING = {
     "Landlock": (
         "import os; from rljob_runtime.sandbox import landlock; landlock._CREATE_RULESET = 9999",
@@ -136,11 +136,11 @@ LACKING = {
 @pytest.mark.parametrize("lacking", LACKING)
 async def test_where_it_cannot_be_confined_it_scores_nothing(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, message = LACKING[lacking]
-    monkeypatch.setattr(functions, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
+    monkeypatch.setattr(function_scorer, "_command", lambda rules: [sys.executable, "-c", WORKER.format(before)])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setattr(functions, "_environment", lambda rules: dict(os.environ))
+    monkeypatch.setattr(function_scorer, "_environment", lambda rules: dict(os.environ))
     with pytest.raises(CannotSandbox, match=message) as caught:
-        async with RewardPool([Rule("math", "rljob_runtime.rewards.scorers:math")]):
+        async with RewardPool([Rule("math", "rljob_runtime.rewards.builtin:math")]):
             pass
     assert caught.value.reason == "SandboxUnavailable"
 
@@ -150,4 +150,4 @@ def test_no_alarm_calls_a_right_answer_wrong(monkeypatch: pytest.MonkeyPatch) ->
     import signal
 
     monkeypatch.setattr(signal, "alarm", lambda seconds: seconds and signal.raise_signal(signal.SIGALRM))
-    assert scorers.math(Prompt(0, "?", (1,), "1/2"), "So it is 0.5") == 1.0
+    assert builtin.math(Prompt(0, "?", (1,), "1/2"), "So it is 0.5") == 1.0

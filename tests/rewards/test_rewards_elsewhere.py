@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.rewards import CodeReward
-from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import (
     CannotSandbox,
     CodeRule,
@@ -28,21 +28,21 @@ from rljob_runtime.rewards import (
     RewardsNotReady,
     Rule,
 )
-from rljob_runtime.rewards import elsewhere as client
-from rljob_runtime.rewards import host as server
-from rljob_runtime.rewards.functions import cannot_confine
-from rljob_runtime.sandbox import seats
-from rljob_runtime.sandbox.frames import encode
-from rljob_runtime.sandbox.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from rljob_runtime.rewards import remote_client as client
+from rljob_runtime.rewards import remote_server as server
+from rljob_runtime.rewards.function_scorer import cannot_confine
+from rljob_runtime.sandbox import process_pool
+from rljob_runtime.sandbox.framing import encode
 from rljob_runtime.sandbox.program import Program, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.sandbox.streams import receive
+from rljob_runtime.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, prctl
 
 SERVE = """
 import asyncio, sys
 from pathlib import Path
-from rljob_runtime.pod.reaper import run_reaped
-from rljob_runtime.rewards.host import serve
+from rljob_runtime.entrypoints.init_process import run_reaped
+from rljob_runtime.rewards.remote_server import serve
 
 def work():
     asyncio.run(serve(Path(sys.argv[1])))
@@ -209,7 +209,7 @@ async def test_a_worker_that_cannot_be_confined_there_is_told_once(folder: str, 
     here = asyncio.create_task(server.serve(Path(folder) / "s"))
     async with asyncio.timeout(20), watching(elsewhere):
         with pytest.raises(CannotSandbox) as caught:
-            async with RewardPool([Rule("math", "rljob_runtime.rewards.scorers:math")], elsewhere=elsewhere):
+            async with RewardPool([Rule("math", "rljob_runtime.rewards.builtin:math")], elsewhere=elsewhere):
                 pass
     assert str(caught.value) == ("reward math needs a worker that can do nothing but compute: Landlock would be right")
     await here
@@ -326,7 +326,7 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
 
 async def test_a_supervisor_that_is_let_go_reaps_its_program(monkeypatch) -> None:
     """So that a container whose first process waits for nobody has no zombies of programs either."""
-    monkeypatch.setattr(seats, "LETTING_GO_SECONDS", 20.0)  # on a busy machine it takes more than a moment
+    monkeypatch.setattr(process_pool, "LETTING_GO_SECONDS", 20.0)  # on a busy machine it takes more than a moment
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         async with Sandbox(1) as sandbox:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.sandbox import folders
-from rljob_runtime.sandbox.folders import count_entries, remove
+from rljob_runtime.sandbox import scratch
+from rljob_runtime.sandbox.scratch import count_entries, remove
 
 Tree = dict[str, "Tree | None"]
 """Folders, and files (None)."""
@@ -81,7 +81,7 @@ def test_what_stays_shut_counts_as_more_than_enough(tmp_path: Path, monkeypatch:
             return os.open(".", os.O_RDONLY, dir_fd=above)
         raise PermissionError(13, "no", name)
 
-    monkeypatch.setattr(folders, "_open", refused)
+    monkeypatch.setattr(scratch, "_open", refused)
     assert count_entries(str(tmp_path), 1000) == 1001
     assert count_entries(str(tmp_path / "folder"), 1000) == 0
 
@@ -95,7 +95,7 @@ def test_a_link_is_counted_and_not_followed(tmp_path: Path) -> None:
 
 HIDDEN = """
 import os, stat, sys
-from rljob_runtime.sandbox.folders import count_entries, remove
+from rljob_runtime.sandbox.scratch import count_entries, remove
 os.setresgid(65532, 65532, 65532)
 os.setresuid(65532, 65532, 65532)
 os.chdir(sys.argv[1])

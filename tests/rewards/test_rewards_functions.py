@@ -14,10 +14,19 @@ import pytest
 
 from rljob_api.rewards import Reward, RewardKind
 from rljob_api.spec import RLJobSpec
-from rljob_runtime.coordinator.environment import LazyRewards
-from rljob_runtime.coordinator.protocols import RewardFailed, RewardsUnavailable
+from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import CodeRule, InvalidReward, JudgeRule, RewardPool, Rule, functions, rules_of, scorers
+from rljob_runtime.protocols import RewardFailed, RewardsUnavailable
+from rljob_runtime.rewards import (
+    CodeRule,
+    InvalidReward,
+    JudgeRule,
+    RewardPool,
+    Rule,
+    builtin,
+    function_scorer,
+    rules_of,
+)
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
 
@@ -107,9 +116,9 @@ async def test_a_busy_machine_makes_no_rule_late(monkeypatch: pytest.MonkeyPatch
     async with RewardPool([rule("by_order", timeout_seconds=0.3)], workers=1) as pool:
         with pytest.raises(RewardFailed, match="TimedOut"):
             await pool.score(PROMPT, "sleep for a second")
-        monkeypatch.setattr(functions, "waited_seconds", lambda pid: time.monotonic() - began)
+        monkeypatch.setattr(function_scorer, "waited_seconds", lambda pid: time.monotonic() - began)
         assert await pool.score(PROMPT, "sleep for a second") == 1.0
-        monkeypatch.setattr(functions, "starved", lambda elapsed, allowed: elapsed > 2 * allowed)
+        monkeypatch.setattr(function_scorer, "starved", lambda elapsed, allowed: elapsed > 2 * allowed)
         with pytest.raises(RewardFailed, match="TimedOut"):
             await pool.score(PROMPT, "hang")
 
@@ -124,7 +133,7 @@ async def test_a_worker_that_does_not_come_up_may_come_up_later(monkeypatch: pyt
             ("/nonexistent/python",): "a worker could not be started: .*No such file",
         }.items():
             with monkeypatch.context() as patch:
-                patch.setattr(functions, "_command", lambda rules, command=command: command)
+                patch.setattr(function_scorer, "_command", lambda rules, command=command: command)
                 with pytest.raises(RewardsUnavailable, match=why) as caught:
                     await lazy.open(closing)
             assert caught.value.reason == "RewardsUnavailable"
@@ -192,12 +201,12 @@ async def test_a_rule_that_cannot_be_loaded_is_named_at_the_start(bad: Rule, mes
     ],
 )
 def test_math_compares_final_answers(answer: object, response: str, value: float) -> None:
-    assert scorers.math(Prompt(0, "?", (1,), answer), response) == value
+    assert builtin.math(Prompt(0, "?", (1,), answer), response) == value
 
 
 def test_math_without_a_usable_reference_is_our_failure() -> None:
     with pytest.raises(ValueError, match="the reference answer '' says nothing"):
-        scorers.math(Prompt(0, "?", (1,), ""), "4")
+        builtin.math(Prompt(0, "?", (1,), ""), "4")
 
 
 @pytest.mark.parametrize(
@@ -214,20 +223,20 @@ def test_math_without_a_usable_reference_is_our_failure() -> None:
 def test_reasoning_gym_asks_the_tasks_own_scorer(extract: str, response: str, value: float) -> None:
     metadata = {"source_dataset": "basic_arithmetic", "source_index": 0, "expression": "5 - 3 - 6"}
     prompt = Prompt(0, "Calculate 5 - 3 - 6.", (1,), "-4", metadata)
-    assert scorers.reasoning_gym(prompt, response, extract=extract) == pytest.approx(value, abs=0.05)
+    assert builtin.reasoning_gym(prompt, response, extract=extract) == pytest.approx(value, abs=0.05)
 
 
 def test_reasoning_gym_needs_a_task() -> None:
     with pytest.raises(ValueError, match=r"config\.task"):
-        scorers.reasoning_gym(PROMPT, "4")
-    assert scorers.reasoning_gym(PROMPT, "4", task="basic_arithmetic") == 1.0
+        builtin.reasoning_gym(PROMPT, "4")
+    assert builtin.reasoning_gym(PROMPT, "4", task="basic_arithmetic") == 1.0
     with pytest.raises(ValueError, match="extract is 'Nothing'"):
-        scorers.reasoning_gym(PROMPT, "4", task="basic_arithmetic", extract="Nothing")
+        builtin.reasoning_gym(PROMPT, "4", task="basic_arithmetic", extract="Nothing")
 
 
 def test_number_rewards() -> None:
-    assert [scorers.has_number(PROMPT, text) for text in ("4", "four")] == [1.0, 0.0]
-    assert [scorers.last_number(PROMPT, text) for text in ("2 and 4", "4 or 5", "none")] == [1.0, 0.0, 0.0]
+    assert [builtin.has_number(PROMPT, text) for text in ("4", "four")] == [1.0, 0.0]
+    assert [builtin.last_number(PROMPT, text) for text in ("2 and 4", "4 or 5", "none")] == [1.0, 0.0, 0.0]
 
 
 def test_rules_of_a_spec() -> None:
@@ -246,7 +255,7 @@ def test_rules_of_a_spec() -> None:
     answer, style = rules_of(rewards)
     assert (answer.least, answer.most, answer.parallelism) == (0.0, 1.0, 2), "a share, whatever a text chose"
     assert (style.least, style.most, style.parallelism) == (-5.0, 7.0, 9)
-    assert (answer.function, answer.weight, answer.timeout_seconds) == ("rljob_runtime.rewards.scorers:math", 1.0, 7)
+    assert (answer.function, answer.weight, answer.timeout_seconds) == ("rljob_runtime.rewards.builtin:math", 1.0, 7)
     assert (style.function, style.weight, style.config) == ("mine:style", 0.1, {"a": 1})
     for kind in (RewardKind.JUDGE, RewardKind.PYTHON):
         with pytest.raises(InvalidReward, match=rf"spec.rewards\[0\] j: kind {kind.value} needs"):

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards import scorers
+from rljob_runtime.rewards import builtin
 from rljob_runtime.rewards.answers.arithmetic import TooLarge
 from rljob_runtime.rewards.answers.final import Final, final_answer
 from rljob_runtime.rewards.answers.readings import NoAnswer, read
-from rljob_runtime.rewards.code import extract_program
-from rljob_runtime.rewards.judge import _content, _Unanswered, parse_score
+from rljob_runtime.rewards.code_scorer import extract_program
+from rljob_runtime.rewards.code_test_cases import Call, StandardStreams
+from rljob_runtime.rewards.judge_scorer import _content, _Unanswered, parse_score
 from rljob_runtime.rewards.template import fill
-from rljob_runtime.rewards.testcases import Call, StandardStreams
 from rljob_runtime.sandbox.program import End, Run
 
 BUDGET = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -95,9 +95,9 @@ def soon() -> Iterator[None]:
 @example("9" * 100_000)
 def test_a_response_has_a_value(text: str) -> None:
     with soon():
-        assert scorers.last_number(PROMPT, text) in (0.0, 1.0)
-        assert scorers.has_number(PROMPT, text) in (0.0, 1.0)
-        found = [scorers._extract(text, how) for how in ("Whole", "LastNumber", "Tag", "Auto")]
+        assert builtin.last_number(PROMPT, text) in (0.0, 1.0)
+        assert builtin.has_number(PROMPT, text) in (0.0, 1.0)
+        found = [builtin._extract(text, how) for how in ("Whole", "LastNumber", "Tag", "Auto")]
         assert all(one is None or isinstance(one, str) for one in found)
         program = extract_program(text)
         assert program is None or program in text

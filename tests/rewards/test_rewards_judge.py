@@ -13,13 +13,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rljob_api.rewards import JudgeReward
-from rljob_runtime.coordinator.protocols import RewardFailed
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import InvalidReward, JudgeRule, RewardPool
-from rljob_runtime.rewards.failure import ScoreFailed
-from rljob_runtime.rewards.judge import SHOWN, JudgeScorer, parse_score
+from rljob_runtime.rewards.errors import ScoreFailed
+from rljob_runtime.rewards.judge_scorer import SHOWN, JudgeScorer, parse_score
 from rljob_runtime.rewards.template import fill
-from rljob_runtime.scheduling.retry import BackOff
+from rljob_runtime.scheduling.backoff import BackOff
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
 QUICK = BackOff(initial=0.01, maximum=0.01)

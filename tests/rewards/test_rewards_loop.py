@@ -13,16 +13,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_api.learning import DataSpec
 from rljob_api.rewards import CodeReward, JudgeReward
-from rljob_runtime.coordinator.environment import TellingPrompts
-from rljob_runtime.coordinator.protocols import RewardFailed
+from rljob_api.spec_training import DataSpec
+from rljob_runtime.coordinator.inputs import TellingPrompts
 from rljob_runtime.data import DataError, Prompt, PromptSet
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.models.toy import toy_tokenizer
+from rljob_runtime.protocols import RewardFailed
+from rljob_runtime.protocols.trajectory import Cursor
 from rljob_runtime.rewards import CodeRule, JudgeRule, RewardPool, Rule, pool
 from rljob_runtime.sandbox.program import End, Program, Run
-from rljob_runtime.scheduling.trajectory import Cursor
 
 LONGEST_TURN = 0.5
 """Seconds of processor time: a Lease lasts 15 s and is renewed by the same loop."""
@@ -128,8 +128,8 @@ async def test_no_text_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestServer(app) as server:
         settings = JudgeReward(url=str(server.make_url("/v1")), model="m", attempts=1)
         rules = [
-            Rule("last", "rljob_runtime.rewards.scorers:last_number"),
-            Rule("some", "rljob_runtime.rewards.scorers:has_number"),
+            Rule("last", "rljob_runtime.rewards.builtin:last_number"),
+            Rule("some", "rljob_runtime.rewards.builtin:has_number"),
         ]
         whole = CodeReward(program="{question}{response}", parallelism=2)
         scored: list[float | None] = []

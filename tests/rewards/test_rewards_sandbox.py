@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import rljob_runtime
-from rljob_runtime.sandbox import frames, sandbox, streams
-from rljob_runtime.sandbox.frames import MessageTooLong
+from rljob_runtime.sandbox import framing, sandbox, streams
+from rljob_runtime.sandbox.framing import MessageTooLong
 from rljob_runtime.sandbox.program import Layer, Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 
@@ -102,7 +102,7 @@ def test_a_program_reads_nothing_of_the_package_that_runs_it(layer: Layer, tmp_p
 async def test_what_is_no_message_ends_the_talk(sent: bytes) -> None:
     stream = asyncio.StreamReader()
     stream.feed_data(sent)
-    if len(sent) < frames.LENGTH_BYTES:
+    if len(sent) < framing.LENGTH_BYTES:
         stream.feed_eof()
     async with asyncio.timeout(2):
         assert await streams.receive(stream) is None
@@ -110,9 +110,9 @@ async def test_what_is_no_message_ends_the_talk(sent: bytes) -> None:
 
 async def test_a_program_that_is_too_long_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Sandbox(1) as opened:
-        monkeypatch.setattr(frames, "LONGEST_BYTES", 1000)
+        monkeypatch.setattr(framing, "LONGEST_BYTES", 1000)
         with pytest.raises(MessageTooLong, match=r"a message of 2\d+ bytes; at most 1000 would be right"):
-            frames.encode({"stdin": "x" * 2000})
+            framing.encode({"stdin": "x" * 2000})
         with pytest.raises(SandboxFailed, match="too long"):
             await opened.run(Program("", "x" * 2000))
         assert (await opened.run(Program("print(1)"))).stdout == "1\n"

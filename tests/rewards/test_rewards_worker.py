@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 
+from rljob_runtime.rewards.function_worker import LENGTH_BYTES, frame
 from rljob_runtime.rewards.rules import Rule
-from rljob_runtime.rewards.worker import LENGTH_BYTES, frame
 
 
 def test_a_worker_that_cannot_read_a_request_ends() -> None:
     """The thread that reads would be gone, and nobody would answer what comes later."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", "rljob_runtime.rewards.worker"],
+        [sys.executable, "-m", "rljob_runtime.rewards.function_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -23,7 +23,7 @@ def test_a_worker_that_cannot_read_a_request_ends() -> None:
     try:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        worker.stdin.write(frame((Rule("number", "rljob_runtime.rewards.scorers:has_number"),)))
+        worker.stdin.write(frame((Rule("number", "rljob_runtime.rewards.builtin:has_number"),)))
         worker.stdin.flush()
         assert json.loads(worker.stdout.readline()) == {"ready": True}
         worker.stdin.write((4).to_bytes(LENGTH_BYTES, "little") + b"none")

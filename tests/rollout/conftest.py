@@ -9,8 +9,8 @@ import pytest
 from rollout_helpers import ENGINES, EOS, Publisher, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rljob_runtime.rollout.engine import Engine, EngineSettings
-from rljob_runtime.rollout.factory import make_engine
+from rljob_runtime.rollout.engines.base import Engine, EngineSettings
+from rljob_runtime.rollout.engines.factory import make_engine
 
 
 @pytest.fixture(scope="session")

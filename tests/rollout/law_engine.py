@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rljob_runtime.coordinator.protocols import EngineStats
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.rollout.engine import EngineRequest, StepOutput
-from rljob_runtime.scheduling.trajectory import FinishReason
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.rollout.engines.base import EngineRequest, StepOutput
 
 PASS_TOKENS = 4096
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class LawEngine:
-    """`engine.KeptEngine`. `look`: what each look at its figures takes, between two steps. `off`: how far a step is off
+    """`base.KeptEngine`. `look`: what each look at its figures takes, between two steps. `off`: how far a step is off
     the law."""
 
     def __init__(

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, gather
-from rljob_runtime.rollout.engine import Engine, EngineRequest, StepOutput
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, StepOutput
 
 ENGINES = ["Reference", "VLLM"]
 EOS = 2

@@ -9,9 +9,9 @@ import torch
 from rollout_helpers import EOS, Generated, Publisher, assert_trainer_logprobs, collect, prompts, run
 from transformers import LlamaForCausalLM
 
-from rljob_runtime.rollout.engine import Engine, EngineRequest, RequestRejected
-from rljob_runtime.rollout.reference import ReferenceEngine
-from rljob_runtime.rollout.weights import VersionUnavailable
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected
+from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
+from rljob_runtime.rollout.engines.weights import VersionUnavailable
 
 Engines = Callable[..., Engine]
 

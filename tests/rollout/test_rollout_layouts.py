@@ -20,20 +20,15 @@ from hypothesis import strategies as st
 from rollout_helpers import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
 from transformers import LlamaForCausalLM
 
-from rljob_runtime.coordinator.protocols import (
-    EngineStats,
-    GenerateRequest,
-    Refused,
-    WrongVersion,
-)
-from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
-from rljob_runtime.rollout.factory import make_engine
-from rljob_runtime.rollout.layouts import KEPT, EngineLayouts
-from rljob_runtime.rollout.rank_processes import RankDied, Zygote
-from rljob_runtime.rollout.ranks import PEERS, RankEngine, RanksDisagree
+from rljob_runtime.protocols import EngineStats, GenerateRequest, Refused, WrongVersion
+from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.rollout.engine_cache import KEPT, EngineLayouts
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, EngineSettings, StepOutput
+from rljob_runtime.rollout.engines.factory import make_engine
+from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine, RanksDisagree
+from rljob_runtime.rollout.engines.rank_processes import RankDied, Zygote
+from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
-from rljob_runtime.rollout.weights import VersionUnavailable
-from rljob_runtime.scheduling.trajectory import PromptKey, Sampling, TrajectoryKey
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -358,8 +353,8 @@ def _processes_of(zygote: Zygote) -> set[int]:
 
 ORPHAN = """
 import sys, time
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.rollout.ranks import PEERS
+from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.multi_process import PEERS
 zygote = Zygote(PEERS["Reference"])
 ways = [zygote.fork([]) for _ in range(2)]
 print(zygote._process.pid, *(way.recv() for way in ways), flush=True)

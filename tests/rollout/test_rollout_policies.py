@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 
-from rljob_runtime.coordinator.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.rollout.engine import EngineRequest, StepOutput, seed_of
-from rljob_runtime.rollout.kv_blocks import BlockPool
-from rljob_runtime.rollout.ledger import Ledger, engine_id
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.rollout.attempts import Ledger, engine_id
+from rljob_runtime.rollout.engines.base import EngineRequest, StepOutput, seed_of
+from rljob_runtime.rollout.engines.reference.kv_blocks import BlockPool
+from rljob_runtime.rollout.engines.reference.sampling import sample, uniforms
 from rljob_runtime.rollout.outbox import Outbox
-from rljob_runtime.rollout.sampling import sample, uniforms
-from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 
 KEYS = [TrajectoryKey(PromptKey(0, i), 0) for i in range(3)]
 

@@ -16,15 +16,15 @@ from law_engine import Clock, LawEngine
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.enginemodel.fitting import fit, foretold, round_errors
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import SMOLLM2_135M
-from rljob_runtime.enginemodel.profile import PlayedRound, Profile, ProfileError, Subject
 from rljob_runtime.models.folder import ModelFolder
-from rljob_runtime.rollout.profile_target import Target
-from rljob_runtime.rollout.profiling import CORNERS, PASSES, Limits, Watch, measure
-from rljob_runtime.rollout.seat import Seat
-from rljob_runtime.rollout.step_watch import Step, decode_timing, prefill_timing
+from rljob_runtime.perf_model.fitting import fit, foretold, round_errors
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import SMOLLM2_135M
+from rljob_runtime.perf_model.profile import PlayedRound, Profile, ProfileError, Subject
+from rljob_runtime.rollout.profiling.harness import Seat
+from rljob_runtime.rollout.profiling.profiler import CORNERS, PASSES, Limits, Watch, measure
+from rljob_runtime.rollout.profiling.target import Target
+from rljob_runtime.rollout.profiling.timed_engine import Step, decode_timing, prefill_timing
 
 pytestmark = pytest.mark.timeout(60)
 

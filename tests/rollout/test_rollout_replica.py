@@ -12,20 +12,12 @@ import pytest
 from rollout_helpers import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
 from transformers import LlamaForCausalLM
 
-from rljob_runtime.coordinator.protocols import (
-    Delta,
-    GenerateRequest,
-    PeerGone,
-    Refused,
-    ReplicaReport,
-    StaleTerm,
-    WrongVersion,
-)
-from rljob_runtime.rollout.engine import Engine, EngineRequest, EngineSettings, StepOutput
-from rljob_runtime.rollout.factory import make_engine
+from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, Refused, ReplicaReport, StaleTerm, WrongVersion
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, EngineSettings, StepOutput
+from rljob_runtime.rollout.engines.factory import make_engine
+from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
-from rljob_runtime.rollout.weights import VersionUnavailable
-from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 
 PATIENCE = 60.0
 
@@ -421,7 +413,7 @@ class ScriptedEngine:
     def wake(self) -> None: ...
 
     def stats(self) -> object:
-        from rljob_runtime.coordinator.protocols import EngineStats
+        from rljob_runtime.protocols import EngineStats
 
         return EngineStats(len(self.requests), 0, 0.0, 0, 0, 0, 0, 0)
 

@@ -21,23 +21,19 @@ CANARIES = {
     "tail batching": (
         "nobody wins the race between prompts",
         "a long round takes what it likes",
+        "a prompt is tried again with the numbers that made it long",
     ),
     "parallelism planner": (
         "a step is made to a slower size",
-        "long rounds are not charged",
         "a layout is applied before it is in force",
     ),
     "reward scheduler": (
         "a wrong run shows how long a test takes",
         "a sandbox that fails is worth zero",
     ),
-    "sandbox": (
-        "programs may start processes",
-        "programs may empty what they may read",
-    ),
+    "sandbox": ("programs may start processes",),
     "stream training and loans": (
         "a contribution is counted twice",
-        "overlapping contributions are added",
         "nobody tells a machine that its loan is over",
     ),
     "asynchrony": (
@@ -69,6 +65,8 @@ CANARIES = {
     ),
     "simulator": ("the simulator does not look at tokens",),
     "pods and the command line": (
+        "what models wrote is pickled in the event loop",
+        "a second run goes on with other data",
         "the head's tables die with it",
         "a round is foretold as if each size had as many replicas",
     ),

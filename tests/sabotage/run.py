@@ -24,7 +24,7 @@ from canaries import CANARIES
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("crds", "operator", "runtime", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
+COPIED = ("crds", "operator", "runtime", "bench", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
 TREES = 2
 """Copies of the tree, and so mutants tried at a time."""
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py, for the runs beside each other
@@ -128,7 +128,7 @@ def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(tree)
-    packages = [str(tree / part) for part in ("crds", "operator", "runtime")]
+    packages = [str(tree / part) for part in ("crds", "operator", "runtime", "bench")]
     # The copy's packages come before the editable install. No bytecode: a mutant can keep a file's size and second.
     sys.path[:0] = [str(tree), *packages]
     sys.dont_write_bytecode = True

@@ -10,27 +10,9 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_14B, SMOLLM2_135M, ModelShape
-from rljob_runtime.enginemodel.profile import Profile, ProfileError, Sample, Subject
-from rljob_runtime.scheduling.reward_timeout import TimeoutRule
-from rljob_runtime.simulation import planner_benchmark
-from rljob_runtime.simulation.assumptions import SETTINGS, STANDARD
-from rljob_runtime.simulation.benchmarks import rollpacker as benchmark
-from rljob_runtime.simulation.benchmarks.result import settings_of
-from rljob_runtime.simulation.benchmarks.rollpacker import STREAM, WHOLE, rollpacker
-from rljob_runtime.simulation.benchmarks.settings import measured, settings_for, trace_settings
-from rljob_runtime.simulation.benchmarks.stream import (
-    TRIGGERS,
-    Compared,
-    at_once,
-    other_windows,
-    overlapped,
-    scarce,
-    stream,
-    trigger,
-)
-from rljob_runtime.simulation.benchmarks.trial import (
+from rljob_bench.lib.result import settings_of
+from rljob_bench.lib.settings import measured, settings_for, trace_settings
+from rljob_bench.lib.trial import (
     AUTO,
     PLAIN,
     TAIL,
@@ -42,10 +24,19 @@ from rljob_runtime.simulation.benchmarks.trial import (
     scenario_of,
     speedup,
 )
-from rljob_runtime.simulation.events import Scored, Submitted, Trained
-from rljob_runtime.simulation.faults import FaultPlan
-from rljob_runtime.simulation.pace import loop_time
-from rljob_runtime.simulation.play import play
+from rljob_bench.simulated import planner
+from rljob_bench.simulated import rollpacker as benchmark
+from rljob_bench.simulated.rollpacker import STREAM, WHOLE, rollpacker
+from rljob_bench.simulated.stream import TRIGGERS, Compared, at_once, other_windows, overlapped, scarce, stream, trigger
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import QWEN2_5_14B, SMOLLM2_135M, ModelShape
+from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject
+from rljob_runtime.scheduling.reward_timeout import TimeoutRule
+from rljob_runtime.simulator.core.events import Scored, Submitted, Trained
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.peers.assumptions import SETTINGS, STANDARD
+from rljob_runtime.simulator.run import play
 from rljob_runtime.workloads import TraceError
 
 SMALL = replace(SETTINGS[0], prompts=8, responses=4)
@@ -411,14 +402,14 @@ def test_a_profile_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_planner_is_measured_on_engines_of_a_profile() -> None:
-    sizes = [(size, SLOW) for size in planner_benchmark.SIZES]
-    setting = planner_benchmark.measured(planner_benchmark.QUICK, profile_of(*sizes, model=QWEN2_5_14B))
+    sizes = [(size, SLOW) for size in planner.SIZES]
+    setting = planner.measured(planner.QUICK, profile_of(*sizes, model=QWEN2_5_14B))
     assert setting.engines is not None
     assert setting.engines.at(4).kv_tokens == 300_000
     with pytest.raises(ProfileError, match="tensor parallel size 4 is wanted, measured: 1, 2"):
-        planner_benchmark.measured(planner_benchmark.QUICK, profile_of(*sizes[:2], model=QWEN2_5_14B))
+        planner.measured(planner.QUICK, profile_of(*sizes[:2], model=QWEN2_5_14B))
     with pytest.raises(ProfileError, match=r"kv_tokens.1.: 4000; 5048 or more"):
-        planner_benchmark.measured(planner_benchmark.QUICK, profile_of(*sizes, model=QWEN2_5_14B, kv_tokens=4000))
+        planner.measured(planner.QUICK, profile_of(*sizes, model=QWEN2_5_14B, kv_tokens=4000))
 
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from rljob_runtime.simulation.benchmarks.elasticity import QUICK, elasticity
+from rljob_bench.simulated.elasticity import QUICK, elasticity
 
 # A module of one bench, which plays for half a minute. Other benches have a row in `make test`.
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.scheduling.trajectory import Group, PromptKey
-from rljob_runtime.simulation.event_digest import PLACES, EventDigest, Places
-from rljob_runtime.simulation.events import Committed, Event, FaultBegan, ProcessEnded, ProcessStarted, Row
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.simulator.core.event_digest import PLACES, EventDigest, Places
+from rljob_runtime.simulator.core.events import Committed, Event, FaultBegan, ProcessEnded, ProcessStarted, Row
 
 KINDS: tuple[type, ...] = typing.get_args(Event)
 FIELDS = [(kind, field.name) for kind in KINDS for field in dataclasses.fields(kind)]

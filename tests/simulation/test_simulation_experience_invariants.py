@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_runtime.scheduling.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.simulation.events import Committed, Published, Row, StoreLost, Submitted
-from rljob_runtime.simulation.experience_invariants import ExperienceInvariants
-from rljob_runtime.simulation.tokens import digest
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.simulator.core.events import Committed, Published, Row, StoreLost, Submitted
+from rljob_runtime.simulator.core.tokens import digest
+from rljob_runtime.simulator.invariants.asynchronous import ExperienceInvariants
 
 KEY = TrajectoryKey(PromptKey(0, 0), 0)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.policies.departing import grace_seconds
-from rljob_runtime.simulation.faults import (
+from rljob_operator.policies.lifecycle.eviction import grace_seconds
+from rljob_runtime.simulator.faults.plan import (
     APPLICABLE,
     GRACE_SECONDS,
     Fault,
@@ -18,7 +18,7 @@ from rljob_runtime.simulation.faults import (
     shrink,
     targets_of,
 )
-from rljob_runtime.simulation.scenario import draw_scenario
+from rljob_runtime.simulator.scenario import draw_scenario
 
 seeds = st.integers(0, 2**32)
 

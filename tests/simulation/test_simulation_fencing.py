@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rljob_api.learning import Mode
-from rljob_runtime.simulation.events import (
+from rljob_api.spec_training import Mode
+from rljob_runtime.simulator.core.events import (
     CoordinatorEnded,
     CoordinatorStarted,
     Event,
@@ -17,11 +17,11 @@ from rljob_runtime.simulation.events import (
     Reported,
     Trained,
 )
-from rljob_runtime.simulation.faults import FaultPlan
-from rljob_runtime.simulation.leases import LOOK_SECONDS, Watch
-from rljob_runtime.simulation.pace import loop_time
-from rljob_runtime.simulation.play import play
-from rljob_runtime.simulation.scenario import draw_scenario
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, Watch
+from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.scenario import draw_scenario
 from rows import slow
 
 CUT_AT, CUT_FOR, LEASE = 6.0, 70.0, 15.0

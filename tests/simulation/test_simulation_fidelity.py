@@ -9,19 +9,19 @@ from statistics import fmean
 import pytest
 
 from rljob_api.status import RoundReport
-from rljob_runtime.enginemodel.law import LatencyLaw
+from rljob_bench.async_systems.asynchronous import Job, Policy
+from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.outcome import Outcome
+from rljob_bench.async_systems.rig import Rig
+from rljob_runtime.perf_model.latency_model import LatencyLaw
 from rljob_runtime.scheduling.repack import RepackRules
-from rljob_runtime.simulation.events import Event, Reported
-from rljob_runtime.simulation.faults import FaultPlan
-from rljob_runtime.simulation.laminar.asynchronous import Job, Policy
-from rljob_runtime.simulation.laminar.groups import Prompts
-from rljob_runtime.simulation.laminar.outcome import Outcome
-from rljob_runtime.simulation.laminar.rig import Rig
-from rljob_runtime.simulation.play import play
-from rljob_runtime.simulation.replica import EngineKind
-from rljob_runtime.simulation.scenario import Experience, Scenario
-from rljob_runtime.simulation.trainer import TrainerCosts
-from rljob_runtime.simulation.world import Site
+from rljob_runtime.simulator.core.events import Event, Reported
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.peers.cluster import Site
+from rljob_runtime.simulator.peers.replica import EngineKind
+from rljob_runtime.simulator.peers.trainer import TrainerCosts
+from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.scenario import Experience, Scenario
 from rljob_runtime.workloads import Prompt, Response, Turn
 
 MACHINES, PROMPTS, RESPONSES = 4, 8, 4

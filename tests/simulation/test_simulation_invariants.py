@@ -6,15 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.scheduling.trajectory import (
-    FinishReason,
-    Group,
-    PromptKey,
-    Response,
-    ScoredResponse,
-    TrajectoryKey,
-)
-from rljob_runtime.simulation.events import (
+from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.simulator.core.events import (
     Asked,
     Checkpointed,
     Committed,
@@ -29,8 +22,8 @@ from rljob_runtime.simulation.events import (
     Submitted,
     Trained,
 )
-from rljob_runtime.simulation.round_invariants import RoundInvariants
-from rljob_runtime.simulation.tokens import digest, phase, text
+from rljob_runtime.simulator.core.tokens import digest, phase, text
+from rljob_runtime.simulator.invariants.on_policy import RoundInvariants
 
 KEYS = [TrajectoryKey(PromptKey(0, 0), sample) for sample in range(2)]
 IDS = tuple(map(str, KEYS))

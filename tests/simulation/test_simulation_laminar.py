@@ -9,19 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_32B
+from rljob_bench.async_systems.asynchronous import Job, Policy
+from rljob_bench.async_systems.groups import Prompts
+from rljob_bench.async_systems.ideal import token_seconds
+from rljob_bench.async_systems.outcome import Outcome
+from rljob_bench.async_systems.partial import PartialJob
+from rljob_bench.async_systems.rig import Layout, Rig
+from rljob_bench.async_systems.staged import Batches, generate, one_step, stream, synchronous
+from rljob_bench.async_systems.systems import System, Window, layouts, play, printed_layout
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
 from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.repack_gain import merges_that_fit, merges_that_pay
-from rljob_runtime.simulation.assumptions import LAMINAR_MODELS
-from rljob_runtime.simulation.laminar.asynchronous import Job, Policy
-from rljob_runtime.simulation.laminar.groups import Prompts
-from rljob_runtime.simulation.laminar.ideal import token_seconds
-from rljob_runtime.simulation.laminar.outcome import Outcome
-from rljob_runtime.simulation.laminar.partial import PartialJob
-from rljob_runtime.simulation.laminar.rig import Layout, Rig
-from rljob_runtime.simulation.laminar.staged import Batches, generate, one_step, stream, synchronous
-from rljob_runtime.simulation.laminar.systems import System, Window, layouts, play, printed_layout
+from rljob_runtime.simulator.peers.assumptions import LAMINAR_MODELS
 from rljob_runtime.workloads import Prompt, Response, Turn
 
 SECOND = LatencyLaw(((1.0, 1.0),), 0.0, 0.0, 0.0, 0.0)

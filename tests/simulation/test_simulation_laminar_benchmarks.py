@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.simulation.assumptions import LAMINAR_MODELS
-from rljob_runtime.simulation.benchmarks.laminar import laminar
-from rljob_runtime.simulation.benchmarks.repack import flat, repack
-from rljob_runtime.simulation.benchmarks.staleness import staleness
-from rljob_runtime.simulation.laminar.systems import System, printed_layout
+from rljob_bench.async_systems.systems import System, printed_layout
+from rljob_bench.simulated.laminar import laminar
+from rljob_bench.simulated.repack import flat, repack
+from rljob_bench.simulated.staleness import staleness
+from rljob_runtime.simulator.peers.assumptions import LAMINAR_MODELS
 from rljob_runtime.workloads import TraceError
 
 

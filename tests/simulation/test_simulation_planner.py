@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 from rljob_api.status import RoundKind, RoundReport
-from rljob_runtime.simulation.control_plane import SimulatedControlPlane
-from rljob_runtime.simulation.planner_benchmark import PLANNER, SIZES, planner
-from rljob_runtime.simulation.scenario import draw_scenario
+from rljob_bench.simulated.planner import PLANNER, SIZES, planner
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.scenario import draw_scenario
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.coordinator.protocols import GenerateRequest, Refused, WrongVersion
-from rljob_runtime.enginemodel.engine import Request
-from rljob_runtime.enginemodel.law import LatencyLaw
-from rljob_runtime.scheduling.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.pace import Pace, loop_time
-from rljob_runtime.simulation.replica import EngineKind, SimulatedReplica, steady
-from rljob_runtime.simulation.tokens import phase, text
+from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.protocols import GenerateRequest, Refused, WrongVersion
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.core.tokens import phase, text
+from rljob_runtime.simulator.peers.replica import EngineKind, SimulatedReplica, steady
 
 LAW = LatencyLaw(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
 
@@ -60,7 +60,7 @@ def test_responses_end_when_the_engine_model_says(lengths, stream, tight):
         await one.submit(1, [request(sample, most=400) for sample in range(len(lengths))])
         return await collect(one, len(lengths), wait=0.33)
 
-    found = clock.run(program())
+    found = virtual_time.run(program())
     assert {one: when for one, (_, _, when) in found.items()} == pytest.approx(expected, abs=1e-5)
     for sample, length in enumerate(lengths):
         assert found[key(sample)][0] == text(phase(key(sample), 1), 0, length)[0]
@@ -72,7 +72,7 @@ def test_the_limit_ends_a_response_and_says_so():
         await one.submit(1, [request(0, most=100), request(1, most=99), request(2)])
         return await collect(one, 3)
 
-    found = clock.run(program())
+    found = virtual_time.run(program())
     reasons = [(len(tokens), reason) for tokens, reason, _ in (found[key(sample)] for sample in range(3))]
     assert reasons == [(100, FinishReason.LENGTH), (99, FinishReason.LENGTH), (100, FinishReason.STOP)]
 
@@ -88,7 +88,7 @@ def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_at_once():
         report = await one.poll(1, report.cursor, 50.0)
         assert [(d.key, d.offset, len(d.token_ids)) for d in report.deltas] == [(key(1), 98, 2)]
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_what_is_aborted_is_heard_of_no_more_and_a_higher_attempt_replaces():
@@ -102,7 +102,7 @@ def test_what_is_aborted_is_heard_of_no_more_and_a_higher_attempt_replaces():
         assert [(d.key, d.attempt, d.offset) for d in report.deltas] == [(key(1), 2, 10)]
         assert (await one.poll(1, report.cursor, 50.0)).deltas == ()
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_refusals():
@@ -117,7 +117,7 @@ def test_refusals():
         with pytest.raises(WrongVersion, match="the relay holds version 1, not 2"):
             await one.load(1, 2)
 
-    clock.run(program())
+    virtual_time.run(program())
 
 
 def test_a_replica_that_stands_still_and_runs_slow_is_late_by_just_that():
@@ -135,7 +135,7 @@ def test_a_replica_that_stands_still_and_runs_slow_is_late_by_just_that():
             pace.set(1.0)
         return (await poll)[key(0)][2]
 
-    assert clock.run(program(True)) == pytest.approx(clock.run(program(False)) + 7.0 + 0.2, abs=1e-5)
+    assert virtual_time.run(program(True)) == pytest.approx(virtual_time.run(program(False)) + 7.0 + 0.2, abs=1e-5)
 
 
 def test_a_skewed_clock_waits_for_longer_than_it_was_asked():
@@ -145,7 +145,7 @@ def test_a_skewed_clock_waits_for_longer_than_it_was_asked():
         await SimulatedReplica("r", kind=steady(0.01), loaded=1, pace=pace).poll(1, 0, 0.5)
         return loop_time()
 
-    assert clock.run(program()) == pytest.approx(1.5)
+    assert virtual_time.run(program()) == pytest.approx(1.5)
 
 
 def test_nothing_to_do_takes_no_turns():
@@ -159,4 +159,4 @@ def test_nothing_to_do_takes_no_turns():
             polls += 1
         return polls
 
-    assert clock.run(program()) < 5
+    assert virtual_time.run(program()) < 5

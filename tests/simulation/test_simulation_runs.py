@@ -12,15 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.learning import Mode
-from rljob_runtime.enginemodel.hardware import H800
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B, QWEN2_5_32B
+from rljob_api.spec_training import Mode
+from rljob_bench.lib.cluster import Cluster
+from rljob_runtime.perf_model.hardware import H800
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
-from rljob_runtime.simulation import clock
-from rljob_runtime.simulation.assumptions import STANDARD
-from rljob_runtime.simulation.cluster import Cluster
-from rljob_runtime.simulation.edits import Edit
-from rljob_runtime.simulation.events import (
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import (
     Asked,
     CoordinatorEnded,
     CoordinatorStarted,
@@ -35,14 +33,16 @@ from rljob_runtime.simulation.events import (
     Restored,
     Trained,
 )
-from rljob_runtime.simulation.faults import APPLICABLE, Fault, FaultPlan, Kind, draw_leaves, targets_of
-from rljob_runtime.simulation.pace import loop_time
-from rljob_runtime.simulation.play import play
-from rljob_runtime.simulation.programs import Programs
-from rljob_runtime.simulation.scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
-from rljob_runtime.simulation.timeline import Timeline
-from rljob_runtime.simulation.trainer import TRAINER
-from rljob_runtime.simulation.wire import Life, Process, SimulatedWire
+from rljob_runtime.simulator.core.network import Life, Process, SimulatedWire
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.faults.plan import APPLICABLE, Fault, FaultPlan, Kind, draw_leaves, targets_of
+from rljob_runtime.simulator.faults.spec_edits import Edit
+from rljob_runtime.simulator.peers.assumptions import STANDARD
+from rljob_runtime.simulator.peers.code_rewards import Programs
+from rljob_runtime.simulator.peers.trainer import TRAINER
+from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
+from rljob_runtime.simulator.trace import Timeline
 from rows import slow
 
 SEEDS = 200
@@ -202,8 +202,8 @@ def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
     """Strings hash otherwise in each process: an order that comes from a set would show."""
     program = (
         "import logging; logging.disable(50)\n"
-        "from rljob_runtime.simulation.play import play\n"
-        "from rljob_runtime.simulation.scenario import draw_scenario, plan_of\n"
+        "from rljob_runtime.simulator.run import play\n"
+        "from rljob_runtime.simulator.scenario import draw_scenario, plan_of\n"
         "for seed in range(300, 306):\n"
         "    scenario = draw_scenario(seed)\n"
         "    print(play(scenario, plan_of(scenario)))\n"
@@ -367,7 +367,7 @@ def test_a_coordinator_that_was_killed_takes_leave_of_nobody():
         with pytest.raises(asyncio.CancelledError):
             await wire.call(5.0, "hear", "dead")
 
-    clock.run(last_words())
+    virtual_time.run(last_words())
     assert asked == ["alive"]
 
 

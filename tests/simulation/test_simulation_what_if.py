@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from rljob_runtime.enginemodel.hardware import H800
-from rljob_runtime.enginemodel.model_shape import QWEN2_5_7B
-from rljob_runtime.enginemodel.roofline import roofline
-from rljob_runtime.scheduling.plans import Plan, choices
-from rljob_runtime.scheduling.rehearsal import Stage
-from rljob_runtime.scheduling.what_if import Costs
-from rljob_runtime.simulation.what_if_trial import PERTURBATION, Job, against, perturbed
+from rljob_bench.simulated.what_if import PERTURBATION, Job, against, perturbed
+from rljob_runtime.perf_model.hardware import H800
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B
+from rljob_runtime.perf_model.roofline import roofline
+from rljob_runtime.scheduling.round_planner.planner import Costs
+from rljob_runtime.scheduling.round_planner.plans import Plan, choices
+from rljob_runtime.scheduling.round_planner.round_simulator import Stage
 from rljob_runtime.workloads import open_workload
 
 LAW = roofline(QWEN2_5_7B, H800)

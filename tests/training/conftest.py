@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_toys import keep_norms_precise, save_tiny_model, save_tokenizer
 
-from rljob_runtime.rollout.rank_processes import RankProcesses, Zygote
+from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,11 +19,11 @@ import torch
 import transformers.models.llama.modeling_llama  # noqa: F401 - what a first use imports is not what a rank holds
 from training_toys import make_groups
 
-from rljob_runtime.coordinator.protocols import Chain, PublishReport
+from rljob_runtime.protocols import Chain, PublishReport
+from rljob_runtime.training.batch.delivery import for_train
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.delivery import for_train
-from rljob_runtime.training.optimizer import whole
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.model.optimizer import whole
+from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
 STEPS = 2
 """The first has no moments until its end."""

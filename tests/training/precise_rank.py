@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from training_toys import keep_norms_precise
 
-from rljob_runtime.training.unit_rank import UnitRank
+from rljob_runtime.training.loans.worker_rank import UnitRank
 
 PEER = "precise_rank:PreciseUnitRank"
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from training_toys import FakePublisher
 
-from rljob_runtime.coordinator.protocols import PeerError, PeerGone
+from rljob_runtime.protocols import PeerError, PeerGone
+from rljob_runtime.relay.gradient_transfer import Desks
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.sums import Desks
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
 PATIENCE = 120
 KEY = b"an-authentic-relay-key-of-this-job"
@@ -45,7 +45,9 @@ class ProcessRank:
 
     def __init__(self, settings: TrainerSettings, rank: int, size: int, desk: Path | None = None):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rljob_runtime.training.trainer", "transformers.models.llama.modeling_llama"])
+        context.set_forkserver_preload(
+            ["rljob_runtime.training.ranks.rank", "transformers.models.llama.modeling_llama"]
+        )
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, settings, rank, size, desk), daemon=True)
         self.process.start()

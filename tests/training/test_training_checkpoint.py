@@ -12,11 +12,12 @@ import pytest
 import torch
 from training_toys import FakePublisher, LoneRank, make_groups, save_tiny_model, save_tokenizer
 
-from rljob_runtime.coordinator.protocols import Refused
-from rljob_runtime.training import checkpoint, tensorfile
-from rljob_runtime.training.checkpoint import MARKER, STANDING, STATE, TENSORS, CheckpointError, CheckpointStore
+from rljob_runtime.protocols import Refused
+from rljob_runtime.training.checkpoint import safetensors_writer
+from rljob_runtime.training.checkpoint import store as checkpoint_store
+from rljob_runtime.training.checkpoint.store import MARKER, STANDING, STATE, TENSORS, CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.trainer import TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerSettings
 
 WEIGHT = torch.arange(12.0).reshape(3, 4)
 
@@ -102,7 +103,7 @@ def test_an_unfinished_one_alone_is_no_reason_to_stop(store) -> None:
 
 
 def test_a_format_of_the_future_is_refused(store, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_store, "FORMAT", 2)
     save(store, 1)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="has format 2; this version reads format 1"):
@@ -120,11 +121,11 @@ def test_a_full_disk_leaves_the_previous_one_untouched(store, monkeypatch, where
 
     if where == "room":
         usage = shutil._ntuple_diskusage(100, 99, 1)
-        monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(checkpoint_store.shutil, "disk_usage", lambda _: usage)
     elif where == "tensors":
-        monkeypatch.setattr(tensorfile.os, "fsync", fail)
+        monkeypatch.setattr(safetensors_writer.os, "fsync", fail)
     else:
-        monkeypatch.setattr(checkpoint, "write_text", fail)
+        monkeypatch.setattr(checkpoint_store, "write_text", fail)
     with pytest.raises(CheckpointError, match=r"step 2 cannot be written .*keep\. step-00000001 is untouched"):
         save(store, 2)
     monkeypatch.undo()

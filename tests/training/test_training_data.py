@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rljob_api.learning import DataSpec
+from rljob_api.spec_training import DataSpec
 from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
-from rljob_runtime.data.memory import PromptMemory, bytes_of
 from rljob_runtime.data.order import DrawOrder
+from rljob_runtime.data.prompt_cache import PromptMemory, bytes_of
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.data.records import ROLES, Record
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 GOOD = {"prompt": "2+2", "answer": "4"}
 TEMPLATE = (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_training_early import changed
 from training_toys import make_groups
 
-from rljob_runtime.scheduling.trajectory import Group
-from rljob_runtime.training.delivery import (
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.training.batch.delivery import (
     NOTHING,
     Delivery,
     Progress,
@@ -23,7 +23,7 @@ from rljob_runtime.training.delivery import (
     for_contribute,
     for_train,
 )
-from rljob_runtime.training.rows import RowRules
+from rljob_runtime.training.row_rules import RowRules
 
 RULES = RowRules(budget=40)
 

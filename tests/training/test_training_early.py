@@ -14,12 +14,12 @@ from test_training_ranks import settings_of, stored, trainer
 from torch import Tensor
 from training_toys import FakePublisher, LoneRank, make_groups, make_learner
 
-from rljob_runtime.coordinator.protocols import Refused, StaleTerm
-from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.protocols import Refused, StaleTerm
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.training.batch.delivery import Progress, for_train
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.contribution import Contribution, normalise
-from rljob_runtime.training.delivery import Progress, for_train
-from rljob_runtime.training.learner import Learner
+from rljob_runtime.training.step.contribution import Contribution, normalise
+from rljob_runtime.training.step.learner import Learner
 from rows import slow
 
 
@@ -243,7 +243,7 @@ def test_a_halved_normaliser_is_seen(model_folder: Path, monkeypatch) -> None:
     def half(total: Contribution, aggregation: Aggregation) -> dict[str, Tensor]:
         return {name: 2 * gradient for name, gradient in normalise(total, aggregation).items()}
 
-    monkeypatch.setattr("rljob_runtime.training.learner.normalise", half)
+    monkeypatch.setattr("rljob_runtime.training.step.learner.normalise", half)
     learner.take_early(1, groups[:2])
     learner.train(1, groups)
     assert largest_error(gradients[0], wanted) > 0.9

@@ -12,9 +12,9 @@ from torch import Tensor
 from training_toys import LoneLearner, make_groups, make_learner
 from transformers import AutoModelForCausalLM
 
-from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.contribution import Contribution, combine, normalise
+from rljob_runtime.training.step.contribution import Contribution, combine, normalise
 
 pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
 

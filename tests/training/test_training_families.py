@@ -12,12 +12,14 @@ from families import REFUSED, RIGHT, VOCABULARY, WINDOWS, longrope, rope, save_f
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rljob_runtime.rollout.transformer import supported
+from rljob_runtime.rollout.engines.reference.transformer import supported
+from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.config import Aggregation
-from rljob_runtime.training.model import Policy, UnsupportedModel, load_model
-from rljob_runtime.training.packing import MicroBatch, lay_out
-from rljob_runtime.training.rows import Block, Sample, row_of
-from rljob_runtime.training.verification import LIMIT, layers_to_check, length_to_check
+from rljob_runtime.training.model.attention import UnsupportedModel
+from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.policy import Policy
+from rljob_runtime.training.model.pretrained import load_model
+from rljob_runtime.training.model.verification import LIMIT, layers_to_check, length_to_check
 from rows import slow
 
 LONGEST = 120
@@ -130,10 +132,10 @@ def test_a_window_of_any_width_is_that_of_the_model(tmp_path, width) -> None:
 def test_a_window_that_is_forgotten_is_measured(tmp_path, monkeypatch, name) -> None:
     family, changes = WINDOWS[name]
     folder = save_family(tmp_path / "model", family, **changes)
-    through_window = "rljob_runtime.training.attention._through_window"
+    through_window = "rljob_runtime.training.model.attention._through_window"
 
     def forget(query, key, value, window, scaling):
-        from rljob_runtime.training import attention
+        from rljob_runtime.training.model import attention
 
         mask = attention.causal_lower_right(query.shape[2], key.shape[2])
         return [attention._attend(query, key, value, mask, scaling)]

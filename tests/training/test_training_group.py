@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from training_toys import make_groups
 
-from rljob_runtime.coordinator.protocols import PeerTimeout, Refused
-from rljob_runtime.training.delivery import Delivery, Progress, for_train
-from rljob_runtime.training.group import TrainerGroup
-from rljob_runtime.training.rows import RowRules
+from rljob_runtime.protocols import PeerTimeout, Refused
+from rljob_runtime.training.batch.delivery import Delivery, Progress, for_train
+from rljob_runtime.training.ranks.group import TrainerGroup
+from rljob_runtime.training.row_rules import RowRules
 
 RULES = RowRules(budget=40)
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from training_toys import make_groups, make_learner
 
 from rljob_api import load
-from rljob_api.learning import Mode
-from rljob_runtime.scheduling.trajectory import Group
+from rljob_api.spec_training import Mode
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.training.algorithm.loss import Sums, policy_loss
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.loss import Sums, policy_loss
 
 CAP = 2.0
 PLAIN, WEIGHED = TrainingConfig(dtype="float64"), TrainingConfig(dtype="float64", importance_cap=CAP)

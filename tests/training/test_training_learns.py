@@ -6,11 +6,11 @@ import pytest
 import torch
 from training_toys import VOCABULARY, make_learner
 
-from rljob_runtime.scheduling.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.learner import Learner
-from rljob_runtime.training.packing import lay_out
-from rljob_runtime.training.rows import Block, Sample, row_of
+from rljob_runtime.training.model.packing import lay_out
+from rljob_runtime.training.step.learner import Learner
 
 PROMPT, LENGTH, SAMPLES = (3, 1, 4), 2, 32
 PAYS = set(range(0, VOCABULARY, 2))

@@ -28,19 +28,19 @@ from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.actors import Places, WorkerPeer, make_worker
-from rljob_runtime.coordinator.protocols import Chain, Handover, Refused, RelayMember, StaleTerm, WrongVersion
+from rljob_runtime.protocols import Chain, Handover, Refused, RelayMember, StaleTerm, WrongVersion
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.ray_backend.actors import Places, WorkerPeer, make_worker
+from rljob_runtime.relay.gradient_transfer import Courier, CourierSettings, Desks
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.sums import Courier, CourierSettings, Desks
 from rljob_runtime.relay.tensors import describe, dtype_name, gather
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.scheduling.trajectory import Group
+from rljob_runtime.rollout.engines.rank_processes import Zygote
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.contribution import normalise
-from rljob_runtime.training.gradient_unit import PEER, GradientUnit
-from rljob_runtime.training.group import TrainerGroup
-from rljob_runtime.training.unit_rank import UnitSettings
+from rljob_runtime.training.loans.worker import PEER, GradientUnit
+from rljob_runtime.training.loans.worker_rank import UnitSettings
+from rljob_runtime.training.ranks.group import TrainerGroup
+from rljob_runtime.training.step.contribution import normalise
 from rows import slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -581,7 +581,7 @@ def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:
     worker.compute(1, 1, VERSION, groups[2:])
     site.trainer.accept(1, site.hand_over(worker), groups[2:])
     monkeypatch.setattr(
-        "rljob_runtime.training.learner.normalise",
+        "rljob_runtime.training.step.learner.normalise",
         lambda total, aggregation: normalise(dataclasses.replace(total, sums=own), aggregation),
     )
     site.trainer.train(1, 1, groups)

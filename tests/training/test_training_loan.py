@@ -23,14 +23,14 @@ from torch import Tensor
 from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.actors import WorkerPeer
-from rljob_runtime.coordinator.machines import Machine
-from rljob_runtime.coordinator.protocols import ComputeReport, Refused, RolloutMachine
-from rljob_runtime.coordinator.streaming import Streaming
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.scheduling.loan_gain import Measured
-from rljob_runtime.scheduling.trajectory import Group
-from rljob_runtime.training.gradient_unit import GradientUnit
+from rljob_runtime.coordinator.fleet.machine import Machine
+from rljob_runtime.coordinator.stream_training.stream import Streaming
+from rljob_runtime.protocols import ComputeReport, Refused, RolloutMachine
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.ray_backend.actors import WorkerPeer
+from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.training.loans.worker import GradientUnit
 
 PATIENCE = 300.0
 RANKS = 2

@@ -18,12 +18,12 @@ from test_training_ranks import settings_of
 from training_toys import VOCABULARY, save_tiny_model, save_tokenizer
 
 from rljob_api import RLJob
-from rljob_runtime.coordinator.protocols import Refused
-from rljob_runtime.training.attention import UnsupportedModel
-from rljob_runtime.training.loading import described, fill, size_of
-from rljob_runtime.training.memory import GIB, ModelSize, Work, account, refusal
-from rljob_runtime.training.model import read_config
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.protocols import Refused
+from rljob_runtime.training.model.attention import UnsupportedModel
+from rljob_runtime.training.model.loading import described, fill, size_of
+from rljob_runtime.training.model.memory import GIB, ModelSize, Work, account, refusal
+from rljob_runtime.training.model.pretrained import read_config
+from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MEASURED = Path(__file__).with_name("memory_of_ranks.py")
@@ -70,9 +70,9 @@ def test_the_size_of_a_model_is_known_before_it_is_loaded(tmp_path) -> None:
 
 def test_a_job_that_cannot_fit_is_refused_before_its_model_is_loaded(model_folder, tmp_path, monkeypatch) -> None:
     settings = dataclasses.replace(settings_of(model_folder, tmp_path, dtype="bfloat16"), step_tokens=10**15)
-    monkeypatch.setattr("rljob_runtime.training.trainer.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rljob_runtime.training.ranks.rank.load_model", lambda *_, **__: pytest.fail("it was loaded"))
     row = f"a row of {settings.training.max_tokens_per_microbatch:,} tokens"
-    monkeypatch.setattr("rljob_runtime.training.capacity.host_memory", lambda: 1 << 20)
+    monkeypatch.setattr("rljob_runtime.training.model.capacity.host_memory", lambda: 1 << 20)
     with pytest.raises(Refused, match=rf"does not fit: .* 20 bytes a weight .*{row}, 37 entries each"):
         TrainerRank(settings, lambda: pytest.fail("it publishes")).start(1)
 

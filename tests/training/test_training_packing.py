@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.training.advantages import group_advantages
+from rljob_runtime.training.algorithm.advantage import group_advantages
+from rljob_runtime.training.batch.rows import Block, Sample, minibatches, plan_rows, row_of, share_rows
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.packing import lay_out
-from rljob_runtime.training.rows import Block, Sample, minibatches, plan_rows, row_of, share_rows
+from rljob_runtime.training.model.packing import lay_out
 
 tokens = st.integers(0, 99)
 

@@ -14,12 +14,12 @@ from rank_process import ProcessRank
 from safetensors.torch import load_file
 from training_toys import VOCABULARY, FakePublisher, make_groups, save_tokenizer
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, TrainReport
-from rljob_runtime.training.checkpoint import TENSORS
+from rljob_runtime.protocols import Chain, Refused, TrainReport
+from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.group import TrainerGroup
-from rljob_runtime.training.local_rank import LocalRank
-from rljob_runtime.training.trainer import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.group import TrainerGroup
+from rljob_runtime.training.ranks.local_rank import LocalRank
+from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 from rows import slow
 
 pytestmark = pytest.mark.engine

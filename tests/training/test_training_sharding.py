@@ -22,14 +22,15 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_toys import save_tiny_model
 
-from rljob_runtime.training import attention
+from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.config import Aggregation
-from rljob_runtime.training.memory import computes_again
-from rljob_runtime.training.model import Policy, load_model
-from rljob_runtime.training.optimizer import whole
-from rljob_runtime.training.packing import MicroBatch, lay_out
-from rljob_runtime.training.rows import Block, Ints, Sample, row_of
-from rljob_runtime.training.sharding import RankGroup
+from rljob_runtime.training.model import attention
+from rljob_runtime.training.model.memory import computes_again
+from rljob_runtime.training.model.optimizer import whole
+from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.policy import Policy
+from rljob_runtime.training.model.pretrained import load_model
+from rljob_runtime.training.model.sharding import RankGroup
 from rows import slow
 
 LAYERS = 4

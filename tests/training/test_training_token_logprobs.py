@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rljob_runtime.training import token_logprobs as module
-from rljob_runtime.training.token_logprobs import token_logprobs
+from rljob_runtime.training.model import token_logprobs as module
+from rljob_runtime.training.model.token_logprobs import token_logprobs
 
 ROWS, VOCABULARY, TARGETS = 7, 11, 16
 

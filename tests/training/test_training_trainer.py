@@ -10,9 +10,9 @@ import torch
 from training_toys import FakePublisher, LoneRank, make_groups, save_tiny_model, save_tokenizer
 from transformers import AutoModelForCausalLM
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, StaleTerm
+from rljob_runtime.protocols import Chain, Refused, StaleTerm
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.trainer import TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerSettings
 
 CHAIN = Chain(epoch=1, revision=0, members=())
 

@@ -15,23 +15,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from rljob_runtime.coordinator.protocols import Chain, ContributeReport, Handover, PublishReport, TrainReport
-from rljob_runtime.scheduling.trajectory import (
-    FinishReason,
-    Group,
-    PromptKey,
-    Response,
-    ScoredResponse,
-    TrajectoryKey,
-)
+from rljob_runtime.protocols import Chain, ContributeReport, Handover, PublishReport, TrainReport
+from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.training.batch.delivery import Progress, for_contribute, for_train
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.contribution import Contribution
-from rljob_runtime.training.delivery import Progress, for_contribute, for_train
-from rljob_runtime.training.group import TrainerGroup
-from rljob_runtime.training.learner import Learner
-from rljob_runtime.training.model import Policy, load_model
-from rljob_runtime.training.optimizer import MasterOptimizer, whole
-from rljob_runtime.training.trainer import TrainerRank
+from rljob_runtime.training.model.optimizer import MasterOptimizer, whole
+from rljob_runtime.training.model.policy import Policy
+from rljob_runtime.training.model.pretrained import load_model
+from rljob_runtime.training.ranks.group import TrainerGroup
+from rljob_runtime.training.ranks.rank import TrainerRank
+from rljob_runtime.training.step.contribution import Contribution
+from rljob_runtime.training.step.learner import Learner
 
 VOCABULARY = 37
 

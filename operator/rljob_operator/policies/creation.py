@@ -12,9 +12,11 @@ from typing import Any
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.policies import gang, kueue_admission, pods
-from rljob_operator.policies.observed import Observed
-from rljob_operator.policies.placement import NewPod
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.gang import pod_groups
+from rljob_operator.policies.kueue import admission as kueue_admission
+from rljob_operator.policies.pods import manifests
 
 Json = dict[str, Any]
 
@@ -32,9 +34,9 @@ class Drafts:
 
     def manifest(self, new: NewPod) -> Json:
         """The manifest of one pod. Nobody may change it in place."""
-        pod = pods.named(self.roles[new.role], self.job, new)
+        pod = manifests.named(self.roles[new.role], self.job, new)
         placed = kueue_admission.placed(self.job, new, pod, self.seen)
-        return gang.joined(self.job, self.machines, new.machine, placed)
+        return pod_groups.joined(self.job, self.machines, new.machine, placed)
 
 
 @dataclass(frozen=True)

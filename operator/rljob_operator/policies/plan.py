@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from rljob_api.accepted import accept
+from rljob_api.last_accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import (
     FinishedOutcome,
@@ -23,36 +23,29 @@ from rljob_api.status import (
     Target,
     TargetPhase,
 )
-from rljob_operator.policies import (
-    conditions,
-    departing,
-    devices,
-    drain,
-    elasticity,
-    failure,
-    gang,
-    gang_size,
-    kueue_admission,
-    kueue_settle,
-    lifecycle,
-    nodes,
-    objects,
-    placement,
-    pods,
-    scale,
-)
-from rljob_operator.policies.clock import earliest_wait, passed
-from rljob_operator.policies.config import Config
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.deadlines import earliest_wait, passed
+from rljob_operator.policies.base.decisions import Event, NewPod, Removal, Verdict
+from rljob_operator.policies.base.kueue_objects import Hold
+from rljob_operator.policies.base.observation import Observed, Pod
+from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.creation import Creation, Drafts
-from rljob_operator.policies.events import Event, forced_out, transitions
-from rljob_operator.policies.judge import Judgement, judge
-from rljob_operator.policies.kueue import Hold
-from rljob_operator.policies.observed import Observed, Pod, Trouble
-from rljob_operator.policies.placement import NewPod, Removal
-from rljob_operator.policies.relay import chained, disbanded, locations, next_topology, shortened
-from rljob_operator.policies.report import Report
-from rljob_operator.policies.target import aim
-from rljob_operator.policies.trouble import find_trouble, impatient_moments
+from rljob_operator.policies.failure import losses as machine_losses
+from rljob_operator.policies.failure import nodes
+from rljob_operator.policies.failure.assessment import Judgement, judge
+from rljob_operator.policies.gang import gang_size, pod_groups
+from rljob_operator.policies.kueue import admission as kueue_admission
+from rljob_operator.policies.kueue import settlement
+from rljob_operator.policies.lifecycle import drain, end, eviction
+from rljob_operator.policies.pods import devices, manifests, owned_objects, pod_set
+from rljob_operator.policies.pods.relay_membership import chained, disbanded, locations, next_topology, shortened
+from rljob_operator.policies.scaling import autoscaler
+from rljob_operator.policies.scaling import machines as machine_scaling
+from rljob_operator.policies.scaling.target import aim
+from rljob_operator.policies.status import conditions
+from rljob_operator.policies.status.builder import Report
+from rljob_operator.policies.status.events import forced_out, transitions
+from rljob_operator.policies.status.stalled import find_trouble, impatient_moments
 
 Json = dict[str, Any]
 
@@ -73,11 +66,11 @@ class Plan:
     events: tuple[Event, ...] = ()
     delete_job: bool = False
     again_seconds: float | None = None
-    losses: tuple[failure.Loss, ...] = ()
+    losses: tuple[machine_losses.Loss, ...] = ()
     """The losses that the status counts for the first time."""
     asked: tuple[Json, ...] = ()
     """Workloads to make: quota that is asked for."""
-    settled: tuple[kueue_settle.Settlement, ...] = ()
+    settled: tuple[settlement.Settlement, ...] = ()
     """What is told to Kueue, last of all."""
     idle: tuple[Removal, ...] = ()
     """Pods that wait for the coordinator, and go where it may not be made."""
@@ -94,12 +87,12 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     hold."""
     if job.metadata.deletion_timestamp is not None:
         return Plan()
-    judged = departing.staying(seen.judged_by(job.status), job.status, job.spec, now)
+    judged = eviction.staying(seen.judged_by(job.status), job.status, job.spec, now)
     decided = _decide(job, judged, now, config, refused_edit)
     stuck, moments = nodes.stuck(seen, job.spec.failure_policy.node_failure, now)
     if not decided.delete_job:
-        removals = (*(departing.briefly(removal, job.spec) for removal in decided.removals), *stuck)
-        idle = tuple(departing.briefly(removal, job.spec) for removal in decided.idle)
+        removals = (*(eviction.briefly(removal, job.spec) for removal in decided.removals), *stuck)
+        idle = tuple(eviction.briefly(removal, job.spec) for removal in decided.idle)
         decided = replace(decided, removals=removals, idle=idle, events=(*decided.events, *map(forced_out, stuck)))
     waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
     return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
@@ -107,10 +100,10 @@ def plan(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
 
 def _decide(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit: Trouble | None) -> Plan:
     if job.status.ended:
-        if passed(lifecycle.expiry(job.spec, job.status), now):
+        if passed(end.expiry(job.spec, job.status), now):
             return Plan(delete_job=True)
         return _end(job, seen, _verdict_written(job.status), None, (), now)
-    said = lifecycle.coordinators_word(job.status)
+    said = end.coordinators_word(job.status)
     if said is not None:
         return _end(job, seen, said, None, (), now)
     held = None if job.spec.suspend else kueue_admission.hold(job, seen, config)
@@ -126,15 +119,15 @@ def _run(job: RLJob, seen: Observed, now: datetime, config: Config, refused_edit
     spec, before = job.spec, job.status
     told = before.target.machines if before.target is not None else ()
     working = {pod.machine for pod in seen.pods if pod.available}
-    size = elasticity.of_job(job, working, now)
-    going = departing.departing(seen, before, spec, now)
+    size = autoscaler.of_job(job, working, now)
+    going = eviction.departing(seen, before, spec, now)
     barred = {pod.machine for pod in going}
     machines = kueue_admission.choose_machines(job, seen, told, size.count, set(told) - working, barred)
     why = size.why or kueue_admission.why_fewer(job, seen, told, machines)
     size = replace(size, why=why)
-    placed = placement.placed_machines(spec, machines)
+    placed = pod_set.placed_machines(spec, machines)
     judged = judge(job, seen, placed, now, config)
-    verdict = lifecycle.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
+    verdict = end.operators_word(spec, before, judged.replacements, judged.blocked, len(machines), now)
     if verdict is not None:
         return _end(job, seen, verdict, judged.replacements, judged.losses, now)
     return _go_on(job, seen, _Roster(machines, going, size, judged), now, config, refused_edit)
@@ -147,7 +140,7 @@ class _Roster:
     machines: tuple[str, ...]
     departing: tuple[Pod, ...]
     """Pods that others have asked to go and that hand over their work."""
-    size: elasticity.Size
+    size: autoscaler.Size
     judged: Judgement
 
 
@@ -158,12 +151,12 @@ def _go_on(
     moves = _move(job, seen, roster, now, config)
     status = _running(job, seen, roster, moves, now, config, refused_edit)
     moments = [
-        *lifecycle.deadlines(job.spec, status),
+        *end.deadlines(job.spec, status),
         *impatient_moments(seen, config),
-        gang.look_again(job, seen, now),
+        pod_groups.look_again(job, seen, now),
         gang_size.look_again(status, now),
         *roster.judged.moments,
-        *departing.ends(roster.departing),
+        *eviction.ends(roster.departing),
         drain.drain_ends(status, job.spec),
         devices.look_again(moves.obstacle, now),
     ]
@@ -172,12 +165,12 @@ def _go_on(
     drafts = _drafts(job, seen, roster, moves, config)
     return replace(
         plan,
-        children=(*gang.due(job, seen), *objects.due(job, seen, roster.machines, moves.created, config)),
+        children=(*pod_groups.due(job, seen), *owned_objects.due(job, seen, roster.machines, moves.created, config)),
         creations=tuple(Creation(new, drafts) for new in moves.created),
-        asked=kueue_settle.asked(job, seen, roster.size.count, config),
-        settled=kueue_settle.settled(job, seen, roster.size.count, now, config),
+        asked=settlement.asked(job, seen, roster.size.count, config),
+        settled=settlement.settled(job, seen, roster.size.count, now, config),
         events=(*plan.events, *roster.judged.events),
-        idle=placement.idle(seen, moves.created),
+        idle=pod_set.idle(seen, moves.created),
     )
 
 
@@ -185,7 +178,7 @@ def _drafts(job: RLJob, seen: Observed, roster: _Roster, moves: _Moves, config: 
     """What the new pods are made from."""
     epoch, avoided = moves.relay.epoch, roster.judged.avoided
     roles = {
-        role: pods.render_role(job, role, epoch, config, moves.shapes[role], avoided)
+        role: manifests.render_role(job, role, epoch, config, moves.shapes[role], avoided)
         for role in sorted({new.role for new in moves.created})
     }
     return Drafts(job, seen, roster.machines, roles)
@@ -207,23 +200,23 @@ class _Moves:
 
 def _move(job: RLJob, seen: Observed, roster: _Roster, now: datetime, config: Config) -> _Moves:
     spec, before, machines, judged = job.spec, job.status, roster.machines, roster.judged
-    placed = placement.placed_machines(spec, machines)
-    shapes = {role: pods.shape(spec, role, config) for role in Role}
-    outdated = placement.outdated_pods(placed, seen, shapes, judged.avoided)
-    wanted = placement.to_create(
+    placed = pod_set.placed_machines(spec, machines)
+    shapes = {role: manifests.shape(spec, role, config) for role in Role}
+    outdated = pod_set.outdated_pods(placed, seen, shapes, judged.avoided)
+    wanted = pod_set.to_create(
         placed, seen, judged.losses, outdated, before.incarnations, judged.replacements, judged.blocked, now
     )
     barred = devices.obstacles(job, seen.devices)
     created = [new for new in wanted if new.role not in barred]
     gone = drain.dismissed(seen, before, spec, now)
-    removals = placement.to_remove(placed, seen, judged.losses, outdated, gone)
-    created = gang.admitted(job, machines, seen, created)
-    members = placement.members(seen, created, removals, roster.departing, departing.shut_down(seen, spec))
+    removals = pod_set.to_remove(placed, seen, judged.losses, outdated, gone)
+    created = pod_groups.admitted(job, machines, seen, created)
+    members = pod_set.members(seen, created, removals, roster.departing, eviction.shut_down(seen, spec))
     smallest = max(1, min(spec.rollout.smallest, len(machines) - len(judged.blocked)))
     where = locations(seen, spec.relay.topology_keys)
     relay = next_topology(before.relay, before.members, members, machines, smallest, seen.highest_epoch, where)
     drained = [pod for pod in roster.departing if pod.role is Role.ROLLOUT]
-    leaving = len(placement.leaving(placed, seen, removals)) + len(drained)
+    leaving = len(pod_set.leaving(placed, seen, removals)) + len(drained)
     return _Moves(shapes, created, removals, leaving, members, relay, devices.obstacle(barred, wanted, seen))
 
 
@@ -305,11 +298,11 @@ def _suspend(
     spec, before = job.spec, job.status
     present = [pod for pod in seen.pods if not pod.deleting]
     told = before.target.machines if before.target is not None else ()
-    rollout = told or scale.choose_machines((), scale.wanted_count(spec.rollout), ())
+    rollout = told or machine_scaling.choose_machines((), machine_scaling.wanted_count(spec.rollout), ())
     stop = drain.may_stop(seen, before, spec, now)
     waiting = bool(present) and not stop
     removals = [Removal(pod, "Suspended") for pod in present] if stop else []
-    members = placement.members(seen, (), removals)
+    members = pod_set.members(seen, (), removals)
     target, history = aim(job, rollout, TargetPhase.SUSPEND)
     report = Report(job=job, seen=seen, machines=rollout, members=members, chain_length=0, pods=len(seen.pods))
     facts = replace(report.facts(None), suspending=True, refused=refused_edit, held=held)
@@ -334,9 +327,9 @@ def _suspend(
     return replace(
         _leading_to(status, job, removals, (), moments, now),
         # Kueue counts what the base claims, so the claims' templates come before it.
-        children=tuple(objects.claim_templates(job, seen.devices)) if held is not None else (),
-        asked=kueue_settle.asked(job, seen, 0, config),
-        settled=kueue_settle.settled(job, seen, 0, now, config),
+        children=tuple(owned_objects.claim_templates(job, seen.devices)) if held is not None else (),
+        asked=settlement.asked(job, seen, 0, config),
+        settled=settlement.settled(job, seen, 0, now, config),
     )
 
 
@@ -346,18 +339,18 @@ def _suspend(
 def _end(
     job: RLJob,
     seen: Observed,
-    verdict: lifecycle.Verdict,
+    verdict: Verdict,
     replacements: Replacements | None,
-    losses: Sequence[failure.Loss],
+    losses: Sequence[machine_losses.Loss],
     now: datetime,
 ) -> Plan:
     before = job.status
-    removals = lifecycle.pods_to_clean(job.spec.run_policy.clean_pod_policy, seen)
+    removals = end.pods_to_clean(job.spec.run_policy.clean_pod_policy, seen)
     report = Report(
         job=job,
         seen=seen,
         machines=before.target.machines if before.target is not None else (),
-        members=placement.members(seen, (), removals),
+        members=pod_set.members(seen, (), removals),
         chain_length=0,
         losses=tuple(losses),
         pods=sum(pod.live for pod in seen.pods),
@@ -369,16 +362,16 @@ def _end(
     if replacements is not None:
         updates["replacements"] = replacements
     status = _whole_seconds(report.status(facts, now).model_copy(update=updates))
-    plan = _leading_to(status, job, removals, losses, [lifecycle.expiry(job.spec, status)], now)
-    return replace(plan, settled=kueue_settle.finished(job, seen, verdict, now))
+    plan = _leading_to(status, job, removals, losses, [end.expiry(job.spec, status)], now)
+    return replace(plan, settled=settlement.finished(job, seen, verdict, now))
 
 
-def _verdict_written(status: RLJobStatus) -> lifecycle.Verdict:
+def _verdict_written(status: RLJobStatus) -> Verdict:
     """The sticky end, as the status holds it."""
     failed = status.is_true(conditions.FAILED)
     condition = status.condition(conditions.FAILED if failed else conditions.COMPLETE)
     reason, message = (condition.reason, condition.message) if condition is not None else ("", "")
-    return lifecycle.Verdict(FinishedOutcome.FAILED if failed else FinishedOutcome.COMPLETE, reason, message)
+    return Verdict(FinishedOutcome.FAILED if failed else FinishedOutcome.COMPLETE, reason, message)
 
 
 # --- the plan around a status ---------------------------------------------------------------------------------------
@@ -388,7 +381,7 @@ def _leading_to(
     status: RLJobStatus,
     job: RLJob,
     removals: Iterable[Removal],
-    losses: Sequence[failure.Loss],
+    losses: Sequence[machine_losses.Loss],
     moments: Iterable[datetime | None],
     now: datetime,
 ) -> Plan:

@@ -14,14 +14,14 @@ from datetime import datetime
 from rljob_api.constants import ROLE_COORDINATOR, machine_name
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Role
-from rljob_operator.policies import conditions
-from rljob_operator.policies.clock import after, passed
+from rljob_operator.policies.base.deadlines import after, passed
+from rljob_operator.policies.base.decisions import WARNING, Event, Removal
+from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.creation import Creation
-from rljob_operator.policies.events import WARNING, Event, transitions
-from rljob_operator.policies.observed import Trouble
-from rljob_operator.policies.placement import Removal
 from rljob_operator.policies.plan import Plan, changed
-from rljob_operator.policies.relay import disbanded
+from rljob_operator.policies.pods.relay_membership import disbanded
+from rljob_operator.policies.status import conditions
+from rljob_operator.policies.status.events import transitions
 
 PATIENCE_SECONDS: Mapping[Role, float] = {Role.ROLLOUT: 30.0, Role.TRAINER: 120.0}
 """So long pods keep their places while the coordinator's is refused: what an old one held is counted for a while, and a

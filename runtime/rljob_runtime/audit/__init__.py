@@ -4,6 +4,6 @@ It asks the rows alone: neither the store's constraints nor the code that wrote 
 """
 
 from rljob_runtime.audit.findings import Finding, Rule, Verdict
-from rljob_runtime.audit.history import NoHistory, audit
+from rljob_runtime.audit.open_store import NoHistory, audit
 
 __all__ = ["Finding", "NoHistory", "Rule", "Verdict", "audit"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rljob_runtime.audit.findings import Finding, Rule
-from rljob_runtime.scheduling.trajectory import Cursor
+from rljob_runtime.protocols.trajectory import Cursor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.audit.findings import Finding, Rule
 from rljob_runtime.audit.pruned import Pruned
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 
 @dataclass(frozen=True)

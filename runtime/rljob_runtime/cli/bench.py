@@ -12,17 +12,19 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from rljob_runtime.cli.bench_result import OptionError
 from rljob_runtime.cli.files import Unusable, fail, read_text
 from rljob_runtime.cli.screen import screen
-from rljob_runtime.enginemodel.profile import Profile, ProfileError
-from rljob_runtime.figures import OptionError
+from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.workloads import TraceError
 
 ENTRY_POINTS = "rljob.benchmarks"
-"""Every room registers its benchmarks here (pyproject), so that the operator's are found without an import of it.
+"""The distribution `rljob-bench` registers its benchmarks here (bench/pyproject.toml); it is optional.
 A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes. It takes what
 else it knows of the options by their names; what it does not take is refused here. It raises `TraceError`,
 `ProfileError` and `OptionError`, before it has measured anything."""
+
+MISSING = "no benchmarks are installed; install the extra `bench` (in a checkout: pip install -e bench)"
 
 
 def bench(
@@ -52,6 +54,8 @@ def bench(
 ) -> None:
     """Run a benchmark and print its figures."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if not found:
+        raise fail(MISSING)
     if name is None:
         print(*sorted(found), sep="\n")
         return

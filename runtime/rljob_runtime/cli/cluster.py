@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api import InvalidSpec, constants, yamltext
+from rljob_api import InvalidSpec, constants
+from rljob_api.parsing import yaml_text
 from rljob_runtime.cli.files import Unusable, read_text
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _check_kubeconfigs() -> None:
         if not name or not file.exists():
             continue
         try:
-            found = yamltext.documents(read_text(file))
+            found = yaml_text.documents(read_text(file))
         except InvalidSpec as error:
             raise Unusable(f"{file}: {error}") from None
         wrong = next((one for one in found if not isinstance(one, dict | None)), None)

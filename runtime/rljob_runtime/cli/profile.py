@@ -18,13 +18,13 @@ from rljob_api import RLJob
 from rljob_runtime.cli.files import Unusable, fail, read_job, read_text
 from rljob_runtime.cli.profile_start import JobRound, show
 from rljob_runtime.cli.screen import say, screen
-from rljob_runtime.enginemodel.fitting import Fit, fit, foretold, round_errors
-from rljob_runtime.enginemodel.profile import Profile, ProfileError, Start
+from rljob_runtime.perf_model.fitting import Fit, fit, foretold, round_errors
+from rljob_runtime.perf_model.profile import Profile, ProfileError, Start
 from rljob_runtime.workloads import TraceError
 
 if TYPE_CHECKING:
-    from rljob_runtime.rollout.profile_target import Target
-    from rljob_runtime.rollout.profiling import Watch
+    from rljob_runtime.rollout.profiling.profiler import Watch
+    from rljob_runtime.rollout.profiling.target import Target
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ def _foretold(errors: list[float]) -> str:
 
 def _measured(work: Callable[[], T]) -> T:
     """Do it, and tell in one line why it cannot be done."""
-    from rljob_runtime.coordinator.protocols import PeerError
+    from rljob_runtime.protocols import PeerError
 
     try:
         return work()
@@ -197,8 +197,8 @@ def _target(
 
     from rljob_runtime.models.errors import ModelError
     from rljob_runtime.models.source import cache_folder, resolve
-    from rljob_runtime.rollout.profile_target import Target
-    from rljob_runtime.rollout.profiling import Limits
+    from rljob_runtime.rollout.profiling.profiler import Limits
+    from rljob_runtime.rollout.profiling.target import Target
 
     try:
         folder = resolve(source, cache_folder())
@@ -225,7 +225,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 @contextmanager
 def _watch(console: Console, seconds: float) -> Iterator[Watch]:
     """A bar of the time that is spent, and Ctrl-C as a wish to stop."""
-    from rljob_runtime.rollout.profiling import Watch
+    from rljob_runtime.rollout.profiling.profiler import Watch
 
     interrupted: list[int] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))

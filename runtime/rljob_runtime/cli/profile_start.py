@@ -11,10 +11,10 @@ from rich.table import Table
 
 from rljob_api import RLJob
 from rljob_runtime.cli.screen import say
-from rljob_runtime.enginemodel.fitting import Fit
-from rljob_runtime.enginemodel.profile import Start
-from rljob_runtime.scheduling.rehearsal import Asked, Stage
-from rljob_runtime.scheduling.starting_size import best_size, play_sizes
+from rljob_runtime.perf_model.fitting import Fit
+from rljob_runtime.perf_model.profile import Start
+from rljob_runtime.scheduling.round_planner.initial_tp import best_size, play_sizes
+from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage
 from rljob_runtime.workloads import batch, open_workload
 
 

@@ -31,7 +31,7 @@ def run(
     place = workdir or Path("runs") / job.name
 
     # Ray and torch take seconds to import: after the manifest is known good.
-    from rljob_runtime.coordinator.store_file import StoreUnusable
+    from rljob_runtime.coordinator.store.connection import StoreUnusable
     from rljob_runtime.local import FolderRefused, RayFailed
     from rljob_runtime.local import run as run_local
 

@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
-from rljob_runtime.simulation.faults import FaultPlan, shrink
-from rljob_runtime.simulation.pace import loop_time
-from rljob_runtime.simulation.play import Outcome, play
-from rljob_runtime.simulation.scenario import Scenario, draw_scenario, plan_of
-from rljob_runtime.simulation.timeline import Timeline
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.faults.plan import FaultPlan, shrink
+from rljob_runtime.simulator.run import Outcome, play
+from rljob_runtime.simulator.scenario import Scenario, draw_scenario, plan_of
+from rljob_runtime.simulator.trace import Timeline
 
 # Seeds that a worker takes at once.
 _PORTION = 8

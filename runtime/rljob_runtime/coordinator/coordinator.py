@@ -2,7 +2,7 @@
 
     recover → (advance → checkpoint) × rounds → export
 
-How it advances is the course of the job's mode (`rounds`, `updates`).
+How it advances is the course of the job's mode (`on_policy`, `asynchronous`).
 It decides nothing that `scheduling` can decide, holds no clock but the event loop's, and can be killed at any line:
 what matters is in the store before it is acted on.
 """
@@ -14,19 +14,36 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from rljob_api.learning import Mode
+from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
-from rljob_runtime.coordinator.checkpointing import Checkpoints, ExportRefused
-from rljob_runtime.coordinator.course import Course, Ended, Parts, RoundObserver
-from rljob_runtime.coordinator.figures import rounds_finished
-from rljob_runtime.coordinator.fleet import Fleet
-from rljob_runtime.coordinator.following import Following
-from rljob_runtime.coordinator.generation import Interrupted
-from rljob_runtime.coordinator.halt import EngineMismatch, Halts
-from rljob_runtime.coordinator.layouts import LayoutNotUsable, check_layouts
-from rljob_runtime.coordinator.orders import Orders
-from rljob_runtime.coordinator.paced_store import PacedStore
-from rljob_runtime.coordinator.protocols import (
+from rljob_runtime.coordinator.asynchronous.loop import Updates
+from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch, Halts
+from rljob_runtime.coordinator.control_plane.commands import Orders
+from rljob_runtime.coordinator.control_plane.target_follower import Following
+from rljob_runtime.coordinator.core.errors import (
+    Ended,
+    ExportRefused,
+    Interrupted,
+    LayoutNotUsable,
+    ModelNotUsable,
+    TrainerLost,
+)
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.layouts import check_layouts
+from rljob_runtime.coordinator.loop.context import Course, Parts, RoundObserver
+from rljob_runtime.coordinator.on_policy.loop import Rounds
+from rljob_runtime.coordinator.on_policy.report import rounds_finished
+from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.store.latency_monitor import PacedStore
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
+from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.weight_publisher import Publication
+from rljob_runtime.protocols import (
     Binding,
     ControlPlane,
     PromptsNotUsable,
@@ -36,17 +53,7 @@ from rljob_runtime.coordinator.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
-from rljob_runtime.coordinator.publication import Publication
-from rljob_runtime.coordinator.recovery import NoHistory, agree
-from rljob_runtime.coordinator.reporter import Reporter
-from rljob_runtime.coordinator.rounds import Rounds
-from rljob_runtime.coordinator.settings import Settings
-from rljob_runtime.coordinator.store import Store
-from rljob_runtime.coordinator.store_records import Boundary
-from rljob_runtime.coordinator.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer_seat import ModelNotUsable, TrainerLost, TrainerSeat
-from rljob_runtime.coordinator.updates import Updates
-from rljob_runtime.scheduling.reporting import taken_up
+from rljob_runtime.scheduling.status_cadence import taken_up
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +278,7 @@ class Coordinator:
         self._reporter.event(
             round=boundary.step,
             totals=totals,
-            # At the first boundary there is none. What was reported stays, see `reporting.LASTING_FIELDS`.
+            # At the first boundary there is none. What was reported stays, see `status_cadence.LASTING_FIELDS`.
             last_round=boundary.report or self._reporter.draft.last_round,
             long_queue=len(boundary.queue),
             reward_first=first,

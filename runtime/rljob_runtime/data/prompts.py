@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.learning import DataSpec, OnBadLine, Prompts
+from rljob_api.spec_training import DataSpec, OnBadLine, Prompts
 from rljob_runtime.data.errors import BadRecord, DataError, too_many
-from rljob_runtime.data.memory import PromptMemory
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.data.prompt_cache import PromptMemory
 from rljob_runtime.data.records import GymTask, RecordSource, StoredDataset, TextOrMessages, read_file
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.stop_tokens import stop_token_ids
-from rljob_runtime.scheduling.trajectory import Cursor, PromptKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class PromptSet:
-    """Implements `rljob_runtime.coordinator.protocols.PromptSource`.
+    """Implements `rljob_runtime.protocols.PromptSource`.
 
     Records of files are all checked when the set is made, those of a generator when they are drawn. With `onBadLine:
     Fail` the first look that finds a bad one raises `DataError`; with `Skip` it is passed over and counted.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rljob_api.constants import claim_path
-from rljob_api.learning import PromptDataset, PromptFile, ReasoningGym
+from rljob_api.spec_training import PromptDataset, PromptFile, ReasoningGym
 from rljob_runtime.data.errors import BadRecord, DataError
 
 TextOrMessages = str | tuple[Mapping[str, str], ...]

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 from rljob_api import RLJob
 from rljob_api.status import RLJobStatus, RuntimeStatus
-from rljob_operator.policies.config import Config
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import Observed, Pod
 from rljob_operator.policies.creation import Creation
-from rljob_operator.policies.observed import Observed, Pod
 from rljob_operator.policies.plan import plan
-from rljob_runtime.coordinator.protocols import Job
-from rljob_runtime.coordinator.waiting import news
+from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.protocols import Job
 
 # A plan changes the world, which changes the plan; it settles in a few steps, and a policy that does not is a bug.
 MAX_STEPS = 50

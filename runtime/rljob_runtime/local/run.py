@@ -13,15 +13,15 @@ from pathlib import Path
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RLJobStatus, RuntimeStatus
-from rljob_runtime.coordinator.actors import Places
-from rljob_runtime.coordinator.assembly import Folders, play
+from rljob_runtime.coordinator.build import Folders, play
 from rljob_runtime.coordinator.coordinator import Coordinator
-from rljob_runtime.coordinator.environment import LazyRewards
-from rljob_runtime.coordinator.ray_binding import RayBinding
+from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.local.control_plane import LocalControlPlane
-from rljob_runtime.local.folder import FolderRefused, hold, relay_key
-from rljob_runtime.local.own_ray import LocalRay, local_ray
+from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
 from rljob_runtime.models.source import cache_folder
+from rljob_runtime.ray_backend.actors import Places
+from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.local_ray import LocalRay, local_ray
 from rljob_runtime.relay.segment import SHARED_MEMORY
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.coordinator.protocols import Chain, PeerError, RelayMember
+from rljob_runtime.protocols import Chain, PeerError, RelayMember
 from rljob_runtime.relay.relay import Relay, read_key
 from rljob_runtime.relay.settings import RelaySettings
 

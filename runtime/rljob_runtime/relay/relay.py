@@ -1,6 +1,6 @@
 """One relay: the weight store of a rollout machine, fed by its predecessor, feeding its successor (Laminar, section 4).
 
-`Relay` has the asynchronous methods of `coordinator.protocols.Relay`; its threads do all that takes time, so these
+`Relay` has the asynchronous methods of `protocols.Relay`; its threads do all that takes time, so these
 methods return at once, but for `probe`.
 """
 
@@ -10,17 +10,17 @@ import asyncio
 import threading
 from pathlib import Path
 
-from rljob_runtime.coordinator.protocols import Chain, Refused, RelayMember, RelayStatus, check_term
-from rljob_runtime.relay import wire
-from rljob_runtime.relay.fence import Standing, predecessor
-from rljob_runtime.relay.inlet import Inlet
-from rljob_runtime.relay.link import Link
+from rljob_runtime.protocols import Chain, Refused, RelayMember, RelayStatus, check_term
+from rljob_runtime.relay.fencing import Standing, predecessor
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.tcp import TCP
+from rljob_runtime.relay.network.transport import Transport
+from rljob_runtime.relay.network.wire import Identity
+from rljob_runtime.relay.receiver import Inlet
 from rljob_runtime.relay.segment import SegmentWriter, sweep
+from rljob_runtime.relay.sender import Link
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.shelf import Counters, Shelf
-from rljob_runtime.relay.tcp import TCP
-from rljob_runtime.relay.transport import Transport
-from rljob_runtime.relay.wire import Identity
+from rljob_runtime.relay.version_store import Counters, Shelf
 
 MIN_KEY_BYTES = 16
 

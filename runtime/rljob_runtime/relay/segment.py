@@ -137,7 +137,7 @@ def _map_whole(descriptor: int) -> Weights | None:
 
 
 class SegmentWriter:
-    """The one writer of a segment. Not thread-safe: `shelf.Shelf` serialises its users."""
+    """The one writer of a segment. Not thread-safe: `version_store.Shelf` serialises its users."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder

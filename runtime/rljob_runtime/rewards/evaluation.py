@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from rljob_runtime.sandbox.confined import confine_this_process
-from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.sandbox.confine_self import confine_this_process
 from rljob_runtime.sandbox.landlock import Access
 from rljob_runtime.sandbox.program import SandboxUnavailable
-from rljob_runtime.sandbox.usage import address_space
+from rljob_runtime.sandbox.resource_usage import address_space
+from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 LONGEST_ANSWER_BYTES = 1 << 16
 KEYS = frozenset({"value", "raised", "unavailable"})

@@ -14,16 +14,16 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from rljob_runtime.coordinator.protocols import RewardFailed
-from rljob_runtime.rewards.code import CodeScorer
-from rljob_runtime.rewards.elsewhere import Elsewhere, FunctionsElsewhere, SandboxElsewhere
-from rljob_runtime.rewards.failure import BY_RESPONSE, Failure, ScoreFailed
-from rljob_runtime.rewards.functions import FunctionScorer
-from rljob_runtime.rewards.judge import JudgeScorer
+from rljob_runtime.protocols import RewardFailed
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.rewards.code_scorer import CodeScorer
+from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
+from rljob_runtime.rewards.function_scorer import FunctionScorer
+from rljob_runtime.rewards.judge_scorer import JudgeScorer
+from rljob_runtime.rewards.remote_client import Elsewhere, FunctionsElsewhere, SandboxElsewhere
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
 from rljob_runtime.sandbox.sandbox import Sandbox
-from rljob_runtime.scheduling.reward_figures import RewardFigures
-from rljob_runtime.scheduling.reward_timeout import Anchors
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def _code(rule: CodeRule, elsewhere: Elsewhere | None) -> CodeScorer:
 
 
 class RewardPool:
-    """Implements `rljob_runtime.coordinator.protocols.Rewards`. Use as an asynchronous context manager.
+    """Implements `rljob_runtime.protocols.Rewards`. Use as an asynchronous context manager.
 
     Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
     or a worker in; and `RewardsNotReady` when a later try may succeed. As many functions run at a time as the largest

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.answers import UnusableReference
+from rljob_runtime.rewards.builtin import CHECKS
+from rljob_runtime.rewards.code_test_cases import InvalidTests, parse_tests
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, Rule
-from rljob_runtime.rewards.scorers import CHECKS
-from rljob_runtime.rewards.testcases import InvalidTests, parse_tests
 
 Check = Callable[[Prompt], None]
 

@@ -18,13 +18,13 @@ from rljob_api.rewards import (
 )
 
 BUILT_IN = {
-    RewardKind.MATH: "rljob_runtime.rewards.scorers:math",
-    RewardKind.REASONING_GYM: "rljob_runtime.rewards.scorers:reasoning_gym",
+    RewardKind.MATH: "rljob_runtime.rewards.builtin:math",
+    RewardKind.REASONING_GYM: "rljob_runtime.rewards.builtin:reasoning_gym",
 }
 """Kinds with a scorer of ours; Python names its own."""
 
 _EVALUATES_NOTHING = frozenset(
-    {"rljob_runtime.rewards.scorers:has_number", "rljob_runtime.rewards.scorers:last_number"}
+    {"rljob_runtime.rewards.builtin:has_number", "rljob_runtime.rewards.builtin:last_number"}
 )
 """Of the functions of ours: they search a text, and hand it to no parser."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from rljob_runtime.rollout.engine import Engine, StepOutput
+from rljob_runtime.rollout.engines.base import Engine, StepOutput
 
 log = logging.getLogger(__name__)
 

@@ -8,25 +8,11 @@ from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.models.stop_tokens import eos_token_ids
-from rljob_runtime.rollout.engine import EngineSettings, KeptEngine
-from rljob_runtime.rollout.rank_processes import Zygote
-from rljob_runtime.rollout.ranks import PEERS, RankEngine
+from rljob_runtime.rollout.engines.base import EngineSettings, KeptEngine
+from rljob_runtime.rollout.engines.factory import make_engine
+from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine
+from rljob_runtime.rollout.engines.rank_processes import Zygote
 from rljob_runtime.rollout.replica import RolloutReplica
-
-KINDS = ("VLLM", "Reference")
-
-
-def make_engine(kind: str, settings: EngineSettings) -> KeptEngine:
-    """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
-    if kind == "VLLM":
-        from rljob_runtime.rollout.vllm_engine import VllmEngine
-
-        return VllmEngine(settings)
-    if kind == "Reference":
-        from rljob_runtime.rollout.reference import ReferenceEngine
-
-        return ReferenceEngine(settings)
-    raise ValueError(f"spec.rollout.engine: {kind!r} is not one of {', '.join(KINDS)}")
 
 
 def make_replica(

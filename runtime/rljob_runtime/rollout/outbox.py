@@ -15,8 +15,8 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
 
-from rljob_runtime.coordinator.protocols import Delta, EngineStats, ReplicaReport
-from rljob_runtime.scheduling.trajectory import TrajectoryKey
+from rljob_runtime.protocols import Delta, EngineStats, ReplicaReport
+from rljob_runtime.protocols.trajectory import TrajectoryKey
 
 
 class Outbox:

@@ -13,22 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from rljob_runtime.coordinator.protocols import (
-    Delta,
-    GenerateRequest,
-    PeerGone,
-    Refused,
-    ReplicaReport,
-    TermFence,
-    WrongVersion,
-)
-from rljob_runtime.rollout.engine import Engine, EngineRequest, KeptEngine, RequestRejected, StepOutput
+from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, Refused, ReplicaReport, TermFence, WrongVersion
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.rollout.attempts import Ledger, engine_id
+from rljob_runtime.rollout.engine_cache import EngineLayouts, NoLayout
 from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
-from rljob_runtime.rollout.layouts import EngineLayouts, NoLayout
-from rljob_runtime.rollout.ledger import Ledger, engine_id
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, KeptEngine, RequestRejected, StepOutput
+from rljob_runtime.rollout.engines.weights import VersionUnavailable, WeightMismatch
 from rljob_runtime.rollout.outbox import Outbox
-from rljob_runtime.rollout.weights import VersionUnavailable, WeightMismatch
-from rljob_runtime.scheduling.trajectory import TrajectoryKey
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)

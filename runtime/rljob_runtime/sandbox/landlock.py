@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from enum import IntFlag
 
-from rljob_runtime.sandbox.kernel import syscall
+from rljob_runtime.sandbox.syscalls import syscall
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _GET_VERSION = 1

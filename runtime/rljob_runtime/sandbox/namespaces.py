@@ -11,7 +11,7 @@ import os
 import traceback
 from collections.abc import Iterable, Sequence
 
-from rljob_runtime.sandbox.kernel import mount, syscall, unshare
+from rljob_runtime.sandbox.syscalls import mount, syscall, unshare
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x08000000, 0x10000000, 0x40000000
 _BIND, _RECURSIVE, _PRIVATE, _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC = 4096, 16384, 1 << 18, 1, 2, 4, 8

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import rljob_runtime
-from rljob_runtime.sandbox.confinement import installed_packages
-from rljob_runtime.sandbox.folders import remove
-from rljob_runtime.sandbox.frames import MessageTooLong
+from rljob_runtime.sandbox.confine_child import installed_packages
+from rljob_runtime.sandbox.framing import MessageTooLong
+from rljob_runtime.sandbox.process_pool import ChildProcess, Seats
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
-from rljob_runtime.sandbox.seats import ChildProcess, Seats
+from rljob_runtime.sandbox.scratch import remove
 from rljob_runtime.sandbox.streams import receive, send
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rljob_runtime.sandbox.kernel import prctl
+from rljob_runtime.sandbox.syscalls import prctl
 
 _PR_SET_SECCOMP = 22
 _MODE_FILTER = 2

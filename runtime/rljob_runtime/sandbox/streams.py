@@ -1,4 +1,4 @@
-"""Frames (`frames.py`) on asyncio's streams."""
+"""Frames (`framing.py`) on asyncio's streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from rljob_runtime.sandbox.frames import LENGTH_BYTES, LONGEST_BYTES, encode
+from rljob_runtime.sandbox.framing import LENGTH_BYTES, LONGEST_BYTES, encode
 
 log = logging.getLogger(__name__)
 

@@ -21,19 +21,12 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from rljob_runtime.sandbox import landlock, namespaces
-from rljob_runtime.sandbox.confinement import (
-    FILE_NAME,
-    FOLDER_BYTES,
-    STDIN_NAME,
-    Interpreter,
-    Place,
-    confine_and_run,
-)
-from rljob_runtime.sandbox.folders import count_entries, remove
-from rljob_runtime.sandbox.frames import read_frame, write_frame
-from rljob_runtime.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.sandbox.confine_child import FILE_NAME, FOLDER_BYTES, STDIN_NAME, Interpreter, Place, confine_and_run
+from rljob_runtime.sandbox.framing import read_frame, write_frame
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
-from rljob_runtime.sandbox.usage import bytes_written, cpu_seconds, starved, threads, waited_seconds
+from rljob_runtime.sandbox.resource_usage import bytes_written, cpu_seconds, starved, threads, waited_seconds
+from rljob_runtime.sandbox.scratch import count_entries, remove
+from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 POLL_SECONDS = 0.02
 """How often a running program's use is looked at; between two looks it may overstep by what it can do in that time."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 
-from rljob_runtime.scheduling.lending import ExpectedLengths, Unfinished
-from rljob_runtime.scheduling.loan_gain import CLEAR, Engine, EngineSpeed
+from rljob_runtime.scheduling.lending.gain import CLEAR, Engine, EngineSpeed
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, plan_repack
 
 HARDLY = 1.25
@@ -71,7 +71,7 @@ def within(rules: RepackRules, speed: EngineSpeed) -> RepackRules:
     """The rules with the largest batch that these engines decode with hardly more latency, where that is smaller
     (B of Algorithm 1).
 
-    >>> from rljob_runtime.enginemodel.law import LatencyLaw
+    >>> from rljob_runtime.perf_model.latency_model import LatencyLaw
     >>> flat = LatencyLaw(((1, 0.010), (32, 0.010), (64, 0.020)), 0, 0, 0, 0)
     >>> within(RepackRules(0.9, 64), EngineSpeed(flat, 1, 64)).max_batch
     40

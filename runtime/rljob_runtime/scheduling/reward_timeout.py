@@ -21,8 +21,6 @@ WALL_FACTOR = 2.0
 """Wall-clock seconds for each processor second allowed: a program that sleeps is not waited for much longer."""
 SHADOW_SHARE = 0.02
 
-Anchors = Mapping[str, Mapping[str, int]]
-"""By rule and test, in milliseconds: as the store holds them."""
 
 _QUANTUM = 1000
 """Anchors are kept in milliseconds, rounded up: short numbers in the store."""

@@ -1,7 +1,7 @@
 """Tail batching (RollPacker §3): short rounds race, and what loses is made up for in long ones.
 
 A short round launches ⌈ηP·P0⌉ prompts × ⌈ηR·R0⌉ responses and keeps the first R0 responses of a prompt and the first P0
-whole prompts; `rounds.Round` is that race. Prompts that lose it wait in the long-prompt queue. When the queue holds P0
+whole prompts; `round.Round` is that race. Prompts that lose it wait in the long-prompt queue. When the queue holds P0
 of them, the next round is long: exactly P0 × R0, all of which are waited for. The last rounds of a job are long too, as
 many as it takes to empty the queue: a job then has trained on the very prompts that plain rounds would have taken.
 
@@ -17,8 +17,8 @@ from fractions import Fraction
 from math import ceil
 
 from rljob_api.status import RoundKind
-from rljob_runtime.scheduling.rounds import Shape
-from rljob_runtime.scheduling.trajectory import PromptKey
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.round import Shape
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.learning import Mode
-from rljob_runtime.training.rows import RowRules
+from rljob_api.spec_training import Mode
+from rljob_runtime.training.row_rules import RowRules
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec

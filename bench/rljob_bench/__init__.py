@@ -1,0 +1,1 @@
+"""Benchmarks: one module for each `rljob bench NAME`."""

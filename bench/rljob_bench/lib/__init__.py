@@ -1,0 +1,1 @@
+"""Library: clusters, trials, settings and results that several benchmarks share."""

@@ -1,0 +1,235 @@
+"""Bench observers: what a benchmark sees of the cluster and of the operator that it measures.
+
+A benchmark waits for what others deliver: a watch, an operator. So nothing here ends or fails unnoticed, and no wait is
+without a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import kopf
+from prometheus_client.parser import text_string_to_metric_families
+
+from rljob_api.constants import LABEL_JOB, PLURAL
+from rljob_kube.credentials import Credentials
+from rljob_kube.resources import POD
+from rljob_operator.app import Operator
+
+STALL_SECONDS = 180.0
+"""A wait for pods fails when no new one has appeared for so long."""
+_END_SECONDS = 60.0
+_SAY_SECONDS = 10.0
+_METADATA = "as={}; g=meta.k8s.io; v=v1"
+
+_STARTED = time.monotonic()
+
+
+class Stalled(Exception):
+    """What a benchmark waits for does not come."""
+
+
+def say(text: str) -> None:
+    """Progress, on stderr, with the seconds since the start."""
+    print(f"[{time.monotonic() - _STARTED:6.1f}s] {text}", file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def beside(
+    name: str, part: Coroutine[Any, Any, None], stop: Callable[[asyncio.Task[None]], object]
+) -> AsyncIterator[None]:
+    """Run `part` while the body runs, then `stop` it. When it ends or fails before, the body is cancelled and the
+    error raised here; when it does not stop in time, `Stalled`."""
+    leaving = False
+
+    async def watched() -> None:
+        await part
+        if not leaving:
+            raise Stalled(f"{name} ended by itself")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(watched(), name=name)
+            try:
+                yield
+            finally:
+                leaving = True
+                stop(task)
+                await asyncio.wait({task}, timeout=_END_SECONDS)
+                if not task.done():
+                    task.cancel()
+                    raise Stalled(f"{name} did not end within {_END_SECONDS:.0f} s")
+    except ExceptionGroup as group_of_one:
+        raise group_of_one.exceptions[0] from None
+
+
+class PodWatch:
+    """The pods of jobs, and when each was first seen, by a watch of its own.
+
+    A server ends a stream when it likes: at its time limit, and earlier when the reader is slow, which a reader in the
+    process of a busy operator is. Then the pods are listed, and watched from there.
+    """
+
+    def __init__(
+        self, connection: kopf.ConnectionInfo, namespaces: Sequence[str], *, stream_seconds: int = 300
+    ) -> None:
+        self._credentials = Credentials(connection)
+        self._namespaces = namespaces
+        self._stream_seconds = stream_seconds
+        self._changed = asyncio.Event()
+        self.seen: dict[tuple[str, str], dict[str, float]] = {}
+        """By (namespace, job): pod name to the time it was seen."""
+        self.streams = 0
+        """Streams begun."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch while the body runs, which begins when all namespaces are listed."""
+        async with beside("the watch of pods", self._follow_all(), lambda task: task.cancel()):
+            await self.until(lambda: self.streams >= len(self._namespaces), "the first list of pods")
+            yield
+
+    async def _follow_all(self) -> None:
+        await asyncio.gather(*(self._follow(namespace) for namespace in self._namespaces))
+
+    async def _follow(self, namespace: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._stream_seconds + 30)
+        connector = aiohttp.TCPConnector(ssl=self._credentials.ssl_context())
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as session:
+            while True:
+                try:
+                    await self._stream(session, namespace, await self._list(session, namespace))
+                except aiohttp.ClientResponseError:
+                    raise
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    say(f"the watch of pods broke, and begins again: {error or type(error).__name__}")
+                    await asyncio.sleep(0.5)
+
+    async def _list(self, session: aiohttp.ClientSession, namespace: str) -> str:
+        """Note all pods; returns the version to watch from."""
+        async with self._get(session, namespace, "PartialObjectMetadataList") as response:
+            found = await response.json()
+        for item in found["items"] or ():
+            self._note(namespace, item)
+        return str(found["metadata"]["resourceVersion"])
+
+    async def _stream(self, session: aiohttp.ClientSession, namespace: str, version: str) -> None:
+        """Note what appears, until the stream ends, for whatever reason."""
+        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(self._stream_seconds)}
+        async with self._get(session, namespace, "PartialObjectMetadata", params) as response:
+            self.streams += 1
+            self._changed.set()
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] == "ADDED":
+                    self._note(namespace, event["object"])
+
+    @asynccontextmanager
+    async def _get(
+        self, session: aiohttp.ClientSession, namespace: str, kind: str, params: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Metadata alone: of pods in full the reader would have five times as much to read."""
+        url = f"{self._credentials.server}{POD.path(namespace)}"
+        headers = {"Accept": f"application/json; {_METADATA.format(kind)}", **self._credentials.headers()}
+        selected = {"labelSelector": LABEL_JOB, **(params or {})}
+        async with session.get(url, params=selected, headers=headers, raise_for_status=True) as response:
+            yield response
+
+    def _note(self, namespace: str, pod: Mapping[str, Any]) -> None:
+        meta = pod["metadata"]
+        pods = self.seen.setdefault((namespace, meta["labels"][LABEL_JOB]), {})
+        if meta["name"] not in pods:
+            pods[meta["name"]] = time.monotonic()
+            self._changed.set()
+
+    # --- waits --------------------------------------------------------------------------------------------------------
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait for pods to appear. Raises `Stalled` after `STALL_SECONDS` without a new one."""
+        told = time.monotonic()
+        while not holds():
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                count = sum(map(len, self.seen.values()))
+                raise Stalled(f"{what}: no new pod for {STALL_SECONDS:.0f} s, {count} seen") from None
+            if time.monotonic() - told > _SAY_SECONDS:
+                told = time.monotonic()
+                say(f"{what}: {sum(map(len, self.seen.values()))} pods seen, stream {self.streams}")
+
+    async def all_created(self, applied: Mapping[tuple[str, str], float], count: int) -> list[float]:
+        """Seconds from each job's apply until its last pod was seen."""
+        await self.until(
+            lambda: all(len(self.seen.get(key, {})) >= count for key in applied), f"{count} pods of {len(applied)} jobs"
+        )
+        return [max(self.seen[key].values()) - began for key, began in applied.items()]
+
+
+# --- the operator's requests ------------------------------------------------------------------------------------------
+
+
+def requests(operator: Operator) -> Counter[str]:
+    """Requests that the operator has sent, by `verb resource`. The looks at all Leases and at all RLJobs are left out:
+    their number does not depend on that of jobs."""
+    found: Counter[str] = Counter()
+    for metric in operator.metrics.registry.collect():
+        for sample in metric.samples:
+            if sample.name == "rljob_operator_api_requests_total":
+                found[f"{sample.labels['verb']} {sample.labels['resource']}"] += int(sample.value)
+    del found["list leases"], found[f"list {PLURAL}"]
+    return found
+
+
+async def served(connection: kopf.ConnectionInfo) -> Counter[str]:
+    """Requests for single RLJobs that the API server has answered, by verb, by its own count: whoever sent them."""
+    credentials = Credentials(connection)
+    connector = aiohttp.TCPConnector(ssl=credentials.ssl_context())
+    async with aiohttp.ClientSession(connector=connector) as session:
+        url = f"{credentials.server}/metrics"
+        async with session.get(url, headers=credentials.headers(), raise_for_status=True) as response:
+            lines = [
+                line for line in (await response.text()).splitlines() if line.startswith("apiserver_request_total")
+            ]
+    found: Counter[str] = Counter()
+    for metric in text_string_to_metric_families("\n".join(["# TYPE apiserver_request_total counter", *lines, ""])):
+        for sample in metric.samples:
+            if sample.labels["resource"] == PLURAL and sample.labels["scope"] == "resource":
+                found[sample.labels["verb"]] += int(sample.value)
+    return found
+
+
+async def settled(operator: Operator, *, calm: float = 0.5, at_most: float = 300.0) -> bool:
+    """Wait until nothing has been due, and no event has come, for `calm` seconds. False: it did not come to that."""
+    end = time.monotonic() + at_most
+    events, since = -1.0, time.monotonic()
+    while time.monotonic() - since < calm:
+        if time.monotonic() > end:
+            say(f"the operator is not idle after {at_most:.0f} s")
+            return False
+        await asyncio.sleep(0.05)
+        newest = _events(operator)
+        if newest != events or not operator.queue.idle():
+            events, since = newest, time.monotonic()
+    return True
+
+
+def _events(operator: Operator) -> float:
+    """Events of the operator's watches."""
+    return sum(
+        sample.value
+        for metric in operator.metrics.events_seen.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    )

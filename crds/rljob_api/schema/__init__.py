@@ -1,0 +1,1 @@
+"""Schema: the models as a CustomResourceDefinition, with the validation rules as CEL."""

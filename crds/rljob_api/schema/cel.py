@@ -1,0 +1,238 @@
+"""Validation rules that the API server runs (CEL), by the path of the object they sit on.
+
+They say what `rules` and `immutability` say in Python, as far as a server can; a test compares the verdicts case by
+case. A rule is checked against the default of its object too. Transition rules name `oldSelf`. A field whose name is a
+word of CEL is written with underscores around it (`__function__`), as servers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rljob_api import constants as c
+from rljob_api.accelerators import DEFAULT_RESOURCE
+from rljob_api.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.rewards import FUNCTION_KINDS
+from rljob_api.rules import (
+    MAX_ACCELERATORS,
+    MAX_RESPONSES_PER_ROUND,
+    MAX_TOKENS_PER_SEQUENCE,
+    MIN_HEARTBEAT_SECONDS,
+    TECHNIQUES,
+    not_available,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: `expression` must be true; `message` is what the user reads when it is not."""
+
+    expression: str
+    message: str
+
+
+_SLOTS = (
+    "(self.acceleratorsPerMachine > 0 ? self.acceleratorsPerMachine"
+    " : has(self.slotsPerMachine) ? self.slotsPerMachine : 1)"
+)
+_LARGEST = "(has(self.maxMachines) ? self.maxMachines : self.machines)"
+_ONE_WAY = Rule(
+    "(has(self.resource) ? 1 : 0) + (has(self.deviceClass) ? 1 : 0) + (has(self.claimTemplate) ? 1 : 0)"
+    " + (has(self.kind) ? 1 : 0) == 1",
+    "must have exactly one of resource, deviceClass, claimTemplate, or kind: None",
+)
+
+RULES: dict[str, list[Rule]] = {
+    "": [
+        Rule(
+            f"size(self.metadata.name) <= {c.MAX_JOB_NAME_LENGTH}",
+            f"metadata.name must have at most {c.MAX_JOB_NAME_LENGTH} characters: pods are named "
+            "<name>-coordinator-0-<incarnation>",
+        ),
+        Rule(
+            f"self.metadata.name.matches('{c.JOB_NAME_PATTERN}')",
+            "metadata.name must be lower-case letters, digits and '-', begin with a letter and not end with '-': "
+            "it names a Service",
+        ),
+    ],
+    "spec": [
+        Rule(
+            "!has(self.experience.capacityPrompts) || "
+            "self.experience.capacityPrompts >= self.algorithm.promptsPerRound",
+            "experience.capacityPrompts must be at least algorithm.promptsPerRound: an update takes so many",
+        ),
+        Rule(
+            "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
+            "rewards of kind ReasoningGym need prompts from data.prompts.reasoningGym",
+        ),
+        Rule("self.rewards.exists(r, r.weight != 0.0)", "rewards must hold at least one weight other than 0"),
+        Rule(
+            "self.algorithm.maxTokensPerMicrobatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
+            "algorithm.maxTokensPerMicrobatch must hold the longest sequence: data.maxPromptTokens + "
+            "data.maxResponseTokens",
+        ),
+        Rule("self.algorithm.warmupRounds <= self.rounds", "algorithm.warmupRounds must be at most rounds"),
+        Rule(
+            "!has(self.accelerator) || self.trainer.acceleratorsPerReplica > 0"
+            " || self.rollout.acceleratorsPerMachine > 0",
+            "accelerator is for pods with accelerators: set trainer.acceleratorsPerReplica or "
+            "rollout.acceleratorsPerMachine, or leave it out",
+        ),
+        Rule(
+            f"!has(self.accelerator) || self.scheduling.acceleratorResource == '{DEFAULT_RESOURCE}'"
+            " || (has(self.accelerator.resource)"
+            " && self.scheduling.acceleratorResource == self.accelerator.resource)",
+            "scheduling.acceleratorResource must be left out: accelerator takes its place",
+        ),
+    ],
+    "spec.accelerator": [_ONE_WAY],
+    "spec.trainer": [
+        Rule(
+            "!has(self.accelerator) || self.acceleratorsPerReplica > 0",
+            "accelerator is for pods with accelerators: set acceleratorsPerReplica, or leave it out",
+        ),
+    ],
+    "spec.trainer.accelerator": [_ONE_WAY],
+    "spec.rollout.accelerator": [_ONE_WAY],
+    "spec.data": [
+        Rule("!has(self.systemPrompt) || self.chatTemplate", "systemPrompt needs chatTemplate: true"),
+        Rule(
+            f"self.maxPromptTokens + self.maxResponseTokens <= {MAX_TOKENS_PER_SEQUENCE}",
+            f"maxPromptTokens and maxResponseTokens must be at most {MAX_TOKENS_PER_SEQUENCE} together",
+        ),
+    ],
+    "spec.data.prompts": [
+        Rule(
+            "(has(self.file) ? 1 : 0) + (has(self.dataset) ? 1 : 0) + (has(self.reasoningGym) ? 1 : 0) == 1",
+            "must name exactly one source: file, dataset or reasoningGym",
+        ),
+    ],
+    "spec.rewards[]": [
+        Rule(
+            "(self.kind == 'Judge') == has(self.judge)",
+            "judge is required for kind Judge, with its url and model, and for no other kind",
+        ),
+        Rule("!has(self.code) || self.kind == 'Code'", "code is for kind Code only"),
+        Rule(
+            f"!has(self.parallelism) || self.kind in {list(FUNCTION_KINDS)}",
+            f"parallelism is for kinds {', '.join(FUNCTION_KINDS)}; set code.parallelism or judge.parallelism instead",
+        ),
+        Rule(
+            "!has(self.code) || !has(self.code.program) || self.code.program.contains('{response}')",
+            "code.program must have {response} in it",
+        ),
+        Rule(
+            "!has(self.judge) || !has(self.judge.prompt) || self.judge.prompt.contains('{response}')",
+            "judge.prompt must have {response} in it",
+        ),
+        Rule(
+            "(self.kind == 'Python') == has(self.__function__)",
+            "function is required for kind Python, as module:function, and for no other kind",
+        ),
+    ],
+    "spec.rewards[].range": [
+        Rule("self.min < self.max", "min must be less than max"),
+    ],
+    "spec.rewards[].timeout": [
+        Rule("self.minSeconds <= self.maxSeconds", "minSeconds must be at most maxSeconds"),
+    ],
+    "spec.algorithm": [
+        Rule(
+            f"self.promptsPerRound * self.responsesPerPrompt <= {MAX_RESPONSES_PER_ROUND}",
+            f"a round holds at most {MAX_RESPONSES_PER_ROUND} responses: promptsPerRound x responsesPerPrompt is more",
+        ),
+        Rule("self.promptsPerRound % self.minibatches == 0", "minibatches must divide promptsPerRound"),
+    ],
+    "spec.streamTraining": [
+        Rule("self.minCompleted <= self.maxCompleted", "minCompleted must be at most maxCompleted"),
+    ],
+    "spec.rollout": [
+        Rule(
+            "!has(self.accelerator) || self.acceleratorsPerMachine > 0",
+            "accelerator is for machines with accelerators: set acceleratorsPerMachine, or leave it out",
+        ),
+        Rule("!has(self.minMachines) || self.minMachines <= self.machines", "minMachines must be at most machines"),
+        Rule("!has(self.maxMachines) || self.maxMachines >= self.machines", "maxMachines must be at least machines"),
+        Rule(
+            f"{_LARGEST} * self.acceleratorsPerMachine <= {MAX_ACCELERATORS}",
+            f"all machines together may have at most {MAX_ACCELERATORS} accelerators",
+        ),
+        Rule(
+            "!has(self.allowedTensorParallelSizes) || self.tensorParallelSize in self.allowedTensorParallelSizes",
+            "allowedTensorParallelSizes must hold tensorParallelSize: the choice begins there",
+        ),
+        Rule(
+            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, "
+            "self.allowedTensorParallelSizes.exists_one(same, same == size))",
+            "allowedTensorParallelSizes must be there once only",
+        ),
+        Rule(
+            f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, {_SLOTS} % size == 0)",
+            "allowedTensorParallelSizes must divide acceleratorsPerMachine: tensor parallelism stays inside a machine",
+        ),
+        Rule(
+            "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.exists(least, "
+            "self.allowedTensorParallelSizes.all(size, size % least == 0))",
+            "allowedTensorParallelSizes must be multiples of the smallest: a replica takes the place of whole ones",
+        ),
+        Rule(
+            "!has(self.slotsPerMachine) || self.acceleratorsPerMachine == 0",
+            "slotsPerMachine is for machines without accelerators",
+        ),
+        Rule(
+            f"{_SLOTS} % self.tensorParallelSize == 0",
+            "tensorParallelSize must divide acceleratorsPerMachine: tensor parallelism stays inside a machine, and a "
+            "machine without accelerators has slotsPerMachine (1 unless set)",
+        ),
+    ],
+    "spec.checkpoint": [
+        Rule("!(has(self.volumeClaimName) && has(self.emptyDir))", "volumeClaimName and emptyDir exclude each other"),
+    ],
+    "spec.runPolicy": [
+        Rule(
+            "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
+            "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
+            "startupDeadlineSeconds must be at most activeDeadlineSeconds",
+        ),
+    ],
+    "spec.failurePolicy.backoff": [
+        Rule("self.initialSeconds <= self.maxSeconds", "initialSeconds must be at most maxSeconds"),
+    ],
+    "spec.relay": [
+        Rule(
+            f"self.heartbeatSeconds >= {MIN_HEARTBEAT_SECONDS}",
+            f"heartbeatSeconds must be at least {MIN_HEARTBEAT_SECONDS}",
+        ),
+        Rule(
+            "self.heartbeatSeconds * 2.0 <= self.rebuildTimeoutSeconds",
+            "heartbeatSeconds must be at most half of rebuildTimeoutSeconds",
+        ),
+    ],
+}
+for _field, _what in TECHNIQUES.items():
+    RULES.setdefault(f"spec.{_field}", []).insert(0, Rule("!self.enabled", f"enabled: true {not_available(_what)}"))
+
+
+def _same(path: str) -> str:
+    """CEL for: the optional field at `path` (of at most two steps below the spec) is what it was."""
+    parent, _, _ = path.rpartition(".")
+    now, was = f"self.{path}", f"oldSelf.{path}"
+    present = f"has({now}) == has({was})"
+    equal = f"(!has({now}) || {now} == {was})"
+    if parent:
+        both = f"has(self.{parent}) && has(oldSelf.{parent})"
+        return f"!({both}) || ({present} && {equal})"
+    return f"{present} && {equal}"
+
+
+def transition_rules() -> list[Rule]:
+    """Rules on `spec` about what may change."""
+    never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in NEVER]
+    suspended = [
+        Rule(
+            f"self.suspend || oldSelf.suspend || ({_same(path)})",
+            f"{path} can change only while the job is suspended; set suspend: true first",
+        )
+        for path in WHILE_SUSPENDED
+    ]
+    return never + suspended

@@ -1,0 +1,100 @@
+"""Events in `kubectl describe`: one Event object a (job, reason, message), counted up instead of repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rljob_kube.client import Kube
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.resources import EVENT, RLJOB, Json
+
+_logger = logging.getLogger(__name__)
+_REMEMBERED = 4096
+_COMPONENT = "rljob-operator"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Recorder:
+    """Writes events of RLJobs. An event is a courtesy: when it cannot be written the job goes on, and a log line says
+    so."""
+
+    def __init__(self, kube: Kube, *, clock: Callable[[], datetime] = _utc_now) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    async def record(self, namespace: str, job: str, uid: str, kind: str, reason: str, message: str) -> None:
+        """`kind` is Normal or Warning; reason in CamelCase; message at most 1 kB."""
+        name = event_name(job, uid, reason, message)
+        try:
+            if (namespace, name) in self._counts:
+                await self._count_up(namespace, name)
+            else:
+                await self._first(namespace, name, job, uid, kind, reason, message)
+        except (ApiError, Unreachable) as error:
+            _logger.warning("%s/%s: event %s could not be written: %s", namespace, job, reason, error)
+
+    async def _first(self, namespace: str, name: str, job: str, uid: str, kind: str, reason: str, message: str) -> None:
+        now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": RLJOB.api_version,
+                "kind": RLJOB.kind,
+                "name": job,
+                "namespace": namespace,
+                "uid": uid,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message[:1024],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": _COMPONENT,
+        }
+        try:
+            await self._kube.create(EVENT, manifest)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            known = await self._kube.get(EVENT, namespace, name)  # written before this process started
+            self._remember(namespace, name, int(known.get("count") or 1))
+            await self._count_up(namespace, name)
+        else:
+            self._remember(namespace, name, 1)
+
+    async def _count_up(self, namespace: str, name: str) -> None:
+        count = self._counts[namespace, name] + 1
+        now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            await self._kube.merge(EVENT, namespace, name, {"count": count, "lastTimestamp": now})
+        except ApiError as error:
+            if error.not_found:  # events live for an hour
+                del self._counts[namespace, name]
+                return
+            raise
+        self._remember(namespace, name, count)
+
+    def _remember(self, namespace: str, name: str, count: int) -> None:
+        self._counts[namespace, name] = count
+        self._counts.move_to_end((namespace, name))
+        while len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+
+
+def event_name(job: str, uid: str, reason: str, message: str) -> str:
+    """The same event has the same name, whoever writes it."""
+    digest = hashlib.sha256("\0".join((uid, reason, message)).encode()).hexdigest()
+    return f"{job}.{digest[:16]}"

@@ -1,0 +1,152 @@
+"""Leader election by a coordination.k8s.io Lease: of several replicas one acts, and it stops when it cannot be sure.
+
+Other holders' clocks are never compared with ours: a Lease counts as expired when *we* have seen it unchanged for its
+duration (as measured by our monotonic clock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from time import monotonic
+
+from rljob_kube.client import Kube
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.resources import LEASE, Json
+
+_logger = logging.getLogger(__name__)
+
+
+class LeadershipLost(Exception):
+    """Another replica may lead by now: nothing more may be written."""
+
+
+class Leader:
+    """This process's claim on the Lease `namespace/name`. `duration`, `deadline` and `retry` are seconds: a rival may
+    take over `duration` after the last renewal, we stop `deadline` after it, and try to renew every `retry`."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        duration: float = 15.0,
+        deadline: float = 10.0,
+        retry: float = 2.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        if not retry < deadline < duration:
+            raise ValueError(f"retry {retry} < deadline {deadline} < duration {duration} must hold")
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+        self.identity = identity
+        self._duration = duration
+        self._deadline = deadline
+        self._retry = retry
+        self._clock = clock
+        self._renewed: float | None = None
+        self._seen: tuple[str, float] | None = None  # (resourceVersion, when we first saw it)
+
+    @property
+    def leading(self) -> bool:
+        """Sure to be the leader at this moment."""
+        return self._renewed is not None and self._clock() - self._renewed < self._deadline
+
+    async def acquire(self, stop: asyncio.Event) -> bool:
+        """Wait until we lead (True) or `stop` (False)."""
+        while not stop.is_set():
+            if await self._attempt():
+                _logger.info("%s leads", self.identity)
+                return True
+            await _sleep(self._retry, stop)
+        return False
+
+    async def hold(self, stop: asyncio.Event) -> None:
+        """Renew until `stop`, then give the Lease back. Raises `LeadershipLost`."""
+        while not stop.is_set():
+            await _sleep(self._retry, stop)
+            if stop.is_set():
+                break
+            await self._attempt()
+            if not self.leading:
+                raise LeadershipLost(f"{self.identity}: the Lease could not be renewed for {self._deadline} s")
+        await self.release()
+
+    async def confirm(self) -> None:
+        """Before a destructive act: be sure by a renewal not older than one retry period. Raises `LeadershipLost`."""
+        if self._renewed is not None and self._clock() - self._renewed < self._retry:
+            return
+        if not await self._attempt() and not self.leading:
+            raise LeadershipLost(f"{self.identity}: no longer the leader")
+
+    async def release(self) -> None:
+        """Let the next replica take over at once."""
+        if not self.leading:
+            return
+        self._renewed = None
+        try:
+            lease = await self._kube.get(LEASE, self._namespace, self._name)
+            if lease["spec"].get("holderIdentity") == self.identity:
+                lease["spec"]["holderIdentity"] = ""
+                await self._kube.replace(LEASE, lease)
+        except (ApiError, Unreachable) as error:
+            _logger.info("the Lease was not given back, it will expire: %s", error)
+
+    async def _attempt(self) -> bool:
+        """Take or renew the Lease if it is ours or free; True when that worked."""
+        began = self._clock()
+        try:
+            try:
+                lease = await self._kube.get(LEASE, self._namespace, self._name)
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                await self._kube.create(LEASE, self._claim(None))
+            else:
+                if not self._may_take(lease):
+                    self._renewed = None
+                    return False
+                await self._kube.replace(LEASE, self._claim(lease))
+        except (ApiError, Unreachable) as error:
+            _logger.info("the leader's Lease: %s", error)
+            return False
+        self._renewed = began
+        return True
+
+    def _may_take(self, lease: Json) -> bool:
+        holder = lease["spec"].get("holderIdentity") or ""
+        version = lease["metadata"]["resourceVersion"]
+        if self._seen is None or self._seen[0] != version:
+            self._seen = (version, self._clock())
+        duration = float(lease["spec"].get("leaseDurationSeconds") or self._duration)
+        return holder in ("", self.identity) or self._clock() - self._seen[1] >= duration
+
+    def _claim(self, lease: Json | None) -> Json:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        old = lease["spec"] if lease is not None else {}
+        changed = old.get("holderIdentity") != self.identity
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": round(self._duration),
+            "acquireTime": now if changed else old.get("acquireTime"),
+            "renewTime": now,
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (1 if changed and lease is not None else 0),
+        }
+        if lease is not None:
+            return {**lease, "spec": spec}
+        metadata = {"name": self._name, "namespace": self._namespace}
+        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+
+
+async def _sleep(seconds: float, stop: asyncio.Event) -> None:
+    """Wait, but not past `stop`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,54 @@
+"""The kinds this operator speaks of, and where the API server keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.constants import GROUP, KIND, PLURAL, VERSION
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind with its REST path."""
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+    page: int = 500
+    """How many of them are read at once: of objects with a user's templates so few that their bytes fit."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of a collection, an object or one of its subresources; `namespace` None spans all of them."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part is not None]
+        return "/".join(parts)
+
+
+RLJOB = Resource(KIND, GROUP, VERSION, PLURAL, page=25)
+NODE = Resource("Node", "", "v1", "nodes", page=200)
+POD = Resource("Pod", "", "v1", "pods", page=200)
+SERVICE = Resource("Service", "", "v1", "services")
+SECRET = Resource("Secret", "", "v1", "secrets")
+SERVICE_ACCOUNT = Resource("ServiceAccount", "", "v1", "serviceaccounts")
+EVENT = Resource("Event", "", "v1", "events")
+ROLE = Resource("Role", "rbac.authorization.k8s.io", "v1", "roles")
+ROLE_BINDING = Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
+LEASE = Resource("Lease", "coordination.k8s.io", "v1", "leases")
+NETWORK_POLICY = Resource("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
+DISRUPTION_BUDGET = Resource("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
+CLAIM_TEMPLATE = Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates")
+WORKLOAD = Resource("Workload", "kueue.x-k8s.io", "v1beta2", "workloads", page=100)
+RESOURCE_FLAVOR = Resource("ResourceFlavor", "kueue.x-k8s.io", "v1beta2", "resourceflavors")
+WORKLOAD_PRIORITY_CLASS = Resource("WorkloadPriorityClass", "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses")
+PRIORITY_CLASS = Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses")

@@ -1,0 +1,313 @@
+"""The whole operator in one event loop: leader election, kopf's watches, the queue and its workers, resync, health."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+import kopf
+from aiohttp import web
+
+from rljob_api.constants import CRD_NAME
+from rljob_api.parsing.nesting import allow_nesting
+from rljob_kube.client import ANY, Kube
+from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.event_recorder import Recorder
+from rljob_kube.leader_election import Leader, LeadershipLost
+from rljob_kube.resources import POD, RLJOB, Json, Resource
+from rljob_operator import watch
+from rljob_operator.applier import Actor
+from rljob_operator.health import Health, WatchLag
+from rljob_operator.kubelet_leases import Kubelets
+from rljob_operator.metrics import Metrics
+from rljob_operator.node_cache import NodeBook
+from rljob_operator.observer import Key, LeaseMonitor, Observer, PodLister
+from rljob_operator.optional_apis.device_claims import DeviceBook
+from rljob_operator.optional_apis.kueue import KueueBook
+from rljob_operator.optional_apis.pod_groups import Groups
+from rljob_operator.policies.base.config import Config
+from rljob_operator.reconciler import Reconciler
+from rljob_operator.seals import Seals
+from rljob_operator.workqueue import WorkQueue
+
+_logger = logging.getLogger(__name__)
+
+_SECOND_LOOK_SECONDS = 10.0
+_RESYNCED_PER_SECOND = 20.0
+
+
+async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
+    """Operators, one after the other, until `stop`. One that could not renew its Lease is followed by one that knows
+    nothing and stands by: were the process to end instead, the kubelet would start it ever later, and a repair would
+    wait for that after the API server is long back."""
+    while not stop.is_set():
+        try:
+            await make().run(stop)
+        except LeadershipLost as error:
+            _logger.warning("%s; standing by", error)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the operator runs; what enters into plans is in `config`."""
+
+    config: Config = field(default_factory=Config)
+    namespaces: tuple[str, ...] = ()
+    """Empty: all."""
+    leader_elect: bool = True
+    lease_namespace: str = "default"
+    lease_name: str = "rljob-operator"
+    identity: str = "rljob-operator"
+    lease_seconds: float = 15.0
+    workers: int = 8
+    resync_seconds: float = 300.0
+    health_host: str = "0.0.0.0"
+    health_port: int | None = 8080
+    """None: no HTTP endpoints; 0: any free port."""
+
+    @property
+    def scopes(self) -> tuple[str | None, ...]:
+        """Namespaces to list in; None spans all."""
+        return self.namespaces or (None,)
+
+
+class Operator:
+    """One replica's memory, from standing by to the end of its leadership. `run` ends at `stop`, or raises
+    `LeadershipLost`: then nothing that it knows may be acted on any more."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        connection: kopf.ConnectionInfo | None = None,
+        make_kube: Callable[[Credentials, Metrics], Kube] = Kube,
+    ) -> None:
+        self.options = options
+        self.metrics = Metrics()
+        self.health = Health(self.metrics)
+        self.ready = asyncio.Event()
+        """Set when the watches have started."""
+        self._connection = connection
+        self._kube = make_kube(Credentials(connection), self.metrics)
+        self._leader = Leader(
+            self._kube,
+            options.lease_namespace,
+            options.lease_name,
+            options.identity,
+            duration=options.lease_seconds,
+            deadline=options.lease_seconds * 2 / 3,
+            retry=options.lease_seconds * 2 / 15,
+        )
+        self._pods = PodLister(self._kube)
+        self._leases = LeaseMonitor(
+            self._kube, options.scopes, lambda key: self.queue.add(key), interval=options.config.lease_seconds / 3
+        )
+        self._nodes = NodeBook(self._kube)
+        self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
+        devices = DeviceBook(self._kube)
+        self._kueue = KueueBook(self._kube, options.scopes, lambda key: self.queue.add(key))
+        self._seals = Seals(self._kube)
+        self._observer = Observer(
+            self._pods,
+            self._leases,
+            self._nodes.facts,
+            self._kubelets.silent,
+            devices=devices.facts,
+            kueue=self._kueue.facts,
+            gang_served=Groups(self._kube).served,
+            cluster=self._nodes.all,
+            forged=self._seals.alarm,
+        )
+        recorder = Recorder(self._kube)
+        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw, self._seals)
+        reconciler = Reconciler(
+            self._kube,
+            self._observer,
+            actor,
+            recorder,
+            self.metrics,
+            options.config,
+            forget=lambda key: self._forget(key, ""),
+        )
+        self.queue: WorkQueue[Key] = WorkQueue(reconciler, failed=reconciler.failed, workers=options.workers)
+        self._watch = watch.Watch(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
+        self._lag = WatchLag()
+        self.health.queue_seconds = self.queue.oldest_seconds
+        self.health.queue_depth = self.queue.depth
+        self.health.watch_seconds = lambda: self._lag.check(self._watch.job_versions)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`. Raises `LeadershipLost` when another replica may lead, and whatever kopf dies of."""
+        allow_nesting()
+        async with self._kube.opened(), self._endpoints():
+            await self._preflight(stop)
+            self.health.problem = None
+            if self.options.leader_elect and not await self._leader.acquire(stop):
+                return
+            self.health.standby = False
+            self.metrics.leader.set(1)
+            try:
+                await self._lead(stop)
+            finally:
+                self.metrics.leader.set(0)
+                self.health.standby = True
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        """Everything that only the leader does. The first part that ends takes the others with it."""
+        await self._pods.prime(self.options.scopes)
+        if not self.options.namespaces:
+            await self._nodes.prime()
+        ending = asyncio.Event()
+        parts = {
+            "kopf": self._kopf(ending),
+            "queue": self.queue.run(ending),
+            "resync": self._resync(ending),
+            "leases": self._leases.run(ending),
+            "kueue": self._kueue.run(ending),
+        }
+        if not self.options.namespaces:
+            parts["kubelets"] = self._kubelets.run(ending)
+        if self.options.leader_elect:
+            parts["leader"] = self._leader.hold(ending)
+        tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
+        stopping = asyncio.create_task(_until(stop), name="stop")
+        try:
+            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            ending.set()
+            _, late = await asyncio.wait(tasks, timeout=15.0)
+            for task in late:
+                _logger.warning("%s did not end in time", task.get_name())
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done - {stopping}:
+            task.result()
+            raise RuntimeError(f"{task.get_name()} ended by itself")
+
+    async def _kopf(self, ending: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        found = watch.registry(self._watch, loop, self.ready.set, self._connection, self._nodes.open)
+        await watch.run_kopf(found, self.options.namespaces, ending)
+
+    async def _confirm_leader(self) -> None:
+        if self.options.leader_elect:
+            await self._leader.confirm()
+
+    def _forget(self, key: Key, uid: str) -> None:
+        self.queue.forget(key)
+        self._kubelets.silent(key, ())
+        self._kueue.forget(key)
+        self._observer.forget(uid)
+        self._seals.forget(uid)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def _preflight(self, stop: asyncio.Event) -> None:
+        """Wait until the API server lets us see jobs and pods; say plainly what is missing."""
+        while not stop.is_set():
+            problem = await self._missing()
+            if problem is None:
+                return
+            if problem != self.health.problem:
+                _logger.error("%s; trying again", problem)
+            self.health.problem = problem
+            await _wait(stop, 5.0)
+
+    async def _missing(self) -> str | None:
+        for resource in (RLJOB, POD):
+            for namespace in self.options.scopes:
+                problem = await self._cannot_list(resource, namespace)
+                if problem is not None:
+                    return problem
+        return None
+
+    async def _cannot_list(self, resource: Resource, namespace: str | None) -> str | None:
+        where = f"in namespace {namespace}" if namespace else "in all namespaces"
+        try:
+            await self._kube.list(resource, namespace, labels="rljob.dev/none", not_older_than=ANY)
+        except ApiError as error:
+            if error.not_found:
+                return f"the cluster does not know {CRD_NAME}: install the chart, or apply crds/rljob.yaml"
+            if error.status == 403:
+                return f"not allowed to list {resource.plural} {where}: {error.message}"
+            return f"cannot list {resource.plural} {where}: {error}"
+        except Unreachable as error:
+            return f"the API server does not answer: {error}"
+        return None
+
+    # --- resync -------------------------------------------------------------------------------------------------------
+
+    async def _resync(self, ending: asyncio.Event) -> None:
+        """Look at every job now and then, whatever the watch says. A new leader does it twice at first: a pod that went
+        just before its watch began is in no event, and may still have been in the cache that the first look came
+        from."""
+        pauses = itertools.chain([min(_SECOND_LOOK_SECONDS, self.options.resync_seconds)], itertools.repeat(None))
+        while not ending.is_set():
+            try:
+                await self._resync_once()
+            except (ApiError, Unreachable) as error:
+                _logger.warning("resync failed, trying again: %s", error)
+                await _wait(ending, 10.0)
+                continue
+            await _wait(ending, next(pauses) or self.options.resync_seconds)
+
+    async def _resync_once(self) -> None:
+        first = self.health.resynced is None
+        versions: dict[Key, str] = {}
+        phases: Counter[str] = Counter()
+        for namespace in self.options.scopes:
+            for key, version, phase in await self._kube.read(RLJOB, namespace, _listed, not_older_than=ANY):
+                versions[key] = version
+                phases[phase] += 1
+        if not first:  # at the start the watch shows every job anyway
+            spread = min(len(versions) / _RESYNCED_PER_SECOND, self.options.resync_seconds / 2)
+            for key in versions:
+                self.queue.add(key, random.uniform(0.0, spread))
+        self._lag.listed(versions, self._watch.job_versions)
+        self.metrics.jobs.clear()
+        for phase, count in phases.items():
+            self.metrics.jobs.labels(phase).set(count)
+        self.health.resynced = monotonic()
+
+    # --- endpoints ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _endpoints(self) -> AsyncIterator[None]:
+        if self.options.health_port is None:
+            yield
+            return
+        runner = web.AppRunner(self.health.application(), access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self.options.health_host, self.options.health_port).start()
+            yield
+        finally:
+            await runner.cleanup()
+
+
+def _listed(item: Json) -> tuple[Key, str, str]:
+    """(key, resource version, phase) of a job."""
+    meta = item["metadata"]
+    key = meta["namespace"], meta["name"]
+    return key, meta["resourceVersion"], (item.get("status") or {}).get("phase") or "Pending"
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

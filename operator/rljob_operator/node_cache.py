@@ -1,0 +1,98 @@
+"""What this process knows of the cluster's nodes: from one watch for all jobs, so that a look at them costs nothing.
+
+An operator that serves single namespaces, or whose rights are those of an earlier version, knows of none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from rljob_kube.client import ANY, Kube
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import NODE
+from rljob_operator.observer import Key
+from rljob_operator.policies.base.observation import Node, parse_node
+
+_logger = logging.getLogger(__name__)
+
+_RIGHT = "judging machines by suspects and pods alone: not allowed to list nodes"
+
+
+class NodeBook:
+    """The nodes, and whose pods are on them."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, dict[str, Key]] = defaultdict(dict)
+        self._where: dict[str, str] = {}
+        self.open = False
+        """Whether nodes are watched."""
+
+    async def prime(self) -> None:
+        """Learn of all nodes once, before the watch begins: a node that is not there yet must not count as deleted."""
+        try:
+            nodes = await self._kube.read(NODE, None, parse_node, not_older_than=ANY)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            _logger.warning("%s: %s", _RIGHT, error.message)
+            return
+        self._nodes = {node.name: node for node in nodes}
+        self.open = True
+
+    def saw(self, kind: str | None, body: Any) -> list[Key]:
+        """A node was listed (kind None), added, modified or deleted. The jobs to which that matters."""
+        node = parse_node(body)
+        if kind == "DELETED":
+            node = replace(node, ready=False, gone=True)
+        before, self._nodes[node.name] = self._nodes.get(node.name), node
+        if before == node:
+            return []
+        jobs = list(dict.fromkeys(self._pods.get(node.name, {}).values()))
+        if node.gone and not jobs:
+            del self._nodes[node.name]
+        return jobs
+
+    def hosts(self, uid: str, node: str | None, key: Key | None) -> None:
+        """The pod with this uid, of the job `key`, is on this node; or (None) it is gone."""
+        before = self._where.get(uid)
+        if before is not None and before != node:
+            del self._where[uid]
+            self._pods[before].pop(uid, None)
+            if not self._pods[before]:
+                del self._pods[before]
+                if before in self._nodes and self._nodes[before].gone:
+                    del self._nodes[before]
+        if node is not None and key is not None:
+            self._where[uid] = node
+            self._pods[node][uid] = key
+
+    def all(self) -> tuple[Node, ...] | None:
+        """All nodes that exist, as the watch shows them; None where they are not watched."""
+        return tuple(node for node in self._nodes.values() if not node.gone) if self.open else None
+
+    async def facts(self, names: Iterable[str]) -> dict[str, Node]:
+        """What is known of these nodes. One that the watch has never shown, or shows as failed, is asked for by name:
+        the watch may be late, and only the API server can say that a node does not exist, or is not ready still."""
+        if not self.open:
+            return {}
+        found = {}
+        for name in sorted(set(names)):
+            node = self._nodes.get(name)
+            found[name] = node if node is not None and node.ready else await self._ask(name)
+        return found
+
+    async def _ask(self, name: str) -> Node:
+        try:
+            node = parse_node(await self._kube.get(NODE, None, name))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return Node(name, ready=False, gone=True)
+        self._nodes.setdefault(name, node)  # what the watch has shown stays: its next event tells all jobs on the node
+        return node

@@ -1,0 +1,59 @@
+"""Owned resources: where the API server keeps each kind of object that the operator makes.
+
+A pod group has one kind and, for each scheduler, a group of its own, so its `apiVersion` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rljob_api.spec import Gang
+from rljob_kube.resources import (
+    CLAIM_TEMPLATE,
+    DISRUPTION_BUDGET,
+    EVENT,
+    LEASE,
+    NETWORK_POLICY,
+    POD,
+    RLJOB,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Json,
+    Resource,
+)
+from rljob_operator.policies.gang import pod_groups
+
+RESOURCES: Mapping[str, Resource] = {
+    resource.kind: resource
+    for resource in (
+        RLJOB,
+        POD,
+        SERVICE,
+        SECRET,
+        SERVICE_ACCOUNT,
+        EVENT,
+        ROLE,
+        ROLE_BINDING,
+        LEASE,
+        NETWORK_POLICY,
+        DISRUPTION_BUDGET,
+        CLAIM_TEMPLATE,
+    )
+}
+"""By kind, as manifests name them."""
+
+
+POD_GROUPS: Mapping[Gang, Resource] = {
+    kind: Resource(pod_groups.KIND, system.group, system.version, pod_groups.PLURAL)
+    for kind, system in pod_groups.SYSTEMS.items()
+}
+"""Of each scheduler its own: they share a kind and no group."""
+
+
+def resource_of(manifest: Json) -> Resource:
+    """Where an object of ours is kept."""
+    groups = {resource.api_version: resource for resource in POD_GROUPS.values()}
+    return groups[manifest["apiVersion"]] if manifest["kind"] == pod_groups.KIND else RESOURCES[manifest["kind"]]

@@ -1,0 +1,1 @@
+"""Base: the values that every policy reads and returns."""

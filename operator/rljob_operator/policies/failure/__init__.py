@@ -1,0 +1,1 @@
+"""Failure: which machines are lost, why, and when they are replaced."""

@@ -1,0 +1,64 @@
+"""Everything that is known of lost machines, brought together: which losses to act on now, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from rljob_api.spec import RLJob
+from rljob_api.status import Replacements, Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NORMAL, Event
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.failure import losses as machine_losses
+from rljob_operator.policies.failure import mass_failure_hold, nodes
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of the machines."""
+
+    losses: tuple[machine_losses.Loss, ...]
+    """Those to act on, and to count, now."""
+    replacements: Replacements
+    """The memory with these losses in it."""
+    blocked: frozenset[str]
+    """Rollout machines that are given up."""
+    moments: tuple[datetime | None, ...]
+    """When time alone may change this."""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """Nodes on which no pod is placed."""
+        return tuple(node.name for node in self.replacements.avoided_nodes)
+
+
+def judge(job: RLJob, seen: Observed, placed: Mapping[str, Role], now: datetime, config: Config) -> Judgement:
+    """Judge the `placed` machines of a job that runs."""
+    before, spec = job.status.replacements, job.spec
+    policy = spec.failure_policy.node_failure
+    rollout = [machine for machine, role in placed.items() if role is Role.ROLLOUT]
+    failed = nodes.not_ready(before, seen, now)
+    found = machine_losses.find_losses(placed, seen, job.status, nodes.dead(failed, policy, now))
+    losses, paused = mass_failure_hold.hold(found, rollout, seen, job.status, policy, now)
+    avoided, forgiven = nodes.forgive(nodes.avoid(before, losses, policy, now), seen, config, now)
+    remembered = machine_losses.remember(before, losses, placed, spec.failure_policy.backoff, now)
+    memory = machine_losses.settle(remembered, seen.nodes, now).model_copy(
+        update={"not_ready_nodes": failed, "avoided_nodes": avoided, **mass_failure_hold.kept(paused)}
+    )
+    moments = (
+        *(entry.until for entry in memory.backoff.values()),
+        *(machine_losses.settled_at(entry) for entry in memory.backoff.values()),
+        *(node.until for node in avoided),
+        *nodes.graces(failed, policy),
+        paused.until if paused is not None else None,
+    )
+    return Judgement(tuple(losses), memory, machine_losses.given_up(memory, spec, rollout), moments, _told(forgiven))
+
+
+def _told(forgiven: str | None) -> tuple[Event, ...]:
+    if forgiven is None:
+        return ()
+    return (Event(NORMAL, "NodeForgiven", f"{forgiven} may be used again: a pod finds no other node"),)

@@ -1,0 +1,253 @@
+"""Gang scheduling: the pods without which a job cannot begin are placed together, or none of them is.
+
+Two jobs on a cluster with room for one would otherwise hold half of it each, and wait for ever. A pod group is needed
+for the beginning, and for each resumption. The gang is exactly the base: coordinator, trainer, and the fewest rollout
+machines that the job goes on with. Machines above these come once the base is placed, and stand outside of the group,
+like every pod of a job that has begun: a replacement that belonged to it would wait until as many pods as the gang has
+are there.
+
+Each scheduler has an API of its own. What is written here of their objects is from their documentation: of
+`scheduling.k8s.io` v1beta1 only (Kubernetes 1.37), because in v1alpha2 (1.36) a group's size may not be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.last_accepted import accept
+from rljob_api.spec import Gang, RLJob, RLJobSpec
+from rljob_api.status import RLJobStatus
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.names import owner_reference
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.pods.pod_set import placed_machines
+
+Json = dict[str, Any]
+
+KIND = "PodGroup"
+PLURAL = "podgroups"
+
+LOOK_AGAIN_SECONDS = 15.0
+"""An API that is absent is looked for so often."""
+
+KAI_QUEUE = "kai.scheduler/queue"
+"""Label of an RLJob: the queue of its pods, as KAI's documentation asks of every workload."""
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+"""Annotation of an RLJob: the queue of its pods, as on Volcano's other workloads. Absent: Volcano's default queue."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A scheduler that places groups, and where its PodGroup is found."""
+
+    group: str
+    version: str
+    scheduler: str | None
+    """Name of the scheduler where the spec gives none. None: the cluster's default one."""
+    install: str
+    """How a cluster gets it."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}"
+
+
+SYSTEMS: Mapping[Gang, System] = {
+    Gang.NATIVE: System(
+        "scheduling.k8s.io",
+        "v1beta1",
+        None,
+        "Kubernetes 1.37 has it where kube-apiserver, kube-scheduler and kube-controller-manager run with "
+        "--feature-gates=GenericWorkload=true, and kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true",
+    ),
+    Gang.COSCHEDULING: System(
+        "scheduling.x-k8s.io",
+        "v1alpha1",
+        "scheduler-plugins-scheduler",
+        "install the chart of kubernetes-sigs/scheduler-plugins",
+    ),
+    Gang.VOLCANO: System("scheduling.volcano.sh", "v1beta1", "volcano", "install Volcano"),
+    Gang.KAI: System("scheduling.run.ai", "v2alpha2", "kai-scheduler", "install KAI Scheduler"),
+}
+
+
+def size(spec: RLJobSpec) -> int:
+    """How many pods the base has."""
+    return 1 + spec.trainer.replicas + spec.rollout.smallest
+
+
+def base(spec: RLJobSpec, machines: Sequence[str]) -> frozenset[str]:
+    """The machines of the base, where these are the rollout machines that there should be."""
+    return frozenset(placed_machines(spec, machines[: spec.rollout.smallest]))
+
+
+def gathers(spec: RLJobSpec, status: RLJobStatus) -> bool:
+    """Whether the pods of the base are still to be placed together: the job has not begun, or not since it resumed."""
+    return spec.scheduling.gang is not Gang.NONE and status.first_ready_time is None
+
+
+# --- the group --------------------------------------------------------------------------------------------------------
+
+
+def pod_group(job: RLJob) -> Json | None:
+    """The job's PodGroup, None without a gang."""
+    kind = job.spec.scheduling.gang
+    if kind is Gang.NONE:
+        return None
+    labels = {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE}
+    queue = job.metadata.labels.get(KAI_QUEUE)
+    if kind is Gang.KAI and queue is not None:
+        labels[KAI_QUEUE] = queue
+    return {
+        "apiVersion": SYSTEMS[kind].api_version,
+        "kind": KIND,
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "labels": labels,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {**_size(kind, size(job.spec)), **_place(job)},
+    }
+
+
+def changes(group: Json) -> Json:
+    """What of a PodGroup that is there is brought up to date: its size alone. Priority and queue are those with which
+    the job began."""
+    kind = next(kind for kind, system in SYSTEMS.items() if system.api_version == group["apiVersion"])
+    policy = group["spec"].get("schedulingPolicy", {"gang": {}})["gang"]
+    return {"spec": _size(kind, policy.get("minCount") or group["spec"]["minMember"])}
+
+
+def due(job: RLJob, seen: Observed) -> tuple[Json, ...]:
+    """The PodGroup where it is to be made or brought up to date now: before the first pod, now and then, and after an
+    edit. The job's other children may be there for long, where the group's API was absent."""
+    group = pod_group(job)
+    if group is None or seen.gang_served is False:
+        return ()
+    edited = job.status.accepted != accept(job)
+    begins = gathers(job.spec, job.status) and not seen.pods
+    return (group,) if edited or begins or not seen.children_present else ()
+
+
+def _size(kind: Gang, count: int) -> Json:
+    return {"schedulingPolicy": {"gang": {"minCount": count}}} if kind is Gang.NATIVE else {"minMember": count}
+
+
+def _place(job: RLJob) -> Json:
+    """The group's queue and priority, where its API has them."""
+    scheduling, found = job.spec.scheduling, dict[str, str]()
+    queue = {
+        Gang.VOLCANO: job.metadata.annotations.get(VOLCANO_QUEUE),
+        Gang.KAI: job.metadata.labels.get(KAI_QUEUE),
+    }.get(scheduling.gang)
+    if queue is not None:
+        found["queue"] = queue
+    if scheduling.priority_class_name is not None and scheduling.gang is not Gang.COSCHEDULING:
+        found["priorityClassName"] = scheduling.priority_class_name
+    return found
+
+
+# --- its pods ---------------------------------------------------------------------------------------------------------
+
+
+def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json:
+    """A pod with what its scheduler must see: whose it is, and that it belongs to the group."""
+    kind = job.spec.scheduling.gang
+    if kind is Gang.NONE:
+        return pod
+    member = gathers(job.spec, job.status) and machine in base(job.spec, machines)
+    spec, metadata = dict(pod["spec"]), pod["metadata"]
+    labels, annotations = dict(metadata["labels"]), dict(metadata.get("annotations", {}))
+    scheduler = SYSTEMS[kind].scheduler
+    if scheduler is not None:
+        spec.setdefault("schedulerName", scheduler)
+    queue = job.metadata.labels.get(KAI_QUEUE)
+    if kind is Gang.KAI and queue is not None:
+        labels[KAI_QUEUE] = queue
+    match kind:
+        case Gang.NATIVE if member:
+            spec["schedulingGroup"] = {"podGroupName": job.name}
+        case Gang.COSCHEDULING if member:
+            labels["scheduling.x-k8s.io/pod-group"] = job.name
+        case Gang.VOLCANO if member:
+            annotations["scheduling.k8s.io/group-name"] = job.name
+        case Gang.KAI if member:
+            # Else KAI makes a group of its own for what the RLJob owns, of one pod.
+            annotations |= {"pod-group-name": job.name, "kai.scheduler/skip-podgrouper": "true"}
+        case _:
+            pass
+    shown = {"annotations": annotations} if annotations else {}
+    return {**pod, "metadata": {**metadata, "labels": labels, **shown}, "spec": spec}
+
+
+def admitted(job: RLJob, machines: Sequence[str], seen: Observed, created: Sequence[NewPod]) -> list[NewPod]:
+    """Of the pods that are to be created those that may be now: none where the group cannot be made, and none above the
+    base before that is placed."""
+    if obstacle(job, seen) is not None:
+        return []
+    if not gathers(job.spec, job.status):
+        return list(created)
+    first = base(job.spec, machines)
+    return list(created) if _placed(first, seen) else [new for new in created if new.machine in first]
+
+
+def _placed(machines: Collection[str], seen: Observed) -> bool:
+    """Whether each of these machines has a pod with a place."""
+    current = [seen.current(machine) for machine in machines]
+    return all(pod is not None and (pod.node is not None or pod.phase != "Pending") for pod in current)
+
+
+# --- what stands in the way -------------------------------------------------------------------------------------------
+
+
+def obstacle(job: RLJob, seen: Observed) -> Trouble | None:
+    """Why the group cannot be made, and what to do."""
+    kind = job.spec.scheduling.gang
+    if not gathers(job.spec, job.status):
+        return None
+    if seen.gang_served is False:
+        system = SYSTEMS[kind]
+        lacks = f"spec.scheduling.gang is {kind.value}, and the API server has no {PLURAL} of {system.api_version}"
+        return Trouble(
+            "GangUnavailable", f"{lacks}; {system.install}, or suspend the job and set spec.scheduling.gang to None"
+        )
+    if kind is Gang.KAI and KAI_QUEUE not in job.metadata.labels:
+        return Trouble("GangUnavailable", f"KAI schedules by queues; name one in metadata.labels[{KAI_QUEUE}]")
+    return None
+
+
+def explained(job: RLJob, seen: Observed, trouble: Trouble | None) -> Trouble | None:
+    """The trouble as a job with a gang has it: what cannot be made, or pods that find no place together."""
+    why = obstacle(job, seen)
+    if why is not None:
+        return why
+    if trouble is None or trouble.reason != "Unschedulable" or not gathers(job.spec, job.status):
+        return trouble
+    advice = (
+        f"the gang of {size(job.spec)} pods (coordinator, {job.spec.trainer.replicas} trainer, "
+        f"{job.spec.rollout.smallest} rollout) is placed together or not at all: free or add nodes for all of them, or "
+        "lower spec.rollout.minMachines"
+    )
+    return replace(trouble, message=f"{trouble.message}; {advice}")
+
+
+def refusal(job: RLJob, status: int, message: str) -> Trouble | None:
+    """What an answer of the API server to the PodGroup means; None where trying again may help."""
+    kind = job.spec.scheduling.gang
+    if status == 404:
+        return Trouble("GangUnavailable", f"the API server has no {PLURAL} any more; {SYSTEMS[kind].install}")
+    if status == 403 and "no PriorityClass" not in message:
+        value = f"the chart's value gangScheduling with {kind.value} in it gives the operator this right"
+        return Trouble("GangForbidden", f"{message}; {value}")
+    return None
+
+
+def look_again(job: RLJob, seen: Observed, now: datetime) -> datetime | None:
+    """When to look for an API that is absent."""
+    return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if obstacle(job, seen) is not None else None

@@ -1,0 +1,211 @@
+"""Admission: whether a job that asks Kueue may have pods now, which machines, and on which nodes.
+
+Pods exist for admitted Workloads only. The base admits the job: without it the job is suspended, its state saved, and
+goes on when the base is admitted again. A rollout machine above the minimum is wanted only while its own Workload is
+admitted; one that Kueue evicts leaves the target, so that it hands over its work before it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rljob_api.constants import ROLE_ROLLOUT, machine_name
+from rljob_api.spec import RLJob
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.kueue_objects import (
+    Assignment,
+    Flavor,
+    Hold,
+    Kueue,
+    Workload,
+    base_name,
+    surplus_name,
+    workload_of,
+)
+from rljob_operator.policies.base.names import machine_index
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.kueue import workloads
+from rljob_operator.policies.kueue.waiting import waiting
+from rljob_operator.policies.pods import devices
+from rljob_operator.policies.scaling import machines as machine_scaling
+
+Json = dict[str, Any]
+
+ROLLOUT = Role.ROLLOUT.value.lower()
+
+
+def hold(job: RLJob, seen: Observed, config: Config) -> Hold | None:
+    """Why a job may have no pods now; None for one that is admitted, or asks nobody."""
+    kueue = seen.kueue
+    if kueue is None:
+        return None
+    if kueue.problem is not None:
+        return Hold(kueue.problem.reason, kueue.problem.message, stalled=True)
+    name = base_name(job.name)
+    base = kueue.workloads.get(name)
+    if base is None:
+        lacking = _lacking(job, seen, kueue)
+        if lacking is not None:
+            return Hold(lacking.reason, lacking.message, stalled=True)
+        return Hold("WaitingForAdmission", f"Workload {name} is not made yet")
+    if not base.admitted:
+        return waiting(base, kueue.queue)
+    if base.asks != workloads.asks(job, (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), config):
+        return Hold("ResourcesChanged", f"the pods ask for other resources than Workload {name} was admitted with")
+    return _misplaced(job, base, kueue)
+
+
+def _lacking(job: RLJob, seen: Observed, kueue: Kueue) -> Trouble | None:
+    """Without what the base is not asked for: its priority class, and what its pods claim."""
+    if isinstance(kueue.priority, Trouble):
+        return kueue.priority
+    return next(iter(devices.obstacles(job, seen.devices).values()), None)
+
+
+def may_ask(job: RLJob, seen: Observed, kueue: Kueue) -> bool:
+    """Whether the base may be asked for."""
+    return _lacking(job, seen, kueue) is None
+
+
+def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
+    """Why pods could not be put on the nodes that the base was assigned."""
+    spec = job.spec
+    found = ((Role.COORDINATOR, spec.coordinator.template), (Role.TRAINER, spec.trainer.template))
+    templates = {role.value.lower(): template for role, template in (*found, (Role.ROLLOUT, spec.rollout.template))}
+    for pod_set, assignment in base.assigned.items():
+        lost = [name for name in assignment.flavors if name not in kueue.flavors]
+        if lost:
+            return Hold("FlavorNotFound", f"{_assigned(base, pod_set)} ResourceFlavor {lost[0]}, which is gone", True)
+        if assignment.topology:
+            said = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
+            return Hold("TopologyNotSupported", said, True)
+        wanted = templates[pod_set].spec.get("nodeSelector") or {} if pod_set in templates else {}
+        clash = _clash(wanted, _selector(assignment, kueue.flavors))
+        if clash is not None:
+            key, ours, theirs = clash
+            said = f"{key}={theirs}, spec.{pod_set}.template.spec.nodeSelector says {ours}; make them agree"
+            return Hold("FlavorMismatch", f"{_assigned(base, pod_set)} nodes with {said}", True)
+    return None
+
+
+def _assigned(base: Workload, pod_set: str) -> str:
+    return f"Workload {base.name}: pod set {pod_set} is assigned"
+
+
+def _clash(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str, str] | None:
+    return next(
+        ((key, ours[key], theirs[key]) for key in sorted(theirs) if ours.get(key, theirs[key]) != theirs[key]), None
+    )
+
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+
+
+def choose_machines(
+    job: RLJob, seen: Observed, told: Sequence[str], count: int, broken: Collection[str], barred: Collection[str]
+) -> tuple[str, ...]:
+    """The rollout machines of the target: `count` of them, or as many as are admitted.
+
+    `told` are those of the present target, `broken` have no pod that works, `barred` are on their way out.
+    """
+    kueue = seen.kueue
+    base = kueue.workloads.get(base_name(job.name)) if kueue is not None else None
+    if kueue is None or base is None:
+        return machine_scaling.choose_machines(told, count, broken, barred)
+    fixed = min(base.slots(ROLLOUT), count)
+    own = {machine_name(ROLE_ROLLOUT, k) for k in range(base.slots(ROLLOUT), max(count, job.spec.rollout.largest))}
+    own |= {name.removeprefix(f"{job.name}-") for name in kueue.workloads} - {"base"}
+    chosen = machine_scaling.choose_machines(told, fixed, broken, {*barred, *own})
+    more = [machine for machine in admitted(job, kueue, count) if machine not in barred]
+    return tuple(sorted({*chosen, *more}, key=machine_index))
+
+
+def surplus(job: RLJob, kueue: Kueue, count: int) -> list[int]:
+    """The numbers of the machines that have a Workload of their own, where `count` are wanted."""
+    base = kueue.workloads.get(base_name(job.name))
+    return [] if base is None or not base.admitted else list(range(base.slots(ROLLOUT), count))
+
+
+def admitted(job: RLJob, kueue: Kueue, count: int) -> list[str]:
+    """Of these machines those whose own Workload is admitted, on nodes that can be told."""
+    return [
+        machine_name(ROLE_ROLLOUT, index)
+        for index in surplus(job, kueue, count)
+        if (found := kueue.workloads.get(surplus_name(job.name, index))) is not None
+        and found.admitted
+        and all(name in kueue.flavors for one in found.assigned.values() for name in one.flavors)
+    ]
+
+
+def why_fewer(job: RLJob, seen: Observed, told: Sequence[str], machines: Sequence[str]) -> str:
+    """Why machines leave the target, where that is Kueue's doing."""
+    if seen.kueue is None:
+        return ""
+    for machine in sorted(set(told) - set(machines), key=machine_index):
+        found = seen.kueue.workloads.get(f"{job.name}-{machine}")
+        if found is not None and found.evicted:
+            return f"Kueue evicted {found.name}: {found.why.reason}: {found.why.message}"
+    return ""
+
+
+def told(job: RLJob, seen: Observed, count: int) -> Trouble | None:
+    """What the condition Admitted says of a job whose base is admitted; None for a job that asks nobody."""
+    if seen.kueue is None:
+        return None
+    base = seen.kueue.workloads.get(base_name(job.name))
+    if base is None:
+        return None
+    asked = surplus(job, seen.kueue, count)
+    given = len(admitted(job, seen.kueue, count))
+    where = f"ClusterQueue {base.cluster_queue} admits {min(base.slots(ROLLOUT), count) + given} of {count} machines"
+    waits = [surplus_name(job.name, index) for index in asked]
+    names = [n for n in waits if (w := seen.kueue.workloads.get(n)) is None or not w.admitted]
+    if not names:
+        return Trouble("Admitted", where)
+    first = seen.kueue.workloads.get(names[0])
+    why = first.why.message if first is not None else "its Workload is not made yet"
+    return Trouble("PartlyAdmitted", f"{where}; {names[0]} waits: {why}")
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def placed(job: RLJob, new: NewPod, manifest: Json, seen: Observed) -> Json:
+    """The pod on the nodes that its Workload was assigned: their labels as selector, their tolerations, and what
+    admission checks add."""
+    found = workload_of(job.name, new.machine, seen.kueue) if seen.kueue is not None else None
+    assignment = found.assigned.get(new.role.value.lower()) if found is not None else None
+    if found is None or assignment is None or seen.kueue is None:
+        return manifest
+    flavors = [seen.kueue.flavors[name] for name in assignment.flavors if name in seen.kueue.flavors]
+    spec, metadata = dict(manifest["spec"]), dict(manifest["metadata"])
+    selector = {**(spec.get("nodeSelector") or {}), **_selector(assignment, seen.kueue.flavors)}
+    if selector:
+        spec["nodeSelector"] = selector
+    added = [*(t for flavor in flavors for t in flavor.tolerations), *_added(assignment, "tolerations")]
+    if added:
+        before = spec.get("tolerations") or []
+        spec["tolerations"] = [*before, *(one for n, one in enumerate(added) if one not in [*before, *added[:n]])]
+    for field in ("labels", "annotations"):
+        given = {key: value for update in assignment.updates for key, value in (update.get(field) or {}).items()}
+        if given:
+            metadata[field] = {**given, **metadata.get(field, {})}
+    return {**manifest, "metadata": metadata, "spec": spec}
+
+
+def _selector(assignment: Assignment, flavors: Mapping[str, Flavor]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in assignment.flavors:
+        if name in flavors:
+            found |= flavors[name].labels
+    for update in assignment.updates:
+        found |= update.get("nodeSelector") or {}
+    return found
+
+
+def _added(assignment: Assignment, field: str) -> list[Json]:
+    return [dict(one) for update in assignment.updates for one in update.get(field) or ()]

@@ -1,0 +1,188 @@
+"""What is asked of Kueue and told to it: Workloads to make, to give back, to finish and to delete.
+
+Quota goes back only when the pods that it stood for have gone. A Workload that Kueue evicts stays, without its
+reservation, so that Kueue keeps its place and its back-off, and admits it again. What nobody wants any more is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from rljob_api.constants import ROLE_ROLLOUT
+from rljob_api.spec import RLJob
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import Verdict
+from rljob_operator.policies.base.kueue_objects import (
+    ADMITTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    REQUEUED,
+    Kueue,
+    Workload,
+    base_name,
+    surplus_name,
+    with_conditions,
+)
+from rljob_operator.policies.base.observation import Observed, Pod
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.kueue import workloads
+from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
+
+Json = dict[str, Any]
+
+_REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
+"""Evictions after which Kueue may admit again without anybody's doing."""
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """A change of one Workload as it was seen: a patch of its status, or its deletion."""
+
+    workload: Workload
+    status: Json | None = None
+    """None: delete it."""
+
+
+def asked(job: RLJob, seen: Observed, count: int, config: Config) -> tuple[Json, ...]:
+    """The Workloads to make now: the base first, and once it is admitted one for each machine above it, where `count`
+    rollout machines are wanted."""
+    kueue = seen.kueue
+    if kueue is None or kueue.problem is not None or job.spec.suspend:
+        return ()
+    base = kueue.workloads.get(base_name(job.name))
+    if base is None:
+        return (workloads.base(job, kueue, config),) if may_ask(job, seen, kueue) else ()
+    bound = replace(kueue, queue=_queue(job, kueue))
+    missing = [k for k in surplus(job, kueue, count) if surplus_name(job.name, k) not in kueue.workloads]
+    return workloads.surplus(job, bound, missing, base.priority, config)
+
+
+def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
+    """What becomes of the Workloads of a job that has not ended, where `count` rollout machines are wanted; none of one
+    that does not run, which keeps the quota of its base for when it goes on."""
+    kueue = seen.kueue
+    if kueue is None:
+        return ()
+    wanted = {surplus_name(job.name, index) for index in surplus(job, kueue, count)}
+    if not job.spec.suspend:
+        wanted.add(base_name(job.name))
+    roles = {True: (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), False: (Role.ROLLOUT,)}
+    right = {
+        base: (workloads.asks(job, some, config), workloads.selects(job, some, config)) for base, some in roles.items()
+    }
+    pods = _pods_by_workload(job, seen, kueue)
+    found = []
+    for name, one in _sorted(kueue):
+        outdated = _outdated(job, one, kueue, *right[name == base_name(job.name)])
+        found.append(_settle(job, one, name in wanted and not outdated, pods.get(name, ()), count, now))
+    return tuple(one for one in found if one is not None)
+
+
+def finished(job: RLJob, seen: Observed, verdict: Verdict, now: datetime) -> tuple[Settlement, ...]:
+    """What becomes of the Workloads of a job that has ended: the base is Finished when no pod runs any more."""
+    if seen.kueue is None or any(not pod.terminal for pod in seen.pods):
+        return ()
+    name = base_name(job.name)
+    why = Trouble("Failed" if verdict.failed else "Succeeded", verdict.message)
+    found = []
+    for key, one in _sorted(seen.kueue):
+        if key != name:
+            found.append(Settlement(one))
+        elif not one.holds(FINISHED):
+            found.append(Settlement(one, {"conditions": with_conditions(one.conditions, [(FINISHED, True, why)], now)}))
+    return tuple(found)
+
+
+def _queue(job: RLJob, kueue: Kueue) -> str:
+    """The queue that is asked: the one that the base holds quota of, though the label names another by now."""
+    base = kueue.workloads.get(base_name(job.name))
+    return base.queue if base is not None and base.reserved else kueue.queue
+
+
+def _sorted(kueue: Kueue) -> list[tuple[str, Workload]]:
+    return [(name, one) for name, one in sorted(kueue.workloads.items()) if not one.deleting]
+
+
+def _settle(
+    job: RLJob, one: Workload, wanted: bool, pods: Sequence[Pod], count: int, now: datetime
+) -> Settlement | None:
+    """What becomes of one Workload and its `pods`. `wanted`: it is asked for as it is."""
+    empty = all(pod.terminal for pod in pods)
+    base = one.name == base_name(job.name)
+    if empty and (not wanted or one.holds(FINISHED)):
+        return Settlement(one)
+    if one.evicted and one.reserved:
+        return Settlement(one, _given_back(one, now)) if empty else None
+    if not one.admitted:
+        return None
+    status: Json = {}
+    reclaimed = _reclaimed(one, pods, count) if base and count else {}
+    if reclaimed:
+        status["reclaimablePods"] = [{"name": name, "count": number} for name, number in reclaimed.items()]
+    ready = _pods_ready(one, pods)
+    told = one.condition(PODS_READY)
+    if told is None or (told.get("status") == "True") != ready[1] or told.get("reason") != ready[2].reason:
+        status["conditions"] = with_conditions(one.conditions, [ready], now)
+    return Settlement(one, status) if status else None
+
+
+def _pods_by_workload(job: RLJob, seen: Observed, kueue: Kueue) -> Mapping[str, Sequence[Pod]]:
+    """The pods that each Workload stands for: of one machine, or of all that have no Workload of their own."""
+    found = defaultdict[str, list[Pod]](list)
+    for pod in seen.pods:
+        own = f"{job.name}-{pod.machine}"
+        found[own if own in kueue.workloads else base_name(job.name)].append(pod)
+    return found
+
+
+def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str, selects: str) -> bool:
+    """Whether it asks for something else than the job does now, which is `asks` on nodes that it `selects`. One that
+    holds quota keeps its nodes, its number of machines, and its queue: more or fewer are asked for beside it."""
+    if one.asks != asks:
+        return True
+    base = one.name == base_name(job.name)
+    numbers = {ROLLOUT: job.spec.rollout.smallest, "trainer": job.spec.trainer.replicas} if base else {ROLLOUT: 1}
+    changed = any(one.counts.get(name) != number for name, number in numbers.items())
+    elsewhere = one.selects not in ("", selects)
+    return not one.reserved and (changed or elsewhere or one.queue != _queue(job, kueue))
+
+
+def _given_back(one: Workload, now: datetime) -> Json:
+    """The status of an evicted Workload without its reservation, as Kueue's own integrations leave it."""
+    why = one.why
+    changes = [
+        (QUOTA_RESERVED, False, Trouble("Pending", why.message)),
+        (REQUEUED, why.reason in _REQUEUED_AT_ONCE, why),
+    ]
+    if one.condition(ADMITTED) is not None:
+        changes.append((ADMITTED, False, Trouble("NoReservation", "The workload has no reservation")))
+    if one.condition(PODS_READY) is not None:
+        changes.append((PODS_READY, False, Trouble("WaitForStart", "its pods are gone")))
+    return {"admission": None, "conditions": with_conditions(one.conditions, changes, now)}
+
+
+def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]:
+    """Rollout machines of the base that are not wanted any more and have gone: their quota is free. It never comes
+    back to this Workload."""
+    held = sum(pod.machine.startswith(f"{ROLE_ROLLOUT}-") and not pod.terminal for pod in pods)
+    spare = one.counts.get(ROLLOUT, 0) - max(count, held)
+    return {ROLLOUT: spare} if spare > one.reclaimed.get(ROLLOUT, 0) else {}
+
+
+def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, Trouble]:
+    """The condition PodsReady: whether as many pods as are admitted are ready, for the first time or again."""
+    available = {pod.machine for pod in pods if pod.available}
+    by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
+    ready = all(by_set[name] >= one.slots(name) for name in one.counts)
+    told = one.condition(PODS_READY)
+    started = told is not None and told.get("reason") in ("Started", "Recovered", "WaitForRecovery")
+    if ready:
+        recovered = told is not None and told.get("reason") in ("WaitForRecovery", "Recovered")
+        return PODS_READY, True, Trouble("Recovered" if recovered else "Started", "All pods are ready")
+    return PODS_READY, False, Trouble("WaitForRecovery" if started else "WaitForStart", "Not all pods are ready")

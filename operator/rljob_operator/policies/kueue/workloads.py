@@ -1,0 +1,131 @@
+"""What a job asks Kueue for: its Workloads as manifests.
+
+A pod set carries of a pod what quota and flavors are chosen by, and nothing else: containers with their resources,
+node selectors and tolerations. A Workload is out of date when the pods ask for other resources, and while it waits for
+quota also when they ask for other nodes: a new image, or a new version of this operator, asks for nothing new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import RLJob
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.kueue_objects import (
+    API_VERSION,
+    ASKS,
+    SELECTS,
+    Kueue,
+    Priority,
+    base_name,
+    surplus_name,
+)
+from rljob_operator.policies.base.names import owner_reference
+from rljob_operator.policies.pods.manifests import charged
+
+Json = dict[str, Any]
+
+SURPLUS_DROP = 1_000_000_000
+"""By how much a machine above the minimum is less urgent than its job: below every base with a usual priority, so that
+no job's growth stands in the way of another job's start. Such machines keep the order of their jobs."""
+LOWEST = -(1 << 31)
+
+_CHARGED = ("resources", "resourceClaims", "overhead", "runtimeClassName")
+_SELECTING = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
+_CHARGED_OF_CONTAINER = ("name", "resources", "restartPolicy")
+
+
+def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
+    """The request without which no pod of the job runs."""
+    counts = {Role.COORDINATOR: 1, Role.TRAINER: job.spec.trainer.replicas, Role.ROLLOUT: job.spec.rollout.smallest}
+    found = _workload(job, kueue.queue, base_name(job.name), counts, config)
+    priority = kueue.priority if isinstance(kueue.priority, Priority) else Priority()
+    found["spec"]["priority"] = priority.value
+    if priority.group:
+        kind = "WorkloadPriorityClass" if priority.group == "kueue.x-k8s.io" else "PriorityClass"
+        found["spec"]["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
+    return found
+
+
+def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Json, ...]:
+    """The requests for these rollout machines above the minimum, which share all but their names. `priority`: the
+    base's."""
+    if not indexes:
+        return ()
+    found = _workload(job, kueue.queue, "", {Role.ROLLOUT: 1}, config)
+    found["spec"]["priority"] = max(LOWEST, priority - SURPLUS_DROP)
+    names = (surplus_name(job.name, index) for index in indexes)
+    return tuple({**found, "metadata": {**found["metadata"], "name": name}} for name in names)
+
+
+def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
+    """A hash of what pods of these roles are charged for. Their numbers do not enter: the trainer's changes only while
+    the job is suspended, and for more rollout machines others are asked for."""
+    return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles})
+
+
+def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
+    """A hash of what the nodes of pods of these roles are chosen by."""
+    return _hash({role.value: _selecting(_template(job, role, config, _SELECTING)) for role in roles})
+
+
+def _selecting(template: Json) -> Json:
+    return {key: template[key] for key in _SELECTING if key in template}
+
+
+def _hash(value: Json) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], config: Config) -> Json:
+    metadata = {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE},
+        "annotations": {ASKS: asks(job, counts, config), SELECTS: selects(job, counts, config)},
+        "ownerReferences": [owner_reference(job)],
+    }
+    pod_sets = [
+        {
+            "name": role.value.lower(),
+            "count": count,
+            "template": {"spec": _requested(_template(job, role, config, (*_SELECTING, *_CHARGED)))},
+        }
+        for role, count in counts.items()
+        if count > 0
+    ]
+    spec = {"queueName": queue, "active": True, "podSets": pod_sets}
+    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": metadata, "spec": spec}
+
+
+def _requested(spec: Json) -> Json:
+    """The pod with its limits as requests, too, where it has none: the API server fills pods up so, and no Workload.
+    Kueue looks among the requests for extended resources that a DeviceClass serves."""
+    found = dict(spec)
+    for group in ("initContainers", "containers"):
+        if group in spec:
+            found[group] = [_with_requests(one) for one in spec[group]]
+    return found
+
+
+def _with_requests(container: Json) -> Json:
+    resources = container.get("resources") or {}
+    if not resources.get("limits"):
+        return container
+    requests = {**resources["limits"], **(resources.get("requests") or {})}
+    return {**container, "resources": {**resources, "requests": requests}}
+
+
+def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
+    """The pod of a role: its containers as far as they are charged, and these fields."""
+    spec = charged(job, role, config)
+    found: Json = {key: spec[key] for key in fields if key in spec}
+    for group in ("initContainers", "containers"):
+        if spec.get(group):
+            found[group] = [{key: one[key] for key in _CHARGED_OF_CONTAINER if key in one} for one in spec[group]]
+    return {**found, "restartPolicy": "Never"}

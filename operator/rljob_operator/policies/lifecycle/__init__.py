@@ -1,0 +1,1 @@
+"""Lifecycle: admission, drain, eviction and end of a job."""

@@ -1,0 +1,1 @@
+"""Pods: which pods and other objects a job owns, and their manifests."""

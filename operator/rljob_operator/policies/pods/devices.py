@@ -1,0 +1,148 @@
+"""Devices: how pods get their accelerators.
+
+An extended resource is counted in the main container's limits. With Dynamic Resource Allocation (DRA) the pod names a
+ResourceClaimTemplate: Kubernetes makes a claim of it for each pod and deletes the claim with the pod. A pod whose
+template does not exist waits without any condition, so the operator looks for the template and reports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.status import Role
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.observation import Devices, Observed
+from rljob_operator.policies.base.stall_reason import Trouble
+
+Json = dict[str, Any]
+
+CLAIM = "rljob-accelerators"
+"""Name of the claim in the pod's resourceClaims."""
+API = ("resource.k8s.io", "v1")
+"""The API group and version of claims and their templates."""
+LOOK_AGAIN_SECONDS = 10.0
+"""While an obstacle keeps pods back, the job is looked at again so often: the operator watches no templates."""
+
+_CLAIMS_UNMET = ("cannot allocate all claims", "device class")
+"""In the scheduler's messages about a pod whose claims no node can meet."""
+
+
+def count(spec: RLJobSpec, role: Role) -> int:
+    """Accelerators of each of a role's pods."""
+    return spec.accelerators_of(role.value.lower())
+
+
+def template_name(job: RLJob, role: Role) -> str | None:
+    """The ResourceClaimTemplate that a role's pods name; None where they claim nothing. A template never changes once
+    it is made, so the name of the operator's own one holds a hash of what it asks for."""
+    accelerator, number = job.spec.accelerator_of(role.value.lower()), count(job.spec, role)
+    if number == 0 or not accelerator.claims:
+        return None
+    if accelerator.claim_template is not None:
+        return str(accelerator.claim_template)
+    digest = hashlib.sha256(f"{accelerator.device_class}/{number}".encode()).hexdigest()[:8]
+    return f"{job.name}-{role.value.lower()}-{digest}"
+
+
+def template_names(job: RLJob) -> list[str]:
+    """All ResourceClaimTemplates that the job's pods name."""
+    return sorted({name for name in (template_name(job, role) for role in Role) if name is not None})
+
+
+def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
+    """The content of the operator's own template for a role; None where there is none."""
+    device_class, number = spec.accelerator_of(role.value.lower()).device_class, count(spec, role)
+    if number == 0 or device_class is None:
+        return None
+    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": number}
+    return {"devices": {"requests": [{"name": "accelerators", "exactly": exactly}]}}
+
+
+def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
+    """Add to a pod and its main container what gets them their accelerators. What these hold is not changed: it is the
+    template's."""
+    resource, number = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role)
+    resources = dict(container.get("resources", {}))
+    if number > 0 and resource is not None:
+        container["resources"] = resources
+        resources["limits"] = {resource: str(number), **resources.get("limits", {})}
+    template = template_name(job, role)
+    if template is not None:
+        container["resources"] = resources
+        resources["claims"] = [*resources.get("claims", []), {"name": CLAIM}]
+        pod_spec["resourceClaims"] = [
+            *pod_spec.get("resourceClaims", []),
+            {"name": CLAIM, "resourceClaimTemplateName": template},
+        ]
+
+
+def obstacles(job: RLJob, devices: Devices) -> dict[Role, Trouble]:
+    """Why no pod of these roles can be made now: it would wait for ever, or run without its accelerators."""
+    found = {}
+    for role in Role:
+        name = template_name(job, role)
+        if name is None:
+            continue
+        path, accelerator = _path(job.spec, role), job.spec.accelerator_of(role.value.lower())
+        consequence = f"No {role.value.lower()} pod is made."
+        if not devices.served:
+            why = f"{path} claims devices, and this cluster does not serve {'/'.join(API)}. {consequence}"
+            advice = "Upgrade Kubernetes to 1.34 or newer, or set spec.accelerator.resource, e.g. to nvidia.com/gpu."
+            found[role] = Trouble("DeviceClaimsNotServed", f"{why} {advice}")
+        elif accelerator.claim_template is not None and name not in devices.templates:
+            why = f"{path}.claimTemplate: namespace {job.namespace} has no ResourceClaimTemplate {name}. {consequence}"
+            advice = "Create it there: pods cannot use a template of another namespace."
+            found[role] = Trouble("ClaimTemplateNotFound", f"{why} {advice}")
+    return found
+
+
+def obstacle(barred: Mapping[Role, Trouble], wanted: Iterable[NewPod], seen: Observed) -> Trouble | None:
+    """The first of the obstacles that some pod waits for. Pods that have their devices need no template any more."""
+    waiting = {new.role for new in wanted} | {pod.role for pod in seen.pods if pod.live and pod.node is None}
+    return next((trouble for role, trouble in barred.items() if role in waiting), None)
+
+
+def look_again(found: Trouble | None, now: datetime) -> datetime | None:
+    """When to look whether the obstacle is gone."""
+    return None if found is None else now + timedelta(seconds=LOOK_AGAIN_SECONDS)
+
+
+def explained(job: RLJob, seen: Observed, trouble: Trouble | None) -> Trouble | None:
+    """The trouble of pods without a node, with what they claim where the scheduler says that no node can meet that."""
+    if (
+        trouble is None
+        or trouble.reason != "Unschedulable"
+        or not any(text in trouble.message for text in _CLAIMS_UNMET)
+    ):
+        return trouble
+    homeless = {pod.role for pod in seen.pods if pod.live and pod.unschedulable is not None}
+    told = [_claimed(job, role) for role in Role if role in homeless and _asks(job, role)]
+    advice = "kubectl get deviceclasses,resourceslices shows what the cluster has."
+    return Trouble(trouble.reason, " ".join([trouble.message, *told, advice])) if told else trouble
+
+
+def _asks(job: RLJob, role: Role) -> bool:
+    """Whether a role's pods ask for devices, by claims or by an extended resource that a DeviceClass may serve."""
+    resource = job.spec.accelerator_of(role.value.lower()).resource
+    return template_name(job, role) is not None or (count(job.spec, role) > 0 and resource is not None)
+
+
+def _claimed(job: RLJob, role: Role) -> str:
+    accelerator, path = job.spec.accelerator_of(role.value.lower()), _path(job.spec, role)
+    if accelerator.resource is not None:
+        what = f"{count(job.spec, role)} of {accelerator.resource} ({path}.resource), where a DeviceClass serves that"
+    elif accelerator.device_class is None:
+        what = f"what ResourceClaimTemplate {accelerator.claim_template} says ({path}.claimTemplate)"
+    else:
+        what = f"{count(job.spec, role)} devices of DeviceClass {accelerator.device_class} ({path}.deviceClass)"
+    return f"Each {role.value.lower()} pod claims {what}."
+
+
+def _path(spec: RLJobSpec, role: Role) -> str:
+    """Where the spec says how a role gets its accelerators."""
+    own = {Role.TRAINER: spec.trainer.accelerator, Role.ROLLOUT: spec.rollout.accelerator}.get(role)
+    return "spec.accelerator" if own is None else f"spec.{role.value.lower()}.accelerator"

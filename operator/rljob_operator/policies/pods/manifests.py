@@ -1,0 +1,323 @@
+"""Pods as manifests: ours, with the user's template laid over them.
+
+The user may set anything in a template that the API admits; what identifies the pod (labels and variables of ours, its
+restart policy, its service account) stays.
+
+A template may have 256 KiB, and a role a thousand pods. So what the pods of a role have in common is rendered once, and
+a manifest shares it, and with it the template's own objects: nobody may change a manifest in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.names import (
+    account,
+    auth_secret,
+    coordinator_address,
+    owner_reference,
+    selector_labels,
+)
+from rljob_operator.policies.base.observation import AVOIDS
+from rljob_operator.policies.failure.nodes import affinity
+from rljob_operator.policies.lifecycle.eviction import grace_seconds, hands_over, template_of
+from rljob_operator.policies.pods import devices, ray_head
+from rljob_operator.policies.pods.overlay import by_name, by_path, further_container, over
+
+USER = 65532
+"""User and group of every container of ours."""
+
+DRAIN = ("python", "-m", "rljob_runtime.entrypoints.pre_stop")
+"""What a pod waits for before it ends, where the coordinator takes over what it holds."""
+
+TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where every Kubernetes client looks for its token."""
+
+Json = dict[str, Any]
+
+_LOCKED: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
+
+
+def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Json:
+    """The manifest of one incarnation of a machine, which is to stay away from the `avoided` nodes."""
+    return named(render_role(job, new.role, epoch, config, shape(job.spec, new.role, config), avoided), job, new)
+
+
+def named(pod: Json, job: RLJob, new: NewPod) -> Json:
+    """The pod of one incarnation of a machine, from the `pod` of its role."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    main, *others = spec["containers"]
+    own = {c.LABEL_MACHINE: new.machine, c.LABEL_INCARNATION: str(new.incarnation)}
+    environment = [
+        {"name": c.ENV_MACHINE, "value": new.machine},
+        {"name": c.ENV_INCARNATION, "value": str(new.incarnation)},
+    ]
+    return {
+        **pod,
+        "metadata": {
+            **metadata,
+            "name": c.pod_name(job.name, new.machine, new.incarnation),
+            "labels": {**metadata["labels"], **own},
+        },
+        "spec": {**spec, "containers": [{**main, "env": [*environment, *main["env"]]}, *others]},
+    }
+
+
+def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, avoided: Sequence[str] = ()) -> Json:
+    """What the manifests of a role's pods have in common. They are to stay away from the `avoided` nodes."""
+    template = template_of(job.spec, role)
+    labels = {
+        **{key: value for key, value in template.metadata.labels.items() if not key.startswith(f"{c.GROUP}/")},
+        **selector_labels(job.name, role),
+        c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE,
+        c.LABEL_SHAPE: shape,
+        c.LABEL_EPOCH: str(epoch),
+    }
+    annotations = {k: v for k, v in template.metadata.annotations.items() if not k.startswith(f"{c.GROUP}/")}
+    metadata: Json = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
+    spec = _pod_spec(job, role, template, config)
+    if _has_head(job, role):
+        spec = ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
+    if avoided:
+        spec["affinity"] = affinity(spec.get("affinity"), avoided)
+        annotations[AVOIDS] = ",".join(avoided)
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def charged(job: RLJob, role: Role, config: Config) -> Json:
+    """The spec of a role's pods as far as a quota counts it: where the head has its resources of the coordinator's, the
+    coordinator has them whole."""
+    template = template_of(job.spec, role)
+    spec = _pod_spec(job, role, template, config)
+    if not _has_head(job, role) or ray_head.takes_of_main(template):
+        return spec
+    return ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
+
+
+def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
+    """A short hash of what the spec asks of a role's pods. Pods of another shape are out of date."""
+    content = {
+        "template": template_of(spec, role).to_dict(),
+        "accelerators": devices.count(spec, role),
+        "image": config.runtime_image,
+        "claims": spec.claims(),
+        "checkpoint": spec.checkpoint.volume_claim_name,
+        "scheduling": spec.scheduling.to_dict(),
+    }
+    accelerator = spec.accelerator_of(role.value.lower())
+    if content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource:
+        content["accelerator"] = accelerator.to_dict()  # else as the shapes of earlier versions
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
+    """Ours first, the user's over it, then what must stay."""
+    user = template.spec
+    spec: Json = {
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
+        **user,
+        "securityContext": over(
+            {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            user.get("securityContext"),
+        ),
+        "containers": _containers(job, role, template, config),
+        "volumes": by_name([*_volumes(job, role), *user.get("volumes", [])]),
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # the coordinator's token is among its volumes
+    }
+    if role is Role.COORDINATOR:
+        spec["serviceAccountName"] = account(job.name)
+    if role is Role.ROLLOUT:
+        spec.setdefault("topologySpreadConstraints", [_spread(job)])
+    devices.give(job, role, spec, spec["containers"][0])
+    scheduling = job.spec.scheduling
+    if scheduling.scheduler_name is not None:
+        spec.setdefault("schedulerName", scheduling.scheduler_name)
+    if scheduling.priority_class_name is not None:
+        spec.setdefault("priorityClassName", scheduling.priority_class_name)
+    return spec
+
+
+def _spread(job: RLJob) -> Json:
+    """Rollout machines stand on many nodes where that is possible: the loss of one node then costs few of them."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
+    }
+
+
+def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
+    main = _main_container(job, role, template, config)
+    ours = [c.MAIN_CONTAINER]
+    if _has_head(job, role):
+        ours.append(c.HEAD_CONTAINER)
+    if not _has_rewards(job, role):
+        return [main, *template.sidecars(ours)]
+    return [main, _rewards_container(main, template), *template.sidecars([*ours, c.REWARDS_CONTAINER])]
+
+
+def _has_rewards(job: RLJob, role: Role) -> bool:
+    return role is Role.COORDINATOR and job.spec.rewards_apart
+
+
+def _has_head(job: RLJob, role: Role) -> bool:
+    return role is Role.COORDINATOR and job.spec.head_apart
+
+
+def _rewards_container(main: Json, template: PodTemplate) -> Json:
+    """Where rewards run what others wrote: the image of `main` and nothing else of it. No token, no Ray, no state, no
+    secret but those that the template names."""
+    user = template.container(c.REWARDS_CONTAINER)
+    mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
+    env = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
+    return further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, mounts)
+
+
+def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
+    user = template.container()
+    coordinator = role is Role.COORDINATOR
+    container: Json = {
+        "image": config.runtime_image,
+        "command": ["python", "-m", "rljob_runtime.entrypoints"],
+        "args": ["coordinator" if coordinator else "worker"],
+        "ports": [{"name": "health", "containerPort": c.HEALTH_PORT}],
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": c.HEALTH_PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": c.MAIN_CONTAINER,
+        "securityContext": over(_LOCKED, user.get("securityContext")),
+        "env": _environment(job, role, user.get("env", [])),
+        "volumeMounts": by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
+    }
+    if hands_over(job.spec, role) and not coordinator:  # that one does it by itself, on SIGTERM
+        container.setdefault("lifecycle", {"preStop": {"exec": {"command": list(DRAIN)}}})
+    if "command" in user:  # a program of the user's own takes no argument and runs no hook of ours
+        if "args" not in user:
+            del container["args"]
+        if "lifecycle" not in user:
+            container.pop("lifecycle", None)
+    if config.image_pull_policy is not None:
+        container.setdefault("imagePullPolicy", config.image_pull_policy)
+    return container
+
+
+def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
+    """Ours, then the user's: who the pod is cannot be overridden, HOME and the like can. `named` adds the machine."""
+    identity: list[Json] = [
+        {"name": c.ENV_NAME, "value": job.name},
+        {"name": c.ENV_NAMESPACE, "value": job.namespace},
+        {"name": c.ENV_UID, "value": job.metadata.uid},
+        {"name": c.ENV_ROLE, "value": role.value.lower()},
+        {"name": c.ENV_COORDINATOR_ADDRESS, "value": coordinator_address(job)},
+        _field(c.ENV_POD_NAME, "metadata.name"),
+        _field(c.ENV_POD_UID, "metadata.uid"),
+        _field(c.ENV_POD_IP, "status.podIP"),
+        _field(c.ENV_NODE_NAME, "spec.nodeName"),
+    ]
+    reserved = {c.ENV_MACHINE, c.ENV_INCARNATION, *(entry["name"] for entry in identity)}
+    defaults: list[Json] = [{"name": "HOME", "value": c.TMP_DIR}]
+    free = [entry for entry in [*defaults, *user] if entry.get("name") not in reserved]
+    return [*identity, *by_name(free)]
+
+
+def _field(name: str, path: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _mounts(job: RLJob, role: Role) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "rljob-tmp", "mountPath": c.TMP_DIR},
+        {"name": "rljob-shm", "mountPath": c.SHM_DIR},
+        {"name": "rljob-auth", "mountPath": c.AUTH_DIR, "readOnly": True},
+    ]
+    if role is Role.COORDINATOR:
+        mounts.append({"name": "rljob-token", "mountPath": TOKEN_DIR, "readOnly": True})
+    if _has_rewards(job, role):
+        mounts.append({"name": "rljob-rewards", "mountPath": c.REWARDS_DIR})
+    if role in _STATE_FOLDERS:
+        mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": _state_folder(job, role)})
+    return mounts + [
+        {"name": f"rljob-claim-{index}", "mountPath": f"{c.CLAIMS_DIR}/{claim}", "readOnly": True}
+        for index, claim in enumerate(job.spec.claims())
+    ]
+
+
+def _state_folder(job: RLJob, role: Role) -> str:
+    """A role's on the state volume. The uid keeps a later job of the same name from taking up this one's state."""
+    return f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
+
+
+def _volumes(job: RLJob, role: Role) -> list[Json]:
+    volumes: list[Json] = [
+        {"name": "rljob-tmp", "emptyDir": {}},
+        {"name": "rljob-shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "rljob-auth", "secret": {"secretName": auth_secret(job), "defaultMode": 0o440}},
+    ]
+    if role is Role.COORDINATOR:
+        volumes.append(_token_volume())
+    if _has_rewards(job, role):
+        volumes += [{"name": "rljob-rewards", "emptyDir": {}}, {"name": "rljob-foreign", "emptyDir": {}}]
+    if role in _STATE_FOLDERS:
+        volumes.append({"name": "rljob-state", **_state_source(job.spec.checkpoint)})
+    return volumes + [
+        {"name": f"rljob-claim-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        for index, claim in enumerate(job.spec.claims())
+    ]
+
+
+def _token_volume() -> Json:
+    """What automounting would give, said outright: one container mounts it, and the token expires with the pod."""
+    return {
+        "name": "rljob-token",
+        "projected": {
+            "defaultMode": 0o440,
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+                        ]
+                    }
+                },
+            ],
+        },
+    }
+
+
+def _state_source(checkpoint: Checkpoint) -> Json:
+    if checkpoint.volume_claim_name is not None:
+        return {"persistentVolumeClaim": {"claimName": checkpoint.volume_claim_name}}
+    limit = checkpoint.empty_dir.size_limit if checkpoint.empty_dir is not None else None
+    return {"emptyDir": {} if limit is None else {"sizeLimit": str(limit)}}

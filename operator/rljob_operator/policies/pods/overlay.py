@@ -1,0 +1,46 @@
+"""Overlay: what a user's template has goes over what the operator made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def over(ours: Json, user: Mapping[str, Any] | None) -> Json:
+    """Lay an object over ours: the user's keys win."""
+    return {**ours, **(user or {})}
+
+
+def by_name(entries: Iterable[Json]) -> list[Json]:
+    """Keep one entry a name: a later one takes the earlier one's place."""
+    return list({entry["name"]: entry for entry in entries}.values())
+
+
+def by_path(mounts: Iterable[Json]) -> list[Json]:
+    """Keep one mount a path: a later one takes the earlier one's place."""
+    return list({mount["mountPath"]: mount for mount in mounts}.values())
+
+
+def further_container(
+    main: Json, user: Json, name: str, role: str, locked: Json, env: Iterable[Json], mounts: Iterable[Json]
+) -> Json:
+    """A container of ours beside `main`: its image with another role of the pod's program, and nothing else of it.
+    `user`: what the template says of it. `locked`: its security context. `env`: in their final order."""
+    container: Json = {
+        "image": main["image"],
+        "command": ["python", "-m", "rljob_runtime.entrypoints"],
+        "args": [role],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": name,
+        "securityContext": over(locked, user.get("securityContext")),
+        "env": by_name(env),
+        "volumeMounts": by_path([*mounts, *user.get("volumeMounts", [])]),
+    }
+    if "command" in user and "args" not in user:
+        del container["args"]
+    if "imagePullPolicy" in main:
+        container.setdefault("imagePullPolicy", main["imagePullPolicy"])
+    return container

@@ -1,0 +1,169 @@
+"""What a job owns besides pods: Service, ServiceAccount, Role, RoleBinding, Lease, PodDisruptionBudget and
+NetworkPolicy, as manifests.
+
+The Secret's data is random and therefore made by the shell that creates it; here is its frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import RLJob
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.names import account, auth_secret, owner_reference, selector_labels
+from rljob_operator.policies.base.observation import Devices, Observed
+from rljob_operator.policies.pods import devices
+
+Json = dict[str, Any]
+
+COORDINATOR_RULES_JOB: list[Json] = [
+    {"apiGroups": [c.GROUP], "resources": [c.PLURAL], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [c.GROUP], "resources": [f"{c.PLURAL}/status"], "verbs": ["get", "patch"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update", "patch"]},
+]
+"""What a coordinator may do, each rule on objects of its job's name only."""
+
+
+def due(
+    job: RLJob, seen: Observed, machines: Sequence[str], created: Iterable[NewPod], config: Config
+) -> tuple[Json, ...]:
+    """What is to be made or mended now. Everything when it was not seen lately, else what these pods and this number
+    of rollout machines change."""
+    machine = c.machine_name(c.ROLE_COORDINATOR, 0)
+    new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
+    coordinator = new or seen.current(machine)
+    if seen.children_present:
+        # Not only with a new one: it may have been planned and addressed, and then not made, as the old one lives.
+        moved: tuple[Json, ...] = ()
+        if coordinator is not None and coordinator.incarnation != seen.addressed:
+            moved = (service(job, coordinator.incarnation),)
+        told = job.status.target.machines if job.status.target is not None else ()
+        budget = () if len(told) == len(machines) else (disruption_budget(job, len(machines)),)
+        return (*moved, *budget, *claim_templates(job, seen.devices))
+    incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
+    return (*children(job, incarnation, len(machines), config), *claim_templates(job, seen.devices))
+
+
+def addressed_by(manifests: Iterable[Json]) -> int | None:
+    """The incarnation of the coordinator that the Service among these selects; None where there is none."""
+    selectors = (one["spec"]["selector"] for one in manifests if one["kind"] == "Service")
+    return next((int(selector[c.LABEL_INCARNATION]) for selector in selectors), None)
+
+
+def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Config) -> list[Json]:
+    """Everything that must be there before the pods, of which so many are rollout machines. Deterministic: creating
+    them again is harmless."""
+    name = account(job.name)
+    found = [
+        _object(job, "v1", "Secret", auth_secret(job), type="Opaque"),
+        service(job, coordinator_incarnation),
+        _object(job, "v1", "ServiceAccount", name, automountServiceAccountToken=False),
+        _object(
+            job,
+            "rbac.authorization.k8s.io/v1",
+            "Role",
+            name,
+            rules=[{**rule, "resourceNames": [job.name]} for rule in COORDINATOR_RULES_JOB],
+        ),
+        _object(
+            job,
+            "rbac.authorization.k8s.io/v1",
+            "RoleBinding",
+            name,
+            roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": job.namespace}],
+        ),
+        _object(
+            job,
+            "coordination.k8s.io/v1",
+            "Lease",
+            job.name,
+            spec={"leaseDurationSeconds": config.lease_seconds, "leaseTransitions": 0},
+        ),
+        disruption_budget(job, machines),
+    ]
+    return [*found, _network_policy(job)] if config.network_policy else found
+
+
+def service(job: RLJob, coordinator_incarnation: int) -> Json:
+    """The stable address of the coordinator. It selects one incarnation: a pod that still terminates must not be found.
+    With an address of its own, for what a headless one's name meant may be asked again after 30 s only: gRPC waits as
+    long between two lookups, and DNS servers cache."""
+    return _object(
+        job,
+        "v1",
+        "Service",
+        c.coordinator_service(job.name),
+        spec={
+            "publishNotReadyAddresses": True,  # workers must find the head before it can be ready
+            "selector": {
+                **selector_labels(job.name, Role.COORDINATOR),
+                c.LABEL_INCARNATION: str(coordinator_incarnation),
+            },
+            "ports": [
+                {"name": "ray", "port": c.RAY_PORT, "protocol": "TCP"},
+                {"name": "health", "port": c.HEALTH_PORT, "protocol": "TCP"},
+            ],
+        },
+    )
+
+
+def disruption_budget(job: RLJob, machines: int) -> Json:
+    """Whoever drains nodes takes one rollout machine at a time. A number and not maxUnavailable: for that the server
+    would take the number of machines from `spec.rollout.machines`, and the operator may have chosen another one."""
+    return _object(
+        job,
+        "policy/v1",
+        "PodDisruptionBudget",
+        f"{job.name}-{c.ROLE_ROLLOUT}",
+        spec={
+            "minAvailable": max(0, machines - 1),
+            "selector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
+        },
+    )
+
+
+def claim_templates(job: RLJob, present: Devices) -> list[Json]:
+    """The operator's own ResourceClaimTemplates that do not exist yet: one for each role whose devices are named by
+    their class. The claims carry labels, so that they are found by job."""
+    found = []
+    for role in Role:
+        name, content = devices.template_name(job, role), devices.template_spec(job.spec, role)
+        if name is None or content is None or name in present.templates or not present.served:
+            continue
+        labels = {**selector_labels(job.name, role), c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE}
+        spec = {"metadata": {"labels": labels}, "spec": content}
+        found.append(_object(job, "/".join(devices.API), "ResourceClaimTemplate", name, spec=spec))
+    return found
+
+
+def _network_policy(job: RLJob) -> Json:
+    """Only pods of the job reach each other; anybody may read health and metrics. What they may call is left open."""
+    return _object(
+        job,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        job.name,
+        spec={
+            "podSelector": {"matchLabels": {c.LABEL_JOB: job.name}},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]},
+                {"ports": [{"port": c.HEALTH_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    )
+
+
+def _object(job: RLJob, api_version: str, kind: str, name: str, **content: Any) -> Json:
+    metadata = {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE},
+        "ownerReferences": [owner_reference(job)],
+    }
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}

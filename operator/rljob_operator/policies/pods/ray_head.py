@@ -1,0 +1,131 @@
+"""Ray's head as a container of the coordinator's pod: it holds no token of the API server.
+
+Every pod of a job has the job's Ray token, and who has it may start a process on any node of the Ray cluster, the
+head's too. The coordinator's container has the token of the API server. So the head runs beside it in a sidecar (an
+init container with `restartPolicy: Always`): it starts first, ends last, and keeps no pod alive.
+
+The two share what a driver needs of its raylet: the folder of Ray's sockets, and the pod's network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import PodTemplate
+from rljob_operator.policies.pods.capacity import amounts
+from rljob_operator.policies.pods.overlay import further_container
+
+Json = dict[str, Any]
+
+LIMITS = {"cpu": Decimal(1), "memory": Decimal(2 << 30)}
+REQUESTS = {"cpu": Decimal("0.1"), "memory": Decimal(512 << 20)}
+"""What the head has at most of the coordinator's amounts, and never more than half of one."""
+_STEPS = {"cpu": Decimal("0.001"), "memory": Decimal(1)}
+
+_IDENTITY = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions")
+"""Of a security context: who opens the other container's sockets must be their owner."""
+
+
+def takes_of_main(template: PodTemplate) -> bool:
+    """Whether the head's resources are a part of the coordinator's: the template names none for it."""
+    return "resources" not in template.container(c.HEAD_CONTAINER)
+
+
+def with_head(spec: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
+    """The pod spec of a coordinator with its head. `folder`: the coordinator's on the state volume. `locked`: the
+    security context of every container of ours."""
+    main, *others = spec["containers"]
+    container = {**main, "volumeMounts": [*main["volumeMounts"], {"name": "rljob-ray", "mountPath": c.RAY_DIR}]}
+    head = _head(main, template, folder, locked)
+    if takes_of_main(template):
+        container["resources"], head["resources"] = split(main.get("resources") or {})
+    for one in (container, head):
+        if not one.get("resources"):
+            one.pop("resources", None)
+    return {
+        **spec,
+        "initContainers": [*spec.get("initContainers", []), head],
+        "containers": [container, *others],
+        "volumes": [*spec["volumes"], *_volumes(spec["volumes"])],
+    }
+
+
+def split(resources: Mapping[str, Any]) -> tuple[Json, Json]:
+    """(the coordinator's, the head's) part of what a template gives the coordinator. The parts add up to the whole, so
+    a quota has to hold no more, and equal limits and requests stay equal, so the pod's class of service stays."""
+    rest: Json = {key: dict(value) if isinstance(value, Mapping) else value for key, value in resources.items()}
+    part: dict[str, Json] = {"limits": {}, "requests": {}}
+    whole = {kind: amounts(resources.get(kind) or {}) for kind in part}
+    for name in LIMITS:
+        limit, request = _share(name, whole["limits"].get(name), whole["requests"].get(name))
+        for kind, amount in (("limits", limit), ("requests", request)):
+            if amount is not None:
+                part[kind][name] = _written(name, amount)
+                rest[kind][name] = _written(name, whole[kind][name] - amount)
+    return rest, {kind: found for kind, found in part.items() if found}
+
+
+def _share(name: str, limit: Decimal | None, request: Decimal | None) -> tuple[Decimal | None, Decimal | None]:
+    """The head's limit and request. Neither container's request is above its limit."""
+    of_limit = None if limit is None else _down(min(LIMITS[name], limit / 2), _STEPS[name])
+    if request is None:  # the API server takes the limit for it
+        return of_limit, None
+    of_request = _down(min(REQUESTS[name], request / 2), _STEPS[name])
+    if limit is not None and of_limit is not None:
+        of_request = min(of_limit, max(of_request, request - (limit - of_limit)))
+    return of_limit, of_request
+
+
+def _down(amount: Decimal, step: Decimal) -> Decimal:
+    return amount // step * step
+
+
+def _written(name: str, amount: Decimal) -> str:
+    if amount != amount.to_integral_value():
+        return f"{(amount * 1000).to_integral_value(ROUND_CEILING)}m"
+    number = int(amount)
+    for suffix, size in (("Gi", 1 << 30), ("Mi", 1 << 20)):
+        if name == "memory" and number and number % size == 0:
+            return f"{number // size}{suffix}"
+    return str(number)
+
+
+def _head(main: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
+    """The container: Ray's token and tables, and nothing else of the coordinator's."""
+    user = template.container(c.HEAD_CONTAINER)
+    identity = {key: value for key, value in main["securityContext"].items() if key in _IDENTITY}
+    env = _environment(main["env"], user.get("env", []))
+    head = further_container(main, user, c.HEAD_CONTAINER, "head", {**locked, **identity}, env, _mounts(folder))
+    return {**head, "restartPolicy": "Always"}
+
+
+def _environment(main: list[Json], user: list[Json]) -> list[Json]:
+    """Ray's own settings as the coordinator has them, and nothing else of it: no secret, for one."""
+    ray = [entry for entry in main if entry["name"].startswith("RAY_") and "value" in entry]
+    address = [entry for entry in main if entry["name"] == c.ENV_POD_IP]
+    return [{"name": "HOME", "value": c.TMP_DIR}, *ray, *user, *address]
+
+
+def _mounts(folder: str) -> list[Json]:
+    return [
+        {"name": "rljob-head-tmp", "mountPath": c.TMP_DIR},
+        {"name": "rljob-ray", "mountPath": c.RAY_DIR},
+        {"name": "rljob-head-shm", "mountPath": c.SHM_DIR},
+        {"name": "rljob-head-auth", "mountPath": c.AUTH_DIR, "readOnly": True},
+        {"name": "rljob-state", "mountPath": f"{c.STATE_DIR}/{c.RAY_TABLES}", "subPath": f"{folder}/{c.RAY_TABLES}"},
+    ]
+
+
+def _volumes(pod: list[Json]) -> list[Json]:
+    """What the head has besides the pod's own volumes. Of the job's Secret it has Ray's token, and no key of relays."""
+    (auth,) = (volume["secret"] for volume in pod if volume["name"] == "rljob-auth")
+    token = {"key": c.AUTH_RAY_TOKEN, "path": c.AUTH_RAY_TOKEN}
+    return [
+        {"name": "rljob-ray", "emptyDir": {}},
+        {"name": "rljob-head-tmp", "emptyDir": {}},
+        {"name": "rljob-head-shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "rljob-head-auth", "secret": {**auth, "items": [token]}},
+    ]

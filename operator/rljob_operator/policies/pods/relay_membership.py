@@ -1,0 +1,143 @@
+"""Membership of the weight relay chain: epoch, order, master.
+
+The operator owns the membership, the coordinator repairs within it (DESIGN: relay). Every change of membership is a new
+epoch; a machine's new incarnation is a new member. Survivors keep their order, so that only the neighbours of a change
+must connect anew. Who joins, joins where the way of the weights grows least: beside machines of its node, else of its
+rack, else at the end. So weights cross the link into each place once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from rljob_api.status import Member, RelayTopology, Role
+from rljob_operator.policies.base.observation import Observed
+
+Location = tuple[str, ...]
+"""Where a machine is: labels of its node, the widest place first, and the node's name."""
+FEEDER = "trainer-0"
+"""The machine that feeds the master."""
+
+
+def locations(seen: Observed, keys: Sequence[str]) -> dict[str, Location]:
+    """Of all machines that have a node, by the labels `keys` of nodes. A label that is missing, or that the operator
+    may not see, tells no two places apart."""
+    found: dict[str, Location] = {}
+    for pod in sorted(seen.pods, key=lambda pod: pod.incarnation):
+        if pod.node is not None:
+            labels = seen.nodes[pod.node].labels if pod.node in seen.nodes else {}
+            found[pod.machine] = (*(labels.get(key, "") for key in keys), pod.node)
+    return found
+
+
+def next_topology(
+    previous: RelayTopology | None,
+    previous_members: Sequence[Member],
+    members: Sequence[Member],
+    machines: Sequence[str],
+    smallest: int,
+    highest_epoch: int,
+    where: Mapping[str, Location] | None = None,
+) -> RelayTopology:
+    """The chain over the rollout members that have an address and are among the target's `machines`.
+
+    A first chain waits for `smallest` members, so that a starting job does not pass through an epoch a pod. The epoch
+    is above `highest_epoch`, the highest on any pod's label. `where`: the locations of machines, as far as known.
+    """
+    now = _addresses(members, machines)
+    before = previous or RelayTopology()
+    floor = max(before.epoch, highest_epoch)
+    if not now:
+        return RelayTopology(epoch=before.epoch)
+    if not before.chain and len(now) < smallest:
+        return before
+    then = _addresses(previous_members, before.chain)
+    stayed = [machine for machine in before.chain if machine in now and then.get(machine) == now[machine]]
+    if tuple(stayed) == before.chain and len(stayed) == len(now) and before.epoch > 0:
+        return before
+    chain = _joined(stayed, before.chain, [machine for machine in machines if machine in now], where or {})
+    return RelayTopology(epoch=floor + 1, master=chain[0] if chain else None, chain=chain)
+
+
+def shortened(
+    before: RelayTopology | None, previous_members: Sequence[Member], members: Sequence[Member], highest_epoch: int
+) -> RelayTopology | None:
+    """The chain without the members that are gone; nobody joins it."""
+    if before is None or not before.chain:
+        return before
+    return next_topology(before, previous_members, members, before.chain, 1, highest_epoch)
+
+
+def disbanded(before: RelayTopology | None) -> RelayTopology | None:
+    """No chain any more. The epoch stays: the next chain, not the absence of one, is a new epoch."""
+    return None if before is None else RelayTopology(epoch=before.epoch)
+
+
+def chained(order: RelayTopology, told: RelayTopology | None) -> int:
+    """How many machines of the operator's `order` are in the chain that the coordinator has made of it: it closes the
+    chain over machines that it cannot reach. All of them as long as it has told of no chain."""
+    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))
+
+
+def _joined(
+    stayed: Sequence[str], before: Sequence[str], machines: Sequence[str], where: Mapping[str, Location]
+) -> tuple[str, ...]:
+    """The chain of those that stayed with the rest of the `machines` in it. One that only has another pod takes its
+    machine's place again, unless that is a detour now."""
+    chain, order = list(stayed), {machine: number for number, machine in enumerate(machines)}
+    former = {machine: place for place, machine in enumerate(before)}
+    way = _Way([where.get(FEEDER), *(where.get(other, ()) for other in chain), None])
+    joining = set(machines) - set(stayed)
+    for machine in sorted(joining, key=lambda one: (former.get(one, len(before)), order[one])):
+        wished = len(chain)
+        if machine in former:
+            wished = sum(former.get(other, len(before)) < former[machine] for other in chain)
+        here = where.get(machine, ())
+        detours = way.detours(here)
+        least = min(detours)
+        last = len(detours) - 1 - detours[::-1].index(least)
+        place = wished if detours[wished] == least else last
+        chain.insert(place, machine)
+        way.insert(place, here)
+    return tuple(chain)
+
+
+class _Way:
+    """The way of the weights: the feeder, the chain, and nobody at the end. A long chain is made of few places, so
+    distances are computed once a place."""
+
+    def __init__(self, stops: list[Location | None]) -> None:
+        self._stops = stops
+        self._steps = [_distance(one, other) for one, other in pairwise(stops)]
+
+    def detours(self, here: Location) -> list[int]:
+        """By how much the way grows with a stop here at each place, from the first to the end."""
+        places = {stop: _distance(stop, here) for stop in set(self._stops)}
+        far = [places[stop] for stop in self._stops]
+        return [far[place] + far[place + 1] - step for place, step in enumerate(self._steps)]
+
+    def insert(self, place: int, here: Location) -> None:
+        """Stop here, too: as the chain's member of this number."""
+        before, after = self._stops[place], self._stops[place + 1]
+        self._stops.insert(place + 1, here)
+        self._steps[place : place + 1] = [_distance(before, here), _distance(here, after)]
+
+
+def _distance(one: Location | None, other: Location | None) -> int:
+    """How many kinds of places differ, from the widest one that does. Where there is nobody nothing is far."""
+    if one is None or other is None or one == other:
+        return 0
+    for depth, (here, there) in enumerate(zip(one, other, strict=False)):
+        if here != there:
+            return max(len(one), len(other)) - depth
+    return abs(len(one) - len(other))
+
+
+def _addresses(members: Sequence[Member], machines: Sequence[str]) -> Mapping[str, tuple[int, str]]:
+    wanted = set(machines)
+    return {
+        member.machine: (member.incarnation, member.ip)
+        for member in members
+        if member.role is Role.ROLLOUT and member.ip is not None and member.machine in wanted
+    }

@@ -1,0 +1,1 @@
+"""Scaling: the number of rollout machines, their parallelism, and the target of the next round."""

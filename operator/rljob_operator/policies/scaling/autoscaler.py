@@ -1,0 +1,169 @@
+"""How many rollout machines a job has, between its bounds.
+
+Mode Asynchronous: more while the trainer waits for them, fewer while they wait for the trainer (the buffer of
+experience is full and generation stands still). Mode OnPolicy: as many as bring their share to a round, by what the
+coordinator foretells of rounds with one less and one more (`marginal_gain.py`).
+
+Between two thresholds nothing happens, a step is one machine, and only updates that the present number of machines has
+served whole are a measure of it. Two things keep it from stepping up and down for ever: a step down is made only if the
+machines that are left can do what all of them did, or nearly so, and after a step or a replacement the figures of four
+whole updates, and a minute, go by. All that is remembered is in the status, so a restarted operator decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec_training import Mode
+from rljob_api.status import ElasticityHistory, Replacements, RoundReport, RuntimeStatus, Target
+from rljob_operator.policies.base.deadlines import after
+from rljob_operator.policies.failure.losses import given_up
+from rljob_operator.policies.scaling import marginal_gain
+from rljob_operator.policies.scaling.machines import wanted_count
+
+STARVING = 0.10
+"""The trainer waits for a larger share of its updates: one machine more."""
+FLOODING = 0.20
+"""Replicas stand still for a larger share: one machine less, if the others can do the work."""
+SPARE = 1.05
+"""How much more than what was done the machines that are left must be able to do."""
+UPDATES = 4
+"""Updates, or rounds, that a decision rests on."""
+TURN = 16
+"""Rounds that it rests on where it takes the step before back: what is foretold is noisy, and four may mislead."""
+REST_SECONDS = 60.0
+"""No step so soon after another one, or after a machine was replaced."""
+FORGOTTEN: dict[str, tuple[float, ...]] = {"starving": (), "flooding": (), "brought": (), "would_bring": ()}
+"""What was measured of another number of machines."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many rollout machines there should be."""
+
+    count: int
+    history: ElasticityHistory | None
+    """What the next decision needs to know. It stays though the number is the user's alone by now, for when the job is
+    elastic again."""
+    why: str = ""
+    """Why the number has changed."""
+
+
+def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
+    """The number for a job whose machines `working` have a pod at work. Nobody waits for those that are given up."""
+    status = job.status
+    said, told = status.runtime or RuntimeStatus(), status.target or Target()
+    missing = set(told.machines) - set(working)
+    # What fewer machines do says nothing of the number that is asked for: its quota may be another's for a while.
+    fewer = status.elasticity is not None and len(told.machines) < status.elasticity.machines
+    if status.replacements is not None:
+        missing -= given_up(status.replacements, job.spec, told.machines)
+    whole = not missing and not fewer and (said.applied or 0) >= told.revision > 0
+    return size(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
+
+
+def elastic(spec: RLJobSpec) -> bool:
+    """Whether the operator may change the number of machines."""
+    return spec.rollout.smallest < spec.rollout.largest
+
+
+def size(
+    spec: RLJobSpec,
+    history: ElasticityHistory | None,
+    last: RoundReport | None,
+    whole: bool,
+    replacements: Replacements | None,
+    now: datetime,
+) -> Size:
+    """The number after the `last` update that was reported. `whole`: every machine of the target, as the coordinator
+    has applied it, is at work."""
+    if not elastic(spec):
+        return Size(wanted_count(spec.rollout), history)
+    memory = _taken_up(spec, history, last)
+    if last is None or last.round == memory.round:
+        return Size(memory.machines, memory)
+    memory = _learned(spec, memory, last, whole)
+    rested = after(_disturbed(memory, replacements), REST_SECONDS)
+    if max(len(memory.starving), len(memory.brought)) < UPDATES or (rested is not None and now < rested):
+        return Size(memory.machines, memory)
+    step, why = _step(memory, last.round)
+    count = memory.machines + step
+    if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:
+        return Size(memory.machines, memory)
+    changed = {"machines": count, "changed": now, "direction": step, **FORGOTTEN}
+    return Size(count, memory.model_copy(update=changed), why)
+
+
+def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
+    """The memory as far as the spec still agrees with it. Whoever sets `machines` anew is obeyed."""
+    asked = spec.rollout.machines
+    if history is None or history.start != asked:
+        seen = history.round if history is not None else last.round if last is not None else 0
+        return ElasticityHistory(machines=wanted_count(spec.rollout), start=asked, round=seen)
+    held = max(spec.rollout.smallest, min(history.machines, spec.rollout.largest))
+    if held == history.machines:
+        return history
+    return history.model_copy(update={"machines": held, **FORGOTTEN})
+
+
+def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
+    """The memory with this update in it, or without any where it says nothing of the present machines."""
+    again = last.round < memory.round  # back to a checkpoint
+    figures = _waits(last) if spec.mode is Mode.ASYNCHRONOUS else _shares(spec, memory, last)
+    if figures is None or again or not whole:
+        return memory.model_copy(update={"round": last.round, **FORGOTTEN})
+    kept = {name: (*getattr(memory, name), figure)[-TURN:] for name, figure in figures.items()}
+    return memory.model_copy(update={"round": last.round, **kept})
+
+
+def _waits(last: RoundReport) -> dict[str, float] | None:
+    """For how much of an update trainer and replicas waited for each other; None where it does not say."""
+    waited, stood = last.trainer_wait_seconds, last.buffer_full_seconds
+    if not last.seconds or waited is None or stood is None:
+        return None
+    return {"starving": min(1.0, waited / last.seconds), "flooding": min(1.0, stood / last.seconds)}
+
+
+def _shares(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
+    """What machines bring to a round; None where it was not foretold for the present number."""
+    shares = marginal_gain.of(memory.machines, marginal_gain.trainer_size(spec), last)
+    return None if shares is None else {"brought": shares.brought, "would_bring": shares.would_bring}
+
+
+def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> datetime | None:
+    """When the machines last changed."""
+    entries = replacements.backoff.values() if replacements is not None else ()
+    moments = [memory.changed, *(entry.last_failure_time for entry in entries)]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    """One machine more, one less, or none; and why."""
+    return _by_shares(memory, round_) if memory.brought else _by_waits(memory, round_)
+
+
+def _by_shares(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    step, why = marginal_gain.step(memory.brought[-UPDATES:], memory.would_bring[-UPDATES:], round_)
+    if step == 0 or step != -memory.direction:
+        return step, why
+    if len(memory.brought) < TURN:
+        return 0, ""
+    turn, why = marginal_gain.step(memory.brought, memory.would_bring, round_)
+    return (turn, why) if turn == step else (0, "")
+
+
+def _by_waits(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
+    starving = sum(memory.starving[-UPDATES:]) / UPDATES
+    flooding = sum(memory.flooding[-UPDATES:]) / UPDATES
+    when = f"updates {round_ - UPDATES + 1} to {round_}"
+    if starving > STARVING and flooding > FLOODING:
+        return 0, ""  # they wait for each other by turns: the number of machines is not what is wrong
+    if starving > STARVING:
+        return 1, f"the trainer waited for {starving:.0%} of {when}"
+    busy = (1.0 - flooding) * memory.machines
+    if flooding > FLOODING and busy * SPARE <= memory.machines - 1:
+        return -1, f"the buffer was full for {flooding:.0%} of {when}"
+    return 0, ""

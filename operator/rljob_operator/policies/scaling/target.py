@@ -1,0 +1,44 @@
+"""What the coordinator is told to run on: machines, tensor parallel sizes, and whether to run or to stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_api.spec import RLJob
+from rljob_api.status import ParallelismHistory, RuntimeStatus, Target, TargetPhase, TargetTensorParallel
+from rljob_operator.policies.scaling import parallelism_planner
+
+
+def aim(
+    job: RLJob, machines: Sequence[str], phase: TargetPhase, why: str = ""
+) -> tuple[Target, ParallelismHistory | None]:
+    """The next target, and what the parallelism planner remembers. It learns from rounds only while the job runs.
+    `why` there are more or fewer machines, where that was not the user's doing."""
+    before = job.status
+    said = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
+    choice = parallelism_planner.choose(
+        job.spec.rollout, before.target, before.parallelism, said.last_round, len(machines), said.applied
+    )
+    reason = _reason(before.target, machines, choice, why) if phase is TargetPhase.RUN else "Suspended"
+    return next_target(before.target, machines, choice.sizes, phase, reason), choice.history
+
+
+def next_target(
+    before: Target | None, machines: Sequence[str], sizes: TargetTensorParallel, phase: TargetPhase, reason: str
+) -> Target:
+    """The target with these contents; its revision rises when, and only when, they change."""
+    old = before or Target()
+    if (old.machines, old.tensor_parallel, old.phase) == (tuple(machines), sizes, phase):
+        return old
+    return Target(
+        revision=old.revision + 1, machines=tuple(machines), tensor_parallel=sizes, phase=phase, reason=reason
+    )
+
+
+def _reason(before: Target | None, new: Sequence[str], choice: parallelism_planner.Choice, why: str) -> str:
+    old = before.machines if before is not None else ()
+    if not old:
+        return "Started"
+    scaled = ("ScaledUp",) if len(new) > len(old) else ("ScaledDown",) if len(new) < len(old) else ()
+    told = tuple(f"{one}: {why}" if why else one for one in scaled)
+    return "; ".join((*told, *choice.reasons)) or "Resumed"

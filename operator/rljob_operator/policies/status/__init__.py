@@ -1,0 +1,1 @@
+"""Status: conditions, events and reasons that the operator reports."""

@@ -1,0 +1,113 @@
+"""The operator's part of the status, put together from what was seen and decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from rljob_api.spec import RLJob
+from rljob_api.status import CoordinatorStatus, MachineGroup, Member, RLJobStatus, Role, RolloutStatus
+from rljob_operator.policies.base.names import coordinator_address, selector_text
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.failure.losses import Loss
+from rljob_operator.policies.status import conditions
+from rljob_operator.policies.status.seal import FORGED
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the status tells of, besides the decisions that it carries to the next reconcile."""
+
+    job: RLJob
+    seen: Observed
+    machines: Sequence[str]
+    """Rollout machines of the target."""
+    members: tuple[Member, ...]
+    chain_length: int
+    pods: int
+    losses: tuple[Loss, ...] = ()
+    leaving: int = 0
+    shapes: Mapping[Role, str] = field(default_factory=dict)
+    paused: bool = False
+    """Whether replacement waits because too many machines are believed dead at once."""
+
+    def facts(self, trouble: Trouble | None, given_up: int = 0) -> conditions.Facts:
+        """What the conditions are derived from; nobody waits for the machines that are given up."""
+        spec, before = self.job.spec, self.job.status
+        ready = {pod.machine for pod in self.seen.pods if pod.available}
+        found = conditions.Facts(
+            generation=self.job.metadata.generation,
+            coordinator_ready=self._ready(Role.COORDINATOR) > 0,
+            trainers_wanted=spec.trainer.replicas,
+            trainers_ready=self._ready(Role.TRAINER),
+            rollouts_wanted=len(self.machines),
+            rollouts_ready=self._ready(Role.ROLLOUT),
+            rollouts_smallest=spec.rollout.smallest,
+            chain_length=self.chain_length,
+            leaving=self.leaving,
+            departing=tuple(member.machine for member in self.members if member.leaving),
+            replacing=tuple(m.machine for m in self.members if m.incarnation > 1 and m.machine not in ready),
+            pods=self.pods,
+            started=before.first_ready_time is not None,
+            durable=spec.checkpoint.survives_pods,
+            trouble=trouble,
+            paused=Trouble("ReplacementPaused", conditions.PAUSED) if self.paused else None,
+            problems=self._problems(),
+        )
+        whole = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
+        return replace(found, started=found.started or whole)
+
+    def _problems(self) -> tuple[Trouble, ...]:
+        runtime = self.job.status.runtime
+        said = tuple(Trouble(p.reason, p.message) for p in runtime.problems) if runtime is not None else ()
+        return said if self.seen.forged is None else (Trouble(FORGED, self.seen.forged), *said)
+
+    def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:
+        """The status with everything that is derived anew each time; the caller adds what is remembered."""
+        job, before = self.job, self.job.status
+        shape = self.shapes.get(Role.ROLLOUT)
+        old = before.rollout or RolloutStatus()
+        current = [pod for pod in self.seen.pods if pod.role is Role.ROLLOUT and pod.live]
+        played = before.runtime.last_round if before.runtime is not None else None
+        return before.model_copy(
+            update={
+                "observed_generation": job.metadata.generation,
+                "phase": conditions.phase(facts),
+                "conditions": conditions.derive(facts, before, now),
+                "coordinator": CoordinatorStatus(
+                    ready=facts.coordinator_ready,
+                    address=coordinator_address(job),
+                    restarts=(before.coordinator.restarts if before.coordinator else 0) + self._lost(Role.COORDINATOR),
+                ),
+                "trainer": MachineGroup(
+                    desired=facts.trainers_wanted,
+                    ready=facts.trainers_ready,
+                    restarts=(before.trainer.restarts if before.trainer else 0) + self._lost(Role.TRAINER),
+                ),
+                "rollout": RolloutStatus(
+                    desired=facts.rollouts_wanted,
+                    ready=facts.rollouts_ready,
+                    restarts=old.restarts + self._lost(Role.ROLLOUT),
+                    updated=sum(pod.shape == shape for pod in current) if shape is not None else old.updated,
+                    tensor_parallel_size=(played and played.tensor_parallel_size)
+                    or job.spec.rollout.tensor_parallel_size,
+                    selector=selector_text(job.name, Role.ROLLOUT),
+                ),
+                "members": self.members,
+            }
+        )
+
+    def _ready(self, role: Role) -> int:
+        """Machines of the role whose pod is ready; of rollout machines only those of the target."""
+        return len(
+            {
+                pod.machine
+                for pod in self.seen.pods
+                if pod.role is role and pod.available and (role is not Role.ROLLOUT or pod.machine in self.machines)
+            }
+        )
+
+    def _lost(self, role: Role) -> int:
+        return sum(loss.role is role for loss in self.losses)

@@ -1,0 +1,265 @@
+"""Conditions after the kstatus contract: Ready always, Reconciling and Stalled only while true and never both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from rljob_api.constants import HALTING
+from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
+from rljob_operator.policies.base.decisions import Verdict
+from rljob_operator.policies.base.kueue_objects import ADMITTED, Hold
+from rljob_operator.policies.base.stall_reason import Trouble
+
+COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
+READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
+RELAY_READY, DEGRADED, CHECKPOINT_DURABLE = "RelayReady", "Degraded", "CheckpointDurable"
+
+DURABLE = Trouble("VolumeClaim", "")
+NOT_DURABLE = Trouble(
+    "EmptyDir",
+    "spec.checkpoint names no volumeClaimName: state dies with the coordinator's and the trainer's pods, so their "
+    "replacement, and suspension, start the run over",
+)
+
+PAUSED = (
+    "more than half of the rollout machines, on several nodes, are believed dead at once: more likely the network, so "
+    "replacement waits a moment, and then goes on one by one"
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the conditions are derived from. Counts are of machines; `wanted` of the spec, `ready` of ready pods."""
+
+    generation: int
+    coordinator_ready: bool = False
+    trainers_wanted: int = 0
+    trainers_ready: int = 0
+    rollouts_wanted: int = 0
+    rollouts_ready: int = 0
+    rollouts_smallest: int = 0
+    chain_length: int = 0
+    leaving: int = 0
+    departing: tuple[str, ...] = ()
+    """Machines whose pods somebody has asked to go, and that hand over what they hold."""
+    replacing: tuple[str, ...] = ()
+    """Machines whose pod was lost and whose new one is not ready yet."""
+    pods: int = 0
+    suspending: bool = False
+    started: bool = False
+    """All pods of this run have been ready once."""
+    durable: bool = True
+    trouble: Trouble | None = None
+    refused: Trouble | None = None
+    """Why the newest spec is refused; everything else here speaks of the accepted one."""
+    problems: tuple[Trouble, ...] = ()
+    """What the coordinator reports."""
+    paused: Trouble | None = None
+    """Why machines that are believed dead are not replaced for a moment."""
+    verdict: Verdict | None = None
+    held: Hold | None = None
+    """Why a job that asks for quota is suspended."""
+    admission: Trouble | None = None
+    """What Kueue gave to a job that runs on quota."""
+
+    @property
+    def halted(self) -> Trouble | None:
+        """The problem for which no round begins."""
+        return next((problem for problem in self.problems if problem.reason in HALTING), None)
+
+    @property
+    def obstacle(self) -> Trouble | None:
+        """What a human has to remove before a job that is to run goes on."""
+        if self.verdict is not None:
+            return None
+        if self.suspending:
+            return self.held.trouble if self.held is not None and self.held.stalled else None
+        return self.trouble or self.halted
+
+    @property
+    def ready(self) -> Trouble:
+        """What Ready waits for: the obstacle before the machines that it keeps away. The reason is RoundsProgressing
+        where it waits for nothing."""
+        if self.verdict is not None:
+            return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
+        if self.held is not None:
+            return self.held.trouble
+        if self.suspending:
+            return Trouble("Suspended", "the job is suspended, or stops for it")
+        missing = self._missing
+        if missing is not None:
+            return self.obstacle or missing
+        return self.halted or Trouble("RoundsProgressing", self._rollouts)
+
+    @property
+    def _missing(self) -> Trouble | None:
+        """The first machines that are not ready though the job cannot do without them."""
+        if not self.coordinator_ready:
+            return Trouble("CoordinatorNotReady", "the coordinator's pod is not ready")
+        if self.trainers_ready < self.trainers_wanted:
+            return Trouble("TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready")
+        if self.rollouts_ready < self.rollouts_smallest:
+            return Trouble("BelowMinMachines", f"{self._rollouts}, at least {self.rollouts_smallest} are needed")
+        return None
+
+    @property
+    def _rollouts(self) -> str:
+        return f"{self.rollouts_ready} of {self.rollouts_wanted} rollout machines are ready"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready.reason in ("RoundsProgressing", "Completed")
+
+
+def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition, ...]:
+    """All conditions; a transition time changes only with its status."""
+    # Ready at this generation would tell tools that the newest spec is in force.
+    found = [_condition(READY, facts.is_ready and facts.refused is None, facts.refused or facts.ready)]
+    stalled = _stalled(facts)
+    if stalled is not None:
+        found.append(_condition(STALLED, True, stalled))
+    else:
+        reconciling = _reconciling(facts)
+        if reconciling is not None:
+            found.append(_condition(RECONCILING, True, reconciling))
+    found += [
+        _condition(RELAY_READY, *_relay(facts)),
+        _condition(DEGRADED, *_degraded(facts)),
+        _condition(CHECKPOINT_DURABLE, facts.durable, DURABLE if facts.durable else NOT_DURABLE),
+        _condition(SUSPENDED, *_suspended(facts)),
+        *_admitted(facts),
+        *_terminal(facts),
+    ]
+    return stamp(found, before.conditions, facts.generation, now)
+
+
+def stamp(
+    found: Iterable[Condition], before: Iterable[Condition], generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    """With generation and transition times filled in from what was written before."""
+    known = {condition.type: condition for condition in before}
+
+    def stamped(condition: Condition) -> Condition:
+        old = known.get(condition.type)
+        same = old is not None and old.status is condition.status and old.last_transition_time is not None
+        moment = old.last_transition_time if same and old is not None else now
+        return condition.model_copy(update={"observed_generation": generation, "last_transition_time": moment})
+
+    return tuple(stamped(condition) for condition in found)
+
+
+def phase(facts: Facts) -> Phase:
+    """The state in one word."""
+    if facts.verdict is not None:
+        return Phase.FAILED if facts.verdict.failed else Phase.SUCCEEDED
+    if facts.suspending:
+        waiting = Phase.PENDING if facts.held is not None else Phase.SUSPENDED
+        return Phase.SUSPENDING if facts.pods else Phase.STALLED if facts.obstacle is not None else waiting
+    if facts.is_ready:
+        return Phase.RUNNING
+    if facts.obstacle is not None:
+        return Phase.STALLED
+    return Phase.STARTING if facts.pods else Phase.PENDING
+
+
+def stalled_now(
+    status: RLJobStatus, before: RLJobStatus, trouble: Trouble, generation: int, now: datetime
+) -> RLJobStatus:
+    """The status with Stalled for a reason that turned up after the rest was decided. A job that is not Ready waits for
+    that. `before` is what was written: the same refusal at the next try is no transition."""
+    waits = status.phase is not Phase.RUNNING
+    told = [_condition(STALLED, True, trouble), *([_condition(READY, False, trouble)] if waits else [])]
+    found = {c.type: c for c in status.conditions if c.type != RECONCILING}
+    found |= {c.type: c for c in stamp(told, before.conditions, generation, now)}
+    phase = Phase.STALLED if waits else status.phase
+    return status.model_copy(update={"conditions": tuple(found.values()), "phase": phase})
+
+
+def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
+    status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+    return Condition(type=type_, status=status, reason=why.reason[:128], message=why.message[:2048])
+
+
+def _stalled(facts: Facts) -> Trouble | None:
+    if facts.verdict is not None:
+        return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
+    return facts.refused or facts.obstacle
+
+
+def _reconciling(facts: Facts) -> Trouble | None:
+    if facts.verdict is not None:
+        return None
+    if facts.suspending:
+        if facts.pods:
+            return Trouble("Suspending", f"{facts.pods} pods are still there")
+        return facts.held.trouble if facts.held is not None else None
+    if not facts.started:
+        return Trouble("Creating", facts.ready.message)
+    if facts.departing:
+        return Trouble("MachineLeaving", f"asked to go, and saving first what they hold: {', '.join(facts.departing)}")
+    if facts.leaving:
+        return Trouble("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
+    if facts.replacing:
+        return Trouble("ReplacingMachine", f"waiting for the new pods of {', '.join(facts.replacing)}")
+    missing = facts.rollouts_wanted - facts.rollouts_ready
+    if missing > 0:
+        return Trouble("ScalingUp", f"{missing} rollout machines are not ready yet")
+    return None if facts.is_ready else Trouble(facts.ready.reason, facts.ready.message)
+
+
+def _relay(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.verdict is not None:
+        return False, Trouble("Ended", "")
+    if facts.suspending:
+        return False, Trouble("Suspended", "")
+    told = f"{facts.chain_length} of {facts.rollouts_wanted} rollout machines are in the chain"
+    if facts.chain_length == 0:
+        return False, Trouble("WaitingForMachines", told)
+    whole = facts.chain_length >= facts.rollouts_wanted
+    return whole, Trouble("ChainFormed" if whole else "MemberMissing", told)
+
+
+def _degraded(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.verdict is None and not facts.suspending:
+        if facts.paused is not None:
+            return True, facts.paused
+        lasting = [problem for problem in facts.problems if problem.reason not in HALTING]
+        if lasting:
+            return True, lasting[0]
+        if facts.started and facts.rollouts_ready < facts.rollouts_wanted:
+            return True, Trouble(
+                "MachinesMissing", f"{facts.rollouts_ready} of {facts.rollouts_wanted} rollout machines are ready"
+            )
+    return False, Trouble("AsDesired", "")
+
+
+def _suspended(facts: Facts) -> tuple[bool, Trouble]:
+    if facts.suspending and facts.verdict is None:
+        if facts.pods == 0 and facts.held is not None:
+            return True, facts.held.trouble
+        if facts.pods == 0:
+            return True, Trouble("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
+        return False, Trouble("Suspending", "")
+    return False, Trouble("NotSuspended", "")
+
+
+def _admitted(facts: Facts) -> list[Condition]:
+    """Only of jobs that ask for quota, and that nobody has suspended."""
+    if facts.held is not None:
+        return [_condition(ADMITTED, False, facts.held.trouble)]
+    return [_condition(ADMITTED, True, facts.admission)] if facts.admission is not None else []
+
+
+def _terminal(facts: Facts) -> list[Condition]:
+    verdict = facts.verdict
+    if verdict is None:
+        going = Trouble("InProgress", "")
+        return [_condition(COMPLETE, False, going), _condition(FAILED, False, going)]
+    end = Trouble(verdict.reason, verdict.message)
+    other = replace(end, reason="Ended", message="")
+    return [
+        _condition(COMPLETE, not verdict.failed, other if verdict.failed else end),
+        _condition(FAILED, verdict.failed, end if verdict.failed else other),
+    ]

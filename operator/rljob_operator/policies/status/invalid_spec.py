@@ -1,0 +1,71 @@
+"""Stalled without a plan: a first spec that cannot be used, or an error of the operator itself.
+
+Nothing is decided for such a job, so pods that run go on running, and everything else in the status stays: the operator
+owns those fields, and an apply that left them out would remove them. The next plan writes all conditions anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rljob_api.errors import FieldError
+from rljob_api.status import Condition, ConditionStatus, Phase
+from rljob_operator.policies.base.decisions import WARNING, Event
+from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.lifecycle.admission import INVALID_SPEC, told
+from rljob_operator.policies.status.conditions import COMPLETE, FAILED, READY, RECONCILING, STALLED, stamp
+
+Json = dict[str, Any]
+
+INTERNAL_ERROR = "InternalError"
+
+
+def plan_invalid(
+    document: Mapping[str, Any], errors: Sequence[FieldError], now: datetime
+) -> tuple[Json | None, list[Event]]:
+    """(the operator's status, or None when it is written already; events) of a job whose spec cannot be used."""
+    return _stalled(document, Trouble(INVALID_SPEC, told(errors)), now, (READY, STALLED))
+
+
+def plan_failed(document: Mapping[str, Any], trouble: Trouble, now: datetime) -> tuple[Json | None, list[Event]]:
+    """The same of a job at which the operator failed. One that runs stays Ready; one that has ended stays as it is, and
+    has an event."""
+    known = {c.get("type"): c.get("status") for c in (document.get("status") or {}).get("conditions") or []}
+    if "True" in (known.get(COMPLETE), known.get(FAILED)):
+        return None, [_event(trouble)]
+    return _stalled(document, trouble, now, (STALLED,) if known.get(READY) == "True" else (READY, STALLED))
+
+
+def _stalled(
+    document: Mapping[str, Any], trouble: Trouble, now: datetime, types: Sequence[str]
+) -> tuple[Json | None, list[Event]]:
+    """With conditions of these types that tell the trouble."""
+    raw = {key: value for key, value in (document.get("status") or {}).items() if key != "runtime"}
+    generation = document["metadata"].get("generation", 1)
+    known = [_readable(condition) for condition in raw.get("conditions") or []]
+    kept = [c for c in known if c.type not in (*types, RECONCILING)]
+    held = {STALLED: ConditionStatus.TRUE, READY: ConditionStatus.FALSE}
+    told = [Condition(type=one, status=held[one], reason=trouble.reason, message=trouble.message) for one in types]
+    after = {
+        **raw,
+        "observedGeneration": generation,
+        "phase": raw.get("phase") or Phase.STALLED.value,
+        "conditions": [condition.to_dict() for condition in (*stamp(told, known, generation, now), *kept)],
+    }
+    again = any((c.type, c.reason, c.message) == (STALLED, trouble.reason, trouble.message) for c in known)
+    return (None if after == raw else after), ([] if again else [_event(trouble)])
+
+
+def _event(trouble: Trouble) -> Event:
+    return Event(WARNING, trouble.reason, trouble.message[:1000])
+
+
+def _readable(condition: Mapping[str, Any]) -> Condition:
+    return Condition.model_validate(
+        {key: value for key, value in condition.items() if key in _FIELDS and value is not None}
+    )
+
+
+_FIELDS = {"type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"}

@@ -1,0 +1,174 @@
+"""The kopf wiring: event handlers that mark a job's key dirty, and settings. No decision is made here.
+
+`on.event` writes nothing on the objects: no finalizer, no annotation (timers, daemons and create/update handlers
+would).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import kopf
+
+from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
+from rljob_kube.credentials import find
+from rljob_operator.event_filter import TELL_SECONDS, Relevance, job_signature, pod_plight, pod_signature
+from rljob_operator.metrics import Metrics
+from rljob_operator.node_cache import NodeBook
+from rljob_operator.observer import MANAGED, Key, PodLister
+
+
+class Watch:
+    """Turns watch events into marks on the queue."""
+
+    def __init__(
+        self,
+        mark: Callable[[Key, float], None],
+        forget: Callable[[Key, str], None],
+        pods: PodLister,
+        nodes: NodeBook,
+        metrics: Metrics,
+    ):
+        """`mark(key, seconds)`: the job wants a turn in so many seconds."""
+        self._mark = mark
+        self._forget = forget
+        self._pods = pods
+        self._nodes = nodes
+        self._metrics = metrics
+        self._relevance = Relevance()
+        self.job_versions: dict[Key, str] = {}
+        """The newest resource version of each job that the watch has shown: what a resync compares with."""
+
+    def job_event(self, kind: str | None, body: Any) -> None:
+        """An RLJob was listed (kind None), added, modified or deleted."""
+        meta = body["metadata"]
+        key = (meta["namespace"], meta["name"])
+        if kind == "DELETED":
+            self.job_versions.pop(key, None)
+            self._relevance.forget(("job", key))
+            self._forget(key, meta.get("uid", ""))
+            return
+        self.job_versions[key] = meta.get("resourceVersion", "")
+        self._wake("rljobs", ("job", key), job_signature(body), key)
+
+    def pod_event(self, kind: str | None, body: Any) -> None:
+        """A pod of a job was listed, added, modified or deleted."""
+        meta = body["metadata"]
+        job = (meta.get("labels") or {}).get(LABEL_JOB)
+        if not job:
+            return
+        self._pods.saw([body])
+        key = (meta["namespace"], job)
+        identity = ("pod", meta.get("uid"))
+        deleted = kind == "DELETED"
+        self._nodes.hosts(meta.get("uid", ""), None if deleted else (body.get("spec") or {}).get("nodeName"), key)
+        if deleted:
+            self._relevance.forget(identity)
+            self._relevance.forget((*identity, "plight"))
+            self._metrics.events_seen.labels("pods", "true").inc()
+            self._mark(key, 0.0)
+            return
+        self._wake("pods", identity, pod_signature(body), key)
+        if self._relevance.changed((*identity, "plight"), pod_plight(body)):
+            self._mark(key, TELL_SECONDS)
+
+    def node_event(self, kind: str | None, body: Any) -> None:
+        """A node was listed, added, modified or deleted: kubelets report all day, and what they say matters when the
+        node becomes ready or stops to be, is fenced, or goes."""
+        jobs = self._nodes.saw(kind, body)
+        self._metrics.events_seen.labels("nodes", str(bool(jobs)).lower()).inc()
+        for key in jobs:
+            self._mark(key, 0.0)
+
+    def _wake(self, resource: str, identity: Hashable, signature: Hashable, key: Key) -> None:
+        relevant = self._relevance.changed(identity, signature)
+        self._metrics.events_seen.labels(resource, str(relevant).lower()).inc()
+        if relevant:
+            self._mark(key, 0.0)
+
+
+def registry(
+    watch: Watch,
+    loop: asyncio.AbstractEventLoop,
+    started: Callable[[], None],
+    connection: kopf.ConnectionInfo | None = None,
+    nodes: bool = False,
+) -> kopf.OperatorRegistry:
+    """The handlers, for a kopf that runs in a thread of its own: everything is handed over to `loop`. `started` is
+    called there once kopf runs. `connection` None: the pod's service account or the kubeconfig. `nodes`: watch them
+    too."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=handlers)
+    async def startup(**_: Any) -> None:
+        loop.call_soon_threadsafe(started)
+
+    @kopf.on.login(registry=handlers)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection or find()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
+    async def rljob(type: str | None, body: kopf.Body, **_: Any) -> None:
+        loop.call_soon_threadsafe(watch.job_event, type, body)
+
+    @kopf.on.event("", "v1", "pods", registry=handlers)
+    async def pod(type: str | None, body: kopf.Body, **_: Any) -> None:
+        loop.call_soon_threadsafe(watch.pod_event, type, body)
+
+    if nodes:
+
+        @kopf.on.event("", "v1", "nodes", registry=handlers)
+        async def node(type: str | None, body: kopf.Body, **_: Any) -> None:
+            loop.call_soon_threadsafe(watch.node_event, type, body)
+
+    return handlers
+
+
+async def run_kopf(handlers: kopf.OperatorRegistry, namespaces: Sequence[str], stop: asyncio.Event) -> None:
+    """Run kopf until `stop`; raises what it dies of. It gets a thread and an event loop of its own, because on its way
+    out it cancels every task of the loop that it does not know, and it takes the process's signals."""
+    flag = threading.Event()
+
+    def serve() -> None:
+        asyncio.run(
+            kopf.operator(
+                registry=handlers,
+                settings=settings(),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=tuple(namespaces),
+                stop_flag=flag,
+            )
+        )
+
+    running = asyncio.create_task(asyncio.to_thread(serve), name="kopf's thread")
+    stopping = asyncio.create_task(_until(stop), name="kopf's stop")
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        flag.set()
+    await running
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf as we use it: few rights, short timeouts, no writes of its own."""
+    found = kopf.OperatorSettings()
+    found.scanning.disabled = True
+    found.peering.standalone = True
+    found.posting.enabled = False
+    found.process.ultimate_exiting_timeout = None  # else it kills the process when its loop ends late
+    found.networking.request_timeout = 30
+    found.networking.connect_timeout = 10
+    found.watching.server_timeout = 300  # whole: a fraction is refused by the API server
+    found.watching.client_timeout = 330
+    found.watching.connect_timeout = 10
+    found.watching.label_selectors["", "v1", "pods"] = MANAGED
+    return found

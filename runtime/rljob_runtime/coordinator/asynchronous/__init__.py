@@ -1,0 +1,1 @@
+"""Asynchronous mode: generation and training run concurrently, with a bound on staleness."""

@@ -1,0 +1,89 @@
+"""Responses of `mode: Asynchronous` on their way to replicas, by a launch or by a move: in the store first, then there
+(DESIGN §8, Groups and Move)."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection
+
+from rljob_runtime.coordinator.generation.replica_pool import Herd
+from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.generation.token_receiver import Intake
+from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import GenerateRequest, PromptSource
+from rljob_runtime.protocols.trajectory import Lease, Sampling, TrajectoryKey, sample_seed
+from rljob_runtime.scheduling.async_groups import InFlight
+from rljob_runtime.scheduling.repack import Merge
+from rljob_runtime.scheduling.round import Launch
+
+log = logging.getLogger(__name__)
+
+
+class Launches:
+    """Of one coordinator. `flight` says what is launched where; what it costs is counted in `tally`."""
+
+    def __init__(
+        self, parts: Parts, prompts: PromptSource, flight: InFlight, intake: Intake, herd: Herd, tally: Tally
+    ) -> None:
+        self._settings = parts.settings
+        self._store = parts.store
+        self._prompts = prompts
+        self._flight = flight
+        self._intake = intake
+        self._herd = herd
+        self._tally = tally
+
+    async def give(self, launches: Collection[Launch]) -> None:
+        """Each to the replica of its lease."""
+        if not launches:
+            return
+        by_replica = defaultdict(list)
+        for launch in launches:
+            version = self._flight.version(launch.key.prompt)
+            self._intake.partials.open(launch.key, launch.lease, version)
+            by_replica[launch.lease.replica].append(self._request(launch))
+        leases = [(launch.key, launch.lease) for launch in launches]
+        await self._store.do(lambda s: s.experience.launched(leases))
+        await self._herd.submit(by_replica)
+
+    async def move(self, merge: Merge) -> None:
+        """What the source generates is given to the destination too; the source goes on until `commit_move`."""
+        moved = self._flight.begin_move(merge.source, merge.destination)
+        log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
+        self._tally.repacks += 1
+        # The attempts are used from now on, whoever comes back from the store.
+        reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
+        await self._store.do(lambda s: s.experience.launched(reserved))
+        await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
+
+    async def commit_move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
+        """The destination's first token: in one stroke the lease is its, and what the source made since is gone."""
+        tokens = self._intake.take_unsaved()
+        self._intake.partials.move(key, lease, offset)
+        self._tally.moved_responses += 1
+
+        def move(store: Store) -> None:
+            store.experience.append(tokens)
+            store.experience.move(key, lease, offset)
+
+        await self._store.do(move)
+
+    def _request(self, launch: Launch) -> GenerateRequest:
+        settings, key = self._settings, launch.key
+        prefix, _ = self._intake.partials.tokens_of(key)
+        return GenerateRequest(
+            key=key,
+            attempt=launch.lease.attempt,
+            prompt_token_ids=tuple(self._prompts.prompt(key.prompt).token_ids),
+            sampling=Sampling(
+                max_tokens=settings.max_response_tokens,
+                temperature=settings.temperature,
+                # The attempt is in it: a prompt that is drawn again must not draw the same numbers.
+                seed=sample_seed(settings.seed, launch.lease.attempt, key, self._flight.failures(key), len(prefix)),
+                stop_token_ids=self._prompts.stop_token_ids,
+            ),
+            weight_version=self._flight.version(key.prompt),
+            prefix_token_ids=prefix,
+        )

@@ -1,0 +1,130 @@
+"""Groups that are ready for training, and how stale they and those in flight are: what `scheduling.experience_buffer`
+decides over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import pstdev
+
+from rljob_api.spec_training import Sampler
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.experience_buffer import Experience, Limits, admitted, capacity_after, evict, sample
+from rljob_runtime.scheduling.weight_versions import Versions
+
+MOST_VERSIONS = 4096
+"""Published by this coordinator, or known to the store as it started, and looked at."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """`ready`: rises in the order in which groups became so. `spread`: standard deviation of its rewards."""
+
+    prompt: PromptKey
+    version: int
+    ready: int
+    spread: float
+
+
+class ExperienceBuffer:
+    """`limits`: of how many groups may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
+
+    def __init__(self, kind: Sampler, limits: Limits, count: int, bound: int | None, seed: int) -> None:
+        self._kind = kind
+        self._limits = limits
+        self.capacity = limits.first
+        """Groups that may be open."""
+        self._left = 0
+        """Ready groups that the last update did not take."""
+        self._count = count
+        self._bound = bound
+        self._seed = seed
+        self._ready: dict[PromptKey, Ready] = {}
+        self._steps: dict[int, int] = {}
+        self._lost: frozenset[int] = frozenset()
+        self._next = 0
+        self.taken = 0
+        """Updates that have their groups."""
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def know(self, versions: Versions, taken: int) -> None:
+        """After which step each version's weights are, and how many updates have their groups."""
+        self._steps = {entry.version: entry.step for entry in versions.history}
+        self._lost = frozenset(entry.version for entry in versions.history if entry.lost)
+        self.taken = taken
+
+    def resume(self, capacity: int) -> None:
+        """As a former coordinator left it, as far as the limits of now allow."""
+        self.capacity = self._limits.within(capacity)
+
+    def knows(self, version: int) -> bool:
+        """Whether it is of this history."""
+        return version in self._steps
+
+    def published(self, version: int, step: int) -> None:
+        """The weights after `step` are this version. Of very many the oldest are forgotten: nobody holds them."""
+        self._steps[version] = step
+        while len(self._steps) > MOST_VERSIONS:
+            del self._steps[min(self._steps)]
+
+    def staleness(self, version: int) -> int:
+        """Updates between a version and the next one that has no groups yet. Weights of a history that was lost are one
+        behind at least: no update starts from them."""
+        behind = self.taken - self._steps.get(version, self.taken)
+        return max(behind, 1 if version in self._lost else 0)
+
+    def fill(self, ready: Iterable[Ready]) -> None:
+        """These, and no others, are ready."""
+        self._ready = {one.prompt: one for one in ready}
+        self._next = max((one.ready for one in self._ready.values()), default=self._next)
+
+    def add(self, prompt: PromptKey, version: int, rewards: Sequence[float]) -> None:
+        """This one became ready."""
+        self._next += 1
+        self._ready[prompt] = Ready(prompt, version, self._next, pstdev(rewards))
+
+    def admit(self, version: int, in_flight: Iterable[int]) -> int:
+        """How many groups may be begun with these weights; `in_flight`: the versions of those that are."""
+        opened = [self.staleness(one) for one in (*in_flight, *(one.version for one in self._ready.values()))]
+        return admitted(opened, self.staleness(version), self.capacity, self._count, self._bound)
+
+    def sample(self, in_flight: Iterable[int]) -> tuple[PromptKey, ...]:
+        """The groups of the next update, oldest draw first within the sampler's order; () while it has to wait."""
+        return sample(
+            self._kind,
+            self._experiences(),
+            self._count,
+            self._seed + self.taken,
+            self._bound,
+            [self.staleness(version) for version in in_flight],
+        )
+
+    def take(self, prompts: Iterable[PromptKey], step: int) -> Mapping[PromptKey, int]:
+        """These are assigned to the update `step`: their staleness there."""
+        stale = {prompt: self.staleness(self._ready.pop(prompt).version) for prompt in prompts}
+        self.taken, self._left = step, len(self._ready)
+        return stale
+
+    def adapt(self, waited: float, fullness: float) -> None:
+        """The update is over that took groups last: see `scheduling.experience.capacity_after`."""
+        self.capacity = capacity_after(self.capacity, self._limits, self._count, waited, self._left, fullness)
+
+    def evicted(self) -> tuple[PromptKey, ...]:
+        """Those that no update may take any more: in the buffer no longer."""
+        gone = evict(self._experiences(), self._bound) if self._bound is not None else ()
+        for prompt in gone:
+            del self._ready[prompt]
+        return gone
+
+    def clear(self) -> tuple[PromptKey, ...]:
+        """Nothing is wanted any more: what was ready."""
+        prompts = tuple(self._ready)
+        self._ready = {}
+        return prompts
+
+    def _experiences(self) -> list[Experience]:
+        return [
+            Experience(one.prompt, one.ready, self.staleness(one.version), one.spread) for one in self._ready.values()
+        ]

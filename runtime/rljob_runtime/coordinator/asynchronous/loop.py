@@ -1,0 +1,237 @@
+"""The course of an asynchronous job: update after update, each from the groups that are ready, while rollouts go on
+(Laminar, section 3; DESIGN §6, Asynchronous).
+
+    wait for groups → assign → train → publish → close, over and over; beside it `generation`
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from rljob_api.status import Finished, FinishedOutcome, RoundKind
+from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
+from rljob_runtime.coordinator.asynchronous.generation import Rollouts
+from rljob_runtime.coordinator.asynchronous.report import UpdateClock, totals_after, update_report
+from rljob_runtime.coordinator.control_plane.commands import Orders
+from rljob_runtime.coordinator.core.errors import Ended, Interrupted
+from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import PromptSource, TrainReport
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.scheduling.round import EQUAL_REWARDS
+
+LOOK_SECONDS = 1.0
+"""How often the trainer's line looks up while it waits for groups, whatever happens."""
+
+
+class Updates:
+    """`context.Course` of `mode: Asynchronous`."""
+
+    def __init__(self, parts: Parts, orders: Orders) -> None:
+        settings = parts.settings
+        self._parts = parts
+        self._orders = orders
+        self._buffer = ExperienceBuffer(
+            settings.sampler, settings.capacity, settings.prompts_per_round, settings.max_staleness, settings.seed
+        )
+        self.rollouts: Rollouts | None = None
+        self._begun = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._prompts: PromptSource | None = None
+        self._clock = UpdateClock(asyncio.get_running_loop().time)
+
+    @property
+    def first_kind(self) -> RoundKind:
+        return RoundKind.LONG
+
+    async def run(self) -> None:
+        await self._begun.wait()
+        assert self.rollouts is not None
+        await self.rollouts.run()
+
+    def wake(self) -> None:
+        self._changed.set()
+        if self.rollouts is not None:
+            self.rollouts.wake()
+
+    async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
+        self._prompts = prompts
+        versions = await self._parts.store.do(Store.versions)
+        if self.rollouts is None:
+            self._buffer.know(versions, boundary.step)
+            if boundary.report is not None and boundary.report.capacity_prompts is not None:
+                self._buffer.resume(boundary.report.capacity_prompts)
+            self.rollouts = Rollouts(self._parts, prompts, self._buffer)
+            self.rollouts.on_change = self._changed.set
+            self._begun.set()
+        else:
+            # Rollouts went on while the trainer was started anew: what it had consumed since its checkpoint is back.
+            self._buffer.know(versions, boundary.step)
+            await self.rollouts.reread()
+        self._clock.start()
+
+    async def under_way(self) -> bool:
+        boundary = await self._parts.store.do(Store.boundary)
+        step = boundary.step + 1 if boundary is not None else 1
+        return bool(await self._parts.store.do(lambda s: s.experience.assigned(step)))
+
+    async def hand_over(self) -> None:
+        if self.rollouts is not None:
+            await self.rollouts.pause()
+
+    async def finish(self) -> None:
+        if self.rollouts is not None:
+            await self.rollouts.pause(for_good=True)
+
+    # --- an update ---
+
+    async def advance(self, boundary: Boundary) -> Boundary:
+        assert self.rollouts is not None
+        step, publication = boundary.step + 1, self._parts.publication
+        await self._obey()
+        if self._orders.step is not None:
+            # Else the trainer is an update ahead, of which a former coordinator never heard: it can publish that alone.
+            version = await publication.ship(boundary.step)
+            self._buffer.published(version, boundary.step)
+        groups, stale = await self._groups(boundary)
+        self._clock.waited()
+        self._parts.reporter.update(stage="Training")
+        update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
+        trained = await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        self._clock.trained()
+        self._parts.reporter.update(stage="Publishing")
+        version = await publication.ship(step)
+        self._buffer.published(version, step)
+        self.rollouts.updated()
+        return await self._close(boundary, groups, stale, trained, version)
+
+    async def _obey(self) -> None:
+        assert self.rollouts is not None
+        leaving = self._parts.following.leaving
+        await self._orders.obey(RoundKind.LONG, keep=self.rollouts.retire(leaving))
+
+    async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
+        """Those of the next update, with their tokens, and how stale each is."""
+        step, store = boundary.step + 1, self._parts.store
+        assigned = await store.do(lambda s: s.experience.assigned(step))
+        if assigned:
+            # A former coordinator has chosen them, or the trainer was lost over them.
+            kept = await store.do(lambda s: s.experience.groups(assigned))
+            stale = {group.prompt: self._buffer.staleness(group.version) for group in kept}
+            self._buffer.taken = step
+            self._want(boundary.step)
+        else:
+            assigned = await self._wait_for_groups(boundary.step)
+            await store.do(lambda s: s.experience.assign(step, assigned))
+            stale = dict(self._buffer.take(assigned, step))
+            self._want(boundary.step)
+        return tuple([await self._group(prompt) for prompt in assigned]), stale
+
+    async def _group(self, prompt: PromptKey) -> Group:
+        responses = await self._parts.store.do(lambda s: s.experience.responses(prompt))
+        return Group(prompt, self._token_ids(prompt), responses)
+
+    def _token_ids(self, prompt: PromptKey) -> tuple[int, ...]:
+        assert self._prompts is not None
+        return tuple(self._prompts.prompt(prompt).token_ids)
+
+    async def _wait_for_groups(self, step: int) -> tuple[PromptKey, ...]:
+        assert self.rollouts is not None
+        self._parts.reporter.update(stage="Generating")
+        while True:
+            self._changed.clear()
+            self._want(step)
+            # The user may have asked for fewer meanwhile.
+            enough = self._parts.following.rounds <= step
+            if enough or self._orders.interrupted or not self._parts.trainer.there:
+                raise Interrupted
+            self._parts.fleet.layouts.check_able(self._parts.fleet.kept)
+            self._check_barren()
+            flight = self.rollouts.flight
+            if chosen := self._buffer.sample([flight.version(prompt) for prompt in flight]):
+                return chosen
+            self._progress()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            await self._obey()
+
+    def _want(self, step: int) -> None:
+        """Groups for all updates to come but the one that has them."""
+        assert self.rollouts is not None
+        updates = self._parts.following.rounds - max(step, self._buffer.taken)
+        self.rollouts.want(updates * self._parts.settings.prompts_per_round)
+
+    def _progress(self) -> None:
+        assert self.rollouts is not None
+        ready, wanted = len(self._buffer), self._parts.settings.prompts_per_round
+        self._parts.reporter.update(
+            stage="Generating",
+            progress=round(min(1.0, ready / wanted), 3),
+            buffer=ready,
+            in_flight=len(self.rollouts.flight),
+            kv_cache_use=round(self.rollouts.tally.kv_use, 3),
+        )
+
+    def _check_barren(self) -> None:
+        assert self.rollouts is not None
+        reasons = self.rollouts.barren
+        if len(reasons) <= self._parts.settings.most_barren:
+            return
+        if reasons.count(EQUAL_REWARDS) > len(reasons) // 2:
+            reason, why = "NothingToLearn", "the rewards of all their responses were equal"
+        else:
+            reason, why = "RewardsKeepFailing", "their rewards kept failing; the log has the errors"
+        raise Ended(
+            Finished(
+                outcome=FinishedOutcome.FAILED,
+                reason=reason,
+                message=f"of {len(reasons)} groups in a row none could be trained on: {why}",
+            )
+        )
+
+    async def _close(
+        self,
+        boundary: Boundary,
+        groups: tuple[Group, ...],
+        stale: Mapping[PromptKey, int],
+        trained: TrainReport,
+        version: int,
+    ) -> Boundary:
+        assert self.rollouts is not None
+        clock, tally = self._clock, self.rollouts.tally.take()
+        clock.standstill = self.rollouts.take_standstill()
+        clock.published()
+        self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)
+        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
+        report = update_report(groups, stale, tally, clock, trained, layout, self._buffer.capacity)
+        totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)
+        cursor = await self._parts.store.do(lambda s: s.experience.cursor())
+        closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
+        await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
+        clock.start()
+        self._parts.closed(report, trained)
+        first, last = await self._parts.store.do(Store.reward_ends)
+        self._parts.reporter.event(
+            stage="Generating",
+            round=closed.step,
+            kind=RoundKind.LONG,
+            reward=report.reward,
+            reward_first=first,
+            reward_last=last,
+            tokens_per_second=round(tally.tokens / report.seconds, 1) if report.seconds else None,
+            preemptions=tally.preemptions,
+            kv_cache_use=round(tally.kv_use, 3),
+            weight_version=version,
+            staleness=report.staleness,
+            max_staleness=report.max_staleness,
+            buffer=len(self._buffer),
+            in_flight=len(self.rollouts.flight),
+            last_round=report,
+            totals=totals,
+        )
+        return closed

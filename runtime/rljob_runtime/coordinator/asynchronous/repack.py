@@ -1,0 +1,101 @@
+"""What a look at the replicas gives to `scheduling.repack` (Laminar, section 5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.protocols import EngineStats, PromptSource
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
+from rljob_runtime.scheduling.partial_responses import Partials
+from rljob_runtime.scheduling.repack import Merge, ReplicaLoad
+from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
+from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+
+REMEMBERED = 2048
+"""Lengths of responses that ended lately."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A replica at a look: its version, what it generates, and whether a move to it or from it is under way."""
+
+    version: int
+    running: Sequence[Launch]
+    moving: bool
+
+
+class Repacking:
+    """Of one coordinator."""
+
+    def __init__(self, settings: Settings, watch: EngineWatch, partials: Partials, prompts: PromptSource) -> None:
+        self._rules = settings.repack
+        self._most_tokens = settings.max_response_tokens
+        self._watch = watch
+        self._partials = partials
+        self._prompts = prompts
+        self._lengths: deque[int] = deque(maxlen=REMEMBERED)
+        self._stats: dict[str, EngineStats] = {}
+        self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
+        """At the last look: tokens held, and how long each of its responses was."""
+
+    def note(self, replica: str, stats: EngineStats) -> None:
+        """What its last poll said."""
+        self._stats[replica] = stats
+
+    def ended(self, tokens: int) -> None:
+        """A response came to its end."""
+        self._lengths.append(tokens)
+
+    def look(self, replicas: Mapping[str, Held]) -> tuple[Merge, ...]:
+        """The merges to make now, of replicas by name. None while nobody has seen what the engines do."""
+        if self._rules is None:
+            return ()
+        expected = self._expected(launch for held in replicas.values() for launch in held.running)
+        unfinished = {name: [self._unfinished(launch) for launch in held.running] for name, held in replicas.items()}
+        loads = [self._load(name, held, unfinished[name], expected) for name, held in replicas.items()]
+        self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name].running)) for load in loads}
+        speed = self._watch.engine_speed()
+        if speed is None:
+            return ()
+        return merges_that_pay(loads, self._rules, Tails(speed, expected, unfinished))
+
+    def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
+        seen = [Seen(tokens) for tokens in self._lengths]
+        seen += [Seen(self._partials.length_of(launch.key), ended=False) for launch in running]
+        return ExpectedLengths(Survival.of(seen), self._most_tokens)
+
+    def _unfinished(self, launch: Launch) -> Unfinished:
+        prompt = len(self._prompts.prompt(launch.key.prompt).token_ids)
+        return Unfinished(prompt, self._partials.length_of(launch.key))
+
+    def _load(self, name: str, held: Held, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
+        running = held.running
+        stats, before = self._stats.get(name), self._before.get(name)
+        kv_tokens = self._watch.kv_tokens(name)
+        return ReplicaLoad(
+            name=name,
+            version=held.version,
+            trajectories=len(running),
+            # Of one that has said nothing yet, nothing is known to be admitted.
+            waiting=stats.waiting if stats is not None else len(running),
+            tokens=sum(one.prompt_tokens + one.generated for one in its),
+            expected_tokens=round(peak_kv_tokens(its, expected)),
+            kv_tokens=kv_tokens,
+            kv_before=before[0] if before is not None else None,
+            generated=self._grown(running, before[1]) if before is not None else 0,
+            receives=kv_tokens > 0,
+            moving=held.moving,
+        )
+
+    def _lengths_of(self, running: Sequence[Launch]) -> dict[TrajectoryKey, int]:
+        return {launch.key: self._partials.length_of(launch.key) for launch in running}
+
+    def _grown(self, running: Sequence[Launch], before: Mapping[TrajectoryKey, int]) -> int:
+        """Tokens that those of its responses have generated since the last look which it had then."""
+        return sum(length - before[key] for key, length in self._lengths_of(running).items() if key in before)

@@ -1,0 +1,132 @@
+"""Which replica holds which weights, where each takes them for itself from its machine's relay (Laminar, section 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.protocols import PeerError, Refused, Replica, StaleTerm, WrongVersion
+
+log = logging.getLogger(__name__)
+
+MOST_REFUSALS = 5
+"""Loads in a row that a replica refuses, before its machine is lost."""
+REFUSAL_SECONDS = 0.5
+"""For each of them it is given so long: it may still end what nobody asks it for any more."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A load has ended: `version` is None where it failed."""
+
+    replica: Replica
+    version: int | None
+    error: PeerError | None = None
+
+
+@dataclass
+class _Seat:
+    replica: Replica
+    version: int | None = None
+    known: bool = False
+    load: asyncio.Task[None] | None = None
+    refusals: int = 0
+
+
+class Holders:
+    """`post` is told when a load has ended. `known`: whether a version is of this history: what a store that was lost
+    had published is nobody's weights."""
+
+    def __init__(
+        self, fleet: Fleet, term: int, post: Callable[[Loaded | Broken], None], known: Callable[[int], bool]
+    ) -> None:
+        self._fleet = fleet
+        self._known = known
+        self._term = term
+        self._post = post
+        self._seats: dict[str, _Seat] = {}
+        self._loads = StageTasks(post)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are replicas, and it is known of all of them what they hold."""
+        return bool(self._seats) and all(seat.known and seat.load is None for seat in self._seats.values())
+
+    def holding(self) -> dict[str, int]:
+        """Replicas that can generate now, with their versions."""
+        return {
+            name: seat.version for name, seat in self._seats.items() if seat.version is not None and seat.load is None
+        }
+
+    def within_reach(self) -> set[int]:
+        """Versions that a replica holds, or will be able to take."""
+        wholes = (machine.whole for machine in self._fleet.seated.values())
+        return {version for version in (*self.holding().values(), *wholes, self._fleet.version) if version is not None}
+
+    def follow(self, present: Iterable[Replica]) -> None:
+        """These are here; what is new among them has not yet said what it holds."""
+        now = {replica.name: replica for replica in present}
+        for name, seat in list(self._seats.items()):
+            if now.get(name) is not seat.replica:
+                del self._seats[name]
+                if seat.load is not None:
+                    seat.load.cancel()
+        for name, replica in now.items():
+            self._seats.setdefault(name, _Seat(replica))
+
+    def heard(self, replica: Replica, version: int | None) -> None:
+        """A replica says what it holds."""
+        seat = self._seats.get(replica.name)
+        if seat is not None and seat.replica is replica and not seat.known:
+            seat.version, seat.known = version if version is not None and self._known(version) else None, True
+
+    def due(self, name: str) -> int | None:
+        """The version that an idle replica should take: its machine's newest, if it holds another one."""
+        seat, machine = self._seats.get(name), self._fleet.seated.get(machine_of(name))
+        whole = machine.whole if machine is not None else None
+        if seat is None or not seat.known or seat.load is not None or whole is None or not self._known(whole):
+            return None
+        return whole if seat.version is None or whole > seat.version else None
+
+    def take(self, name: str, version: int) -> None:
+        """Have it load this version, or a newer one that its relay has by then. It generates nothing meanwhile."""
+        seat = self._seats[name]
+        seat.version = None
+        pause = REFUSAL_SECONDS * seat.refusals
+        seat.load = self._loads.start(self._load(seat.replica, version, pause), name=f"load-{name}")
+
+    def ended(self, loaded: Loaded) -> None:
+        """A load has ended. Raises the error of a coordinator that is out of office."""
+        seat = self._seats.get(loaded.replica.name)
+        if seat is None or seat.replica is not loaded.replica:
+            return
+        seat.load = None
+        if loaded.version is not None:
+            seat.version = loaded.version if self._known(loaded.version) else None
+            seat.refusals = 0
+            return
+        if isinstance(loaded.error, StaleTerm):
+            raise loaded.error
+        seat.refusals += 1
+        if not isinstance(loaded.error, Refused | WrongVersion) or seat.refusals > MOST_REFUSALS:
+            self._fleet.lose_replica(seat.replica, "WeightsNotLoaded", loaded.error)
+
+    async def close(self) -> None:
+        """Wait for no load any more."""
+        self._seats = {}
+        await self._loads.close()
+
+    async def _load(self, replica: Replica, version: int, pause: float) -> None:
+        await asyncio.sleep(pause)
+        try:
+            loaded = await replica.load(self._term, version)
+        except PeerError as error:
+            log.info("%s has not taken version %d: %s", replica.name, version, error)
+            self._post(Loaded(replica, None, error))
+        else:
+            self._post(Loaded(replica, loaded))

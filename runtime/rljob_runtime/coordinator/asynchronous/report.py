@@ -1,0 +1,88 @@
+"""Figures of an update in `mode: Asynchronous`: what the report, the log and the metrics say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.generation.stopwatch import PartClock
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.scheduling.status_cadence import shown
+
+
+class UpdateClock(PartClock):
+    """Of an update, from the one before to its own end: waiting for groups (part 0), training (1), the copy that is
+    published (2)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.standstill = 0.0
+        """Seconds for which replicas had nothing to do because the buffer was full, on average."""
+        self.start()
+
+    waited = trained = published = PartClock._mark
+
+
+def update_report(
+    groups: Sequence[Group],
+    stale: Mapping[PromptKey, int],
+    tally: Tally,
+    clock: UpdateClock,
+    trained: TrainReport,
+    layout: tuple[int, float],
+    capacity: int,
+) -> RoundReport:
+    """`stale`: updates between the weights of each group and this one. `tally`: what rollouts did since the update
+    before. `layout`: the tensor parallel size, and the seconds that it took to come to it. `capacity`: groups that
+    may be open from now on."""
+    kept = [len(scored.response.token_ids) for group in groups for scored in group.responses]
+    rewards = [scored.reward for group in groups for scored in group.responses]
+    return RoundReport(
+        round=trained.step,
+        kind=RoundKind.LONG,
+        seconds=clock.total,
+        training_seconds=clock.part(1),
+        broadcast_seconds=clock.part(2),
+        trainer_wait_seconds=clock.part(0),
+        buffer_full_seconds=round(clock.standstill, 3),
+        responses=len(kept),
+        tokens=tally.tokens,
+        mean_response_tokens=round(sum(kept) / len(kept), 2),
+        max_response_tokens=max(kept),
+        preemptions=tally.preemptions,
+        reward=shown(sum(rewards) / len(rewards)),
+        aborted_samples=tally.aborted_samples,
+        filtered_groups=tally.filtered_groups,
+        unscored_groups=tally.unscored_groups,
+        launched_prompts=tally.drawn_prompts,
+        requeued_prompts=tally.requeued_prompts,
+        discarded_tokens=tally.lost_tokens,
+        lost_version_tokens=tally.lost_version_tokens,
+        reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
+        tensor_parallel_size=layout[0],
+        layout_seconds=round(layout[1], 3),
+        staleness=round(sum(stale.values()) / len(stale), 3),
+        max_staleness=max(stale.values()),
+        capacity_prompts=capacity,
+        repacks=tally.repacks,
+        moved_responses=tally.moved_responses,
+    )
+
+
+def totals_after(totals: RuntimeTotals, report: RoundReport, group_size: int) -> RuntimeTotals:
+    """The life's counts with this update's added."""
+    ended = (report.filtered_groups or 0) + (report.requeued_prompts or 0)
+    added = {
+        "trained_trajectories": report.responses,
+        "discarded_trajectories": ended * group_size,
+        "aborted_samples": report.aborted_samples,
+        "filtered_groups": report.filtered_groups,
+        "unscored_groups": report.unscored_groups,
+        "requeued_prompts": report.requeued_prompts,
+        "tokens": report.tokens,
+        "discarded_tokens": report.discarded_tokens,
+        "lost_version_tokens": report.lost_version_tokens,
+    }
+    return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})

@@ -1,0 +1,44 @@
+"""What a coordinator of `mode: Asynchronous` finds in the store, as it goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import pstdev
+
+from rljob_runtime.coordinator.asynchronous.experience_buffer import Ready
+from rljob_runtime.coordinator.generation.scoring import Scoring
+from rljob_runtime.coordinator.generation.token_receiver import Intake
+from rljob_runtime.coordinator.store.async_store import KeptGroup
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.async_groups import InFlight
+from rljob_runtime.scheduling.partial_responses import Partial
+from rljob_runtime.scheduling.round import Saved
+
+
+def ready(groups: Iterable[KeptGroup]) -> Iterator[Ready]:
+    """Those of them that wait for an update."""
+    for group in groups:
+        if group.ready is not None and group.step is None:
+            rewards = [sample.reward for sample in group.samples if sample.reward is not None]
+            yield Ready(group.prompt, group.version, group.ready, pstdev(rewards))
+
+
+async def take_up(
+    groups: Iterable[KeptGroup], store: StoreAccess, flight: InFlight, intake: Intake, scoring: Scoring
+) -> None:
+    """Groups in flight, as a former coordinator left them: their tokens are held again, what is whole is scored, and
+    the rest waits for a replica."""
+    for group in groups:
+        for kept in group.samples:
+            if kept.tokens or kept.finish is not None:
+                intake.partials.restore(kept.key, await _partial(store, kept.key))
+        saved = {one.key: Saved(one.attempt, one.failures, one.finish is not None, one.reward) for one in group.samples}
+        flight.add(group.prompt, group.version, group.replica, saved)
+        for kept in group.samples:
+            if kept.finish is not None and kept.reward is None and group.prompt in flight:
+                scoring.start(intake.partials.close(kept.key, kept.finish))
+
+
+async def _partial(store: StoreAccess, key: TrajectoryKey) -> Partial:
+    return await store.do(lambda s: s.experience.partial(key))

@@ -1,0 +1,85 @@
+"""A coordinator put together from a job: store, prompts, rewards, log. The same for a pod and for a laptop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api import RLJob
+from rljob_api.status import Finished, RuntimeStatus
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
+from rljob_runtime.coordinator.loop.context import RoundObserver
+from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
+from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import Binding, ControlPlane, PromptSource
+
+STORE_PATIENCE = 5.0
+"""Seconds for which a store is waited for that another process has, where nobody knows that it will end."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """`state` outlives the coordinator (its volume); `scratch` may be lost."""
+
+    state: Path
+    scratch: Path
+
+
+async def play(
+    job: RLJob,
+    rewards: LazyRewards,
+    control: ControlPlane,
+    binding: Binding,
+    folders: Folders,
+    term: int,
+    observers: Sequence[RoundObserver] = (),
+    on_report: Callable[[RuntimeStatus], None] = lambda status: None,
+    on_start: Callable[[Coordinator], None] = lambda coordinator: None,
+    patience: float = STORE_PATIENCE,
+) -> Finished | None:
+    """Run the job's coordinator to the end of the job (or to `Coordinator.stop`, then None).
+
+    Raises `StoreUnusable` when the state folder is another job's, or another process had its store for longer than
+    `patience` seconds.
+    """
+    settings, path = Settings.of(job), folders.state / "state.db"
+    early = EarlyReports(control, job.status.runtime, settings.back_off)
+    async with early.written():
+        store = await open_store(
+            lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
+        )
+    journal = RoundJournal(
+        {
+            "rounds.jsonl": lambda: RoundLog(folders.state),
+            "tensorboard/": lambda: TensorBoard(folders.state / "tensorboard"),
+        }
+    )
+
+    async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
+        await rewards.open(closing)
+        return await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
+
+    async with contextlib.AsyncExitStack() as closing:
+        closing.push_async_callback(store.aclose)
+        closing.push_async_callback(asyncio.to_thread, journal.close)
+        term = await store.do(lambda opened: opened.adopt_term(term))
+        coordinator = Coordinator(
+            control,
+            binding,
+            store,
+            prompts_from,
+            rewards,
+            settings,
+            term,
+            observers=[journal, *observers],
+            on_report=on_report,
+            before=early.draft if job.status.runtime is not None else None,
+        )
+        on_start(coordinator)
+        return await coordinator.run()

@@ -1,0 +1,27 @@
+"""A coordinator ends nobody's processes before it has made sure that it is in office.
+
+Whoever is cut off from all machines takes them for lost, though they work. What it ends is ended in Ray's tables. Its
+successor takes these up, and would have to start every engine and the trainer anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from rljob_api.status import Member
+from rljob_runtime.protocols import Binding
+from rljob_runtime.protocols.delegating import DelegatingBinding
+
+
+class ConfirmedBinding(DelegatingBinding):
+    """Another binding, that ends nobody unconfirmed. `confirm` returns once the API server has confirmed the office
+    anew, and never where that cannot be reached."""
+
+    def __init__(self, binding: Binding, confirm: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(binding)
+        self._confirm = confirm
+
+    async def release(self, member: Member) -> None:
+        """See `protocols.Binding.release`."""
+        await self._confirm()
+        await super().release(member)

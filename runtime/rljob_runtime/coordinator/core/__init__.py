@@ -1,0 +1,1 @@
+"""Core: settings, errors and asyncio helpers of the whole coordinator."""

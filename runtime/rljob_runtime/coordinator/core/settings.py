@@ -1,0 +1,186 @@
+"""What the coordinator takes from the spec, and the bounds of its waiting. Plain values: tests change one and keep
+the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rljob_api import RLJob
+from rljob_api.rules import MAX_RESPONSES_PER_ROUND
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec_training import AUTO, Mode, Sampler
+from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.experience_buffer import Limits
+from rljob_runtime.scheduling.lending.policy import LendingRules, Verdict
+from rljob_runtime.scheduling.repack import RepackRules
+from rljob_runtime.scheduling.round import Rules, Shape
+from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
+from rljob_runtime.scheduling.round_planner.plans import PLAIN, Choices, choices
+from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW
+from rljob_runtime.scheduling.tail_batching import Factors, times
+
+STREAM_TOKENS = 1 << 16
+"""Enough to fill rows on every rank, few enough that another command to the trainer does not wait long. Once its speed
+was measured, a call is shorter where that is slow."""
+
+
+def lending_rules(job: RLJob) -> LendingRules | Verdict | None:
+    """When machines of this job are lent to training in rounds that stream, or why they cannot be; None where no round
+    streams."""
+    spec = job.spec
+    stream, rollout = spec.stream_training, spec.rollout
+    if not any(plan.stream for plan in _choices(spec).plans):
+        return None
+    if not stream.max_completed:
+        return Verdict.SWITCHED_OFF
+    if rollout.largest < 2:
+        return Verdict.ONE_MACHINE
+    if spec.algorithm.kl_coefficient > 0:
+        return Verdict.NEEDS_REFERENCE_MODEL
+    return LendingRules(stream.min_completed, stream.max_completed)
+
+
+def rounds_kept(spec: RLJobSpec) -> int:
+    """A trainer may come back at any checkpoint that is kept, or at the one before; and predictions look some rounds
+    back."""
+    checkpoints = spec.checkpoint.every_rounds * (spec.checkpoint.keep + 1)
+    return max(spec.store.keep_rounds, checkpoints, REACH + WINDOW)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times are in seconds."""
+
+    prompts_per_round: int
+    responses_per_prompt: int
+    max_response_tokens: int
+    temperature: float
+    seed: int
+    trainer_replicas: int
+    workers_per_trainer: float
+    """How many loaned machines do the trainer's work in its time, an accelerator as much as a rank."""
+    checkpoint_every: int
+    keep_rounds: int
+    """Rounds whose rows the store keeps."""
+    max_rounds_without_group: int
+    heartbeat: float
+    rebuild_timeout: float
+
+    mode: Mode = Mode.ON_POLICY
+    sampler: Sampler = Sampler.FIFO
+    """Asynchronous: which ready groups an update takes."""
+    capacity: Limits = field(default_factory=lambda: Limits(0, 0, 0))
+    """Asynchronous: of the groups that may be open, in flight or ready."""
+    max_staleness: int | None = None
+    """Asynchronous: updates between a group's weights and its use; None for no bound."""
+    repack: RepackRules | None = None
+    """Asynchronous: when replicas are emptied onto others; None for never."""
+    repack_seconds: float = 5.0
+    tensor_parallel: int = 1
+    """The spec's."""
+    tensor_parallel_sizes: tuple[int, ...] = (1,)
+    """All that the target may ask for."""
+    slots: int = 1
+    """Accelerators of a machine, or what stands in for them."""
+    machines: range = range(0)
+    """Numbers of machines that the operator may ask for. OnPolicy: it is told what rounds would take with them."""
+    choices: Choices = PLAIN
+    """How rounds may be played."""
+    first_responses: int = FIRST_RESPONSES
+    """Responses that must have been seen before rounds are predicted."""
+    max_prompt_factor: float | None = None
+    """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
+    stream_tokens: int = STREAM_TOKENS
+    """Most loss tokens that go to the trainer in one call while others still generate, where a plan streams; a group at
+    least."""
+    fetch_as_they_end: bool = True
+    """Groups go to the trainer, where a plan streams, as they become whole. False: all when generation has ended, which
+    the paper's Table 4 compares with; nothing in a spec asks for it."""
+    lending: LendingRules | Verdict | None = None
+    """When rollout machines are lent, where a plan streams; or why they never are. None: no plan streams."""
+    join_tries: int = 3
+    """To find or make the actors of a machine, until it is a suspect that has not joined."""
+    poll_wait: float = 0.5
+    """How long a poll waits at the replica for its first token."""
+    stall: float = 120.0
+    """A replica that owes responses, or holds requests, and computes nothing for so long is lost: it hangs."""
+    again_within: float = 600.0
+    """A machine that fails again so soon after it was restarted in place keeps failing."""
+    flush: float = 1.0
+    """How often new tokens go to the store."""
+    join_patience: float = 60.0
+    """How long a start waits for the last of the target's machines before it goes on with those that are there."""
+    reward_failures: int = 2
+    """How often a response is generated anew because its reward failed."""
+    back_off: BackOff = field(default_factory=lambda: BackOff(initial=0.5, maximum=15.0))
+    """Between tries to reach a peer."""
+    rewards_back_off: BackOff = field(default_factory=lambda: BackOff(initial=5.0, maximum=300.0))
+    """Between tries to start rewards for which the machine lacks something."""
+
+    @property
+    def drops_equal(self) -> bool:
+        """Whether groups of equal rewards are not trained on."""
+        return self.max_prompt_factor is not None
+
+    @property
+    def most_barren(self) -> int:
+        """Asynchronous: groups in a row of which none can be trained on, before the job has failed."""
+        return times(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
+
+    def rules(self, shape: Shape) -> Rules:
+        """When a round of this shape gives up groups, and how many prompts it may draw."""
+        most = self.max_rounds_without_group * shape.prompts
+        if self.max_prompt_factor is None:
+            return Rules(self.reward_failures, drop_equal=False, max_prompts=most)
+        return Rules(self.reward_failures, drop_equal=True, max_prompts=times(self.max_prompt_factor, shape.groups))
+
+    @classmethod
+    def of(cls, job: RLJob) -> Settings:
+        """The job's own."""
+        spec = job.spec
+        sampling = spec.algorithm.dynamic_sampling
+        return cls(
+            prompts_per_round=spec.algorithm.prompts_per_round,
+            responses_per_prompt=spec.algorithm.responses_per_prompt,
+            max_response_tokens=spec.data.max_response_tokens,
+            temperature=spec.algorithm.temperature,
+            seed=spec.data.seed,
+            trainer_replicas=spec.trainer.replicas,
+            workers_per_trainer=spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine),
+            checkpoint_every=spec.checkpoint.every_rounds,
+            keep_rounds=rounds_kept(spec),
+            max_rounds_without_group=spec.failure_policy.max_rounds_without_group,
+            again_within=spec.failure_policy.again_within_seconds,
+            heartbeat=spec.relay.heartbeat_seconds,
+            rebuild_timeout=spec.relay.rebuild_timeout_seconds,
+            mode=spec.mode,
+            sampler=spec.experience.sampler,
+            capacity=Limits.of(spec.algorithm.prompts_per_round, spec.experience.capacity_prompts),
+            max_staleness=spec.experience.max_staleness,
+            repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
+            repack_seconds=spec.repack.interval_seconds,
+            tensor_parallel=spec.rollout.tensor_parallel_size,
+            tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
+            slots=spec.rollout.slots,
+            machines=range(spec.rollout.smallest, spec.rollout.largest + 1),
+            choices=_choices(spec),
+            max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
+            lending=lending_rules(job),
+        )
+
+
+def _choices(spec: RLJobSpec) -> Choices:
+    """What the spec leaves open; Auto is None there. With several updates a round nothing can be trained on early."""
+    algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
+
+    def fits(factors: Factors) -> bool:
+        prompts = times(factors.prompts, algorithm.prompts_per_round)
+        return prompts * times(factors.responses, algorithm.responses_per_prompt) <= MAX_RESPONSES_PER_ROUND
+
+    return choices(
+        race=None if tail.enabled == AUTO else tail.enabled,
+        prompt_factor=None if tail.prompt_factor == AUTO else tail.prompt_factor,
+        response_factor=None if tail.response_factor == AUTO else tail.response_factor,
+        stream=stream.enabled if stream.enabled != AUTO else None if algorithm.minibatches == 1 else False,
+        fits=fits,
+    )

@@ -1,0 +1,1 @@
+"""Fleet: rollout machines, their membership, engine layouts and weights."""

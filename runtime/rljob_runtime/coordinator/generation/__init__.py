@@ -1,0 +1,1 @@
+"""Generation: what both modes share between replicas, rewards and the store."""

@@ -1,0 +1,145 @@
+"""What the run learns from: prompts and rewards as the spec names them, errors in the coordinator's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.protocols import (
+    PromptRecord,
+    PromptsNotUsable,
+    PromptSource,
+    RewardFailed,
+    RewardsNotUsable,
+    RewardsUnavailable,
+)
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
+from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, RewardsNotReady, rules_of
+from rljob_runtime.rewards.aside import aside
+from rljob_runtime.rewards.references import reference_problem
+
+T = TypeVar("T")
+
+LONGEST_DRAW_SECONDS = 0.02
+"""That records are made before others have their turn."""
+
+
+class Drawn(Protocol):
+    """Prompts that are made where they are asked for: `data.PromptSet`."""
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]: ...
+
+    def prompt(self, key: PromptKey) -> PromptRecord: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def skipped(self) -> int: ...
+
+
+class TellingPrompts:
+    """A prompt source whose data errors end the job with their message. What takes long does not hold the event
+    loop."""
+
+    def __init__(self, source: Drawn, error: type[Exception]) -> None:
+        self._source = source
+        self._error = error
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self._telling(lambda: self._source.draw(cursor, count))
+
+    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        keys: list[PromptKey] = []
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while len(keys) < count:
+            fresh, cursor = self.draw(cursor, 1)
+            keys += fresh
+            if clock() - began > LONGEST_DRAW_SECONDS:
+                await asyncio.sleep(0)
+                began = clock()
+        return tuple(keys), cursor
+
+    def prompt(self, key: PromptKey) -> PromptRecord:
+        return self._telling(lambda: self._source.prompt(key))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return await aside(self._source.decode, token_ids)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self._source.stop_token_ids
+
+    @property
+    def skipped(self) -> int:
+        return self._source.skipped
+
+    def _telling(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except self._error as error:
+            raise PromptsNotUsable(str(error)) from error
+
+
+def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> PromptSource:
+    """The job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
+    from rljob_runtime.data.errors import DataError
+    from rljob_runtime.data.prompts import open_prompts as open_data
+
+    problem = reference_problem(rules_of(spec.rewards))
+    try:
+        return TellingPrompts(open_data(spec.data, model_files, scratch, problem), DataError)
+    except DataError as error:
+        raise PromptsNotUsable(str(error)) from error
+
+
+class LazyRewards:
+    """The job's rewards; its workers start with `open` and end with the exit stack it is given. They are ours, or
+    `elsewhere`."""
+
+    def __init__(self, spec: RLJobSpec, elsewhere: Elsewhere | None = None) -> None:
+        self._spec = spec
+        self._elsewhere = elsewhere
+        self._pool: RewardPool | None = None
+
+    async def open(self, closing: AsyncExitStack) -> None:
+        """Start, unless they are open. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may
+        succeed."""
+        if self._pool is not None:
+            return
+        try:
+            self._pool = await closing.enter_async_context(
+                RewardPool(rules_of(self._spec.rewards), elsewhere=self._elsewhere)
+            )
+        except (CannotSandbox, RewardsNotReady) as error:
+            raise RewardsUnavailable(error.reason, str(error)) from error
+        except InvalidReward as error:
+            raise RewardsNotUsable(str(error)) from error
+
+    async def score(self, prompt: object, response_text: str) -> float:
+        """See `protocols.Rewards`."""
+        if self._pool is None:
+            raise RewardFailed("the rewards are not open")
+        return await self._pool.score(prompt, response_text)
+
+    def figures(self) -> RewardFigures:
+        """See `protocols.Rewards`."""
+        return self._pool.figures() if self._pool is not None else RewardFigures()
+
+    def take_anchors(self) -> Anchors:
+        """See `protocols.Rewards`."""
+        return self._pool.take_anchors() if self._pool is not None else {}
+
+    def restore_anchors(self, anchors: Anchors) -> None:
+        """See `protocols.Rewards`."""
+        if self._pool is not None:
+            self._pool.restore_anchors(anchors)

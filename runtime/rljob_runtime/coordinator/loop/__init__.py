@@ -1,0 +1,1 @@
+"""Loop: what the training loops of both modes have in common."""

@@ -1,0 +1,344 @@
+"""The generation stage of a round: launch, collect tokens as they come, score, abort what lost its race, until the
+round is complete.
+
+One loop owns all state and takes one event at a time; pollers (one a replica) and scorers (one a response) only post
+events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from rljob_runtime.coordinator.core.async_utils import Broken
+from rljob_runtime.coordinator.core.errors import Interrupted
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.replica_pool import Herd, Polled
+from rljob_runtime.coordinator.generation.scoring import Scored, Scoring
+from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.generation.token_receiver import Intake
+from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
+from rljob_runtime.coordinator.store.records import OpenRound
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.stream_training.lender import Lender
+from rljob_runtime.coordinator.stream_training.round_snapshot import outlook
+from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport, Rewards
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.trajectory import (
+    Group,
+    Lease,
+    PromptKey,
+    Response,
+    Sampling,
+    ScoredResponse,
+    TrajectoryKey,
+    sample_seed,
+)
+from rljob_runtime.scheduling.lending.gain import Measured, Outlook
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths
+from rljob_runtime.scheduling.partial_responses import Verdict
+from rljob_runtime.scheduling.round import Launch, Round, SampleState
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+
+log = logging.getLogger(__name__)
+
+
+Event = Polled | Broken | Scored | None
+
+
+class Generation:
+    """One stage. `opened` is the round as the store has it. Use once."""
+
+    def __init__(
+        self,
+        opened: OpenRound,
+        draws: Draws,
+        fleet: Fleet,
+        prompts: PromptSource,
+        rewards: Rewards,
+        store: StoreAccess,
+        settings: Settings,
+        term: int,
+        on_progress: Callable[[float, Tally], None],
+        on_groups: Callable[[Sequence[Group]], None],
+        lender: Lender,
+        measured: Measured,
+    ) -> None:
+        self.round = Round(opened.plan, opened.saved)
+        self.responses: dict[TrajectoryKey, Response] = {}
+        """All that came to their end, kept or not."""
+        self.tally = Tally()
+        self.watch = EngineWatch(fleet.tensor_parallel)
+        self._opened = opened
+        self._draws = draws
+        self._fleet = fleet
+        self._prompts = prompts
+        self._rewards = rewards
+        self._store = store
+        self._settings = settings
+        self._on_progress = on_progress
+        self._on_groups = on_groups
+        self._intake = Intake(self.tally)
+        self._partials = self._intake.partials
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
+        self._lender = lender
+        self._measured = measured
+        self._scoring = Scoring(prompts, rewards, self.tally, self._inbox.put_nowait)
+        self._interrupted = False
+        self._fleet_changed = True
+        self._step = opened.plan.step
+        self._rewards_before = rewards.figures()
+
+    def wake(self) -> None:
+        """The fleet changed: look again."""
+        self._fleet_changed = True
+        self._inbox.put_nowait(None)
+
+    def interrupt(self) -> None:
+        """Stop soon; `run` raises `Interrupted`."""
+        self._interrupted = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Until the round is complete. Raises `Interrupted`, or `StaleTerm` when another coordinator took over."""
+        self._restore()
+        flushed = asyncio.get_running_loop().time()
+        try:
+            # Also when nothing is left to do: a former coordinator may have died before it aborted the losers.
+            await self._track_replicas()
+            while await self._goes_on():
+                if self._interrupted or self._fleet.starved:
+                    await self._stand_down()
+                    raise Interrupted
+                await self._track_replicas()
+                await self._launch()
+                for event in await self._next_events():
+                    await self._handle(event)
+                await self._abort_losers()
+                self._tell_of_groups()
+                await self._lend()
+                now = asyncio.get_running_loop().time()
+                if now - flushed >= self._settings.flush:
+                    flushed = now
+                    await self._flush()
+                self._on_progress(self.round.progress, self.tally)
+        finally:
+            await self._end_tasks()
+
+    async def _goes_on(self) -> bool:
+        """Whether the round is not complete yet; draws the prompts that it wants for filtered ones."""
+        if (wanting := self.round.wanting) > 0:
+            prompts, saved = await self._draws.more(self.round.plan, wanting)
+            log.info("round %d draws %d further prompts", self._step, len(prompts))
+            self.round.extend(prompts, saved)
+        return not self.round.complete
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups to train on, in the order their prompts were drawn. Only after `run`."""
+        return tuple(self._group(prompt) for prompt in self.round.settle().groups)
+
+    def _group(self, prompt: PromptKey) -> Group:
+        scored = []
+        for key in self.round.places(prompt):
+            reward = self.round.reward(key)
+            assert reward is not None
+            scored.append(ScoredResponse(self.responses[key], reward))
+        return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
+
+    def _tell_of_groups(self) -> None:
+        """The groups that became final while others still generate. All of them is in the store by now. At the round's
+        end the rest is the update's to compute, unless there are machines that share it."""
+        if not self.round.complete or self._lender.lent:
+            self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
+
+    def reward_figures(self) -> RewardFigures:
+        """What the rewards did in this stage."""
+        return self._rewards.figures().since(self._rewards_before)
+
+    def lengths(self) -> list[Seen]:
+        """Of all responses that were launched: of those that run, or were stopped, what had come."""
+        ended = [Seen(len(response.token_ids)) for response in self.responses.values()]
+        return ended + [Seen(tokens, ended=False) for tokens in self.cut_lengths()]
+
+    def cut_lengths(self) -> list[int]:
+        """Tokens that had come of the responses that were stopped before their end."""
+        keys = self.round.plan.trajectories()
+        return [self._partials.length_of(key) for key in keys if key not in self.responses]
+
+    # --- start and end ---
+
+    def _restore(self) -> None:
+        for key, partial in self._opened.partials.items():
+            self._partials.restore(key, partial)
+        for key, reason in self._opened.finish_reasons.items():
+            response = self.responses[key] = self._partials.close(key, reason)
+            if self.round.awaits_reward(key):
+                self._scoring.start(response)
+
+    async def _stand_down(self) -> None:
+        """Keep what came, and have the replicas stop."""
+        await self._flush()
+        await self._herd.abort(self._running())
+
+    async def _end_tasks(self) -> None:
+        await self._herd.close()
+        await self._scoring.close()
+
+    # --- replicas ---
+
+    async def _track_replicas(self) -> None:
+        """What ran on replicas that left the fleet waits again."""
+        if not self._fleet_changed:
+            return
+        self._fleet_changed = False
+        for name in await self._herd.track(self.round.attempts()):
+            self.round.lose(name)
+
+    async def _launch(self) -> None:
+        names = self._herd.names(without=self._lender.lent)
+        if not names and self._lender.lent:
+            self._lender.recall()
+            names = self._herd.names()
+        if not (launches := self.round.launch(names)):
+            return
+        version, by_replica = self.round.plan.version, defaultdict(list)
+        for launch in launches:
+            self._partials.open(launch.key, launch.lease, version)
+            by_replica[launch.lease.replica].append(self._request(launch))
+        leases = [(launch.key, launch.lease) for launch in launches]
+        await self._store.do(lambda store: store.launched(self._step, version, leases))
+        await self._herd.submit(by_replica)
+
+    def _request(self, launch: Launch) -> GenerateRequest:
+        prefix, _ = self._partials.tokens_of(launch.key)
+        failures = self.round.failures(launch.key)
+        seed = sample_seed(self._settings.seed, self._step, launch.key, failures, len(prefix))
+        return GenerateRequest(
+            key=launch.key,
+            attempt=launch.lease.attempt,
+            prompt_token_ids=tuple(self._prompts.prompt(launch.key.prompt).token_ids),
+            sampling=Sampling(
+                max_tokens=self._settings.max_response_tokens,
+                temperature=self._settings.temperature,
+                seed=seed,
+                stop_token_ids=self._prompts.stop_token_ids,
+            ),
+            weight_version=self.round.plan.version,
+            prefix_token_ids=prefix,
+        )
+
+    async def _abort_losers(self) -> None:
+        """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
+        if aborts := self.round.take_aborts():
+            self.tally.aborted_responses += len(aborts)
+            await self._herd.abort(aborts)
+
+    # --- loans ---
+
+    async def _lend(self) -> None:
+        """What a machine generates that is lent now goes on elsewhere, from the tokens that came."""
+        shape = self.round.plan.shape
+        lent = self._lender.look(len(self.responses), shape.groups * shape.group_size, self._outlook)
+        if lent:
+            self.watch.lent()
+            moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in lent]
+            self.round.take_back(launch.key for launch in moved)
+            await self._herd.abort(moved)
+
+    def _outlook(self, computed_tokens: int) -> Outlook:
+        curve = Survival.of([*self.lengths(), *self._measured.lengths])
+        return outlook(
+            self.round,
+            self.responses,
+            self._running(),
+            self._partials,
+            self._prompts,
+            self._herd,
+            ExpectedLengths(curve, self._settings.max_response_tokens),
+            computed_tokens,
+        )
+
+    def _running(self) -> list[Launch]:
+        """What replicas generate now, with their leases."""
+        keys = self.round.in_state(SampleState.RUNNING)
+        return [Launch(key, lease) for key in keys if (lease := self.round.lease(key))]
+
+    # --- events ---
+
+    async def _next_events(self) -> list[Event]:
+        """Everything that has come, waiting for the first."""
+        try:
+            async with asyncio.timeout(self._settings.flush):
+                events = [await self._inbox.get()]
+        except TimeoutError:
+            return []
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    async def _handle(self, event: Event) -> None:
+        match event:
+            case Polled(replica, report):
+                self.tally.note(replica.name, report)
+                await self._collect(replica.name, report)
+            case Broken(error):
+                raise error
+            case Scored(response, None, by_response):
+                await self._reward_failed(response, by_response)
+            case Scored(response, reward) if reward is not None:
+                if self.round.scored(response.key, response.attempt, reward):
+                    await self._store.do(lambda store: store.score(self._step, response.key, reward))
+
+    async def _collect(self, replica: str, report: ReplicaReport) -> None:
+        finished, broken = [], []
+        for delta in report.deltas:
+            verdict = self._take(replica, delta)
+            if verdict is Verdict.FINISHED and delta.finish_reason is not None:
+                finished.append(self._partials.close(delta.key, delta.finish_reason))
+            elif verdict in (Verdict.GAP, Verdict.WRONG_VERSION):
+                log.warning("%s from %s: %s; launching it again", delta.key, replica, verdict)
+                broken.append(Launch(delta.key, Lease(replica, delta.attempt)))
+        if broken:
+            self.round.take_back(launch.key for launch in broken)
+            await self._herd.abort(broken)
+        if finished:
+            await self._finish(finished)
+
+    def _take(self, replica: str, delta: Delta) -> Verdict:
+        """Judge one delta and keep what is new in it."""
+        lease = Lease(replica, delta.attempt)
+        verdict = self._intake.take(delta, lease, self.round.lease(delta.key))
+        if verdict is Verdict.FINISHED and not self.round.generated(delta.key, lease):
+            return Verdict.STALE
+        return verdict
+
+    async def _finish(self, finished: list[Response]) -> None:
+        tokens = self._intake.take_unsaved()
+        await self._store.do(lambda store: store.finish(self._step, tokens, finished))
+        for response in finished:
+            self.responses[response.key] = response
+            self._scoring.start(response)
+
+    async def _reward_failed(self, response: Response, by_response: bool) -> None:
+        """Aborted, never a zero: it is generated anew, or its group is given up."""
+        key = response.key
+        if not self.round.reward_failed(key, response.attempt, by_response):
+            return
+        self.tally.aborted_samples += 1
+        self.tally.lost_tokens += len(self.responses.pop(key).token_ids)
+        failures = self.round.failures(key)
+        await self._store.do(lambda store: store.restart(self._step, key, failures))
+        if key.prompt in self.round.filtered:
+            why = "a reward cannot score one of its responses" if by_response else "its rewards keep failing"
+            log.warning("prompt %s is filtered: %s", key.prompt, why)
+
+    async def _flush(self) -> None:
+        tokens = self._intake.take_unsaved()
+        if tokens:
+            await self._store.do(lambda store: store.append(self._step, tokens))

@@ -1,0 +1,208 @@
+"""The course of a job that is trained on policy: synchronous rounds, one after the other (DESIGN §6, OnPolicy round).
+
+(draw → generate → train → publish and load → close → checkpoint) × rounds
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rljob_api.status import RoundKind
+from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch
+from rljob_runtime.coordinator.control_plane.commands import Orders
+from rljob_runtime.coordinator.core.errors import Ended
+from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
+from rljob_runtime.coordinator.on_policy.report import RoundClock, no_group, round_report, totals_after
+from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
+from rljob_runtime.coordinator.stream_training.lender import Lender
+from rljob_runtime.coordinator.stream_training.stream import Streaming
+from rljob_runtime.protocols import PromptSource, TrainReport
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.logprob_agreement import engine_mismatch
+from rljob_runtime.scheduling.round import PromptFate
+
+
+class Rounds:
+    """`context.Course` of `mode: OnPolicy`. `before`: the kind of the round that a former coordinator reported."""
+
+    def __init__(self, parts: Parts, orders: Orders, before: RoundKind | None) -> None:
+        self._parts = parts
+        self._orders = orders
+        self._before = before
+        self._prompts: PromptSource | None = None
+        self._watch = EngineWatch()
+        self._measured = Measured(workers_per_trainer=parts.settings.workers_per_trainer)
+        self._agreed = False
+        """Trainer and engine were seen to compute the same."""
+        self.generation: Generation | None = None
+        """The stage under way."""
+
+    @property
+    def first_kind(self) -> RoundKind:
+        reference = self._parts.settings.choices.reference
+        return self._before or (RoundKind.LONG if reference.factors is None else RoundKind.SHORT)
+
+    async def run(self) -> None:
+        # All that generates is inside a round.
+        await asyncio.Event().wait()
+
+    def wake(self) -> None:
+        if self.generation is None:
+            return
+        if self._orders.interrupted or self._parts.fleet.unable:
+            self.generation.interrupt()
+        else:
+            self.generation.wake()
+
+    async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
+        self._prompts = prompts
+
+    async def under_way(self) -> bool:
+        return await self._parts.store.do(Store.round_is_open)
+
+    async def hand_over(self) -> None:
+        # Between rounds nothing generates.
+        pass
+
+    async def finish(self) -> None:
+        pass
+
+    async def advance(self, boundary: Boundary) -> Boundary:
+        assert self._prompts is not None
+        clock = RoundClock(asyncio.get_running_loop().time)
+        draws = Draws(boundary, self._prompts, self._parts.store, self._parts.settings)
+        opened = await self._open_round(boundary, draws)
+        plan = opened.plan
+        if not opened.assigned:
+            await self._parts.publication.wait_for_machines(
+                plan.version, boundary.step, lambda: self._orders.interrupted
+            )
+        self._parts.reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
+        self._parts.reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
+        clock.start()
+        generation, groups = await self._generate(opened, draws, clock)
+        self._parts.reporter.update(stage="Training", progress=1.0)
+        report = await self._train(opened, groups)
+        clock.trained()
+        self._parts.reporter.update(stage="Publishing")
+        version = await self._parts.publication.publish(report.step)
+        clock.published()
+        self._measured.note_lengths(generation.lengths())
+        return await self._close(boundary, draws, generation, groups, report, clock, version)
+
+    async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
+        """The round under way, or the next one."""
+        opened = await self._parts.store.do(Store.round_under_way)
+        if opened is not None:
+            draws.resume(opened)
+            await self._orders.obey(opened.plan.shape.kind)
+            return opened
+        opening = await draws.choose(self._parts.following.rounds - boundary.step)
+        await self._orders.obey(opening.shape.kind)
+        return await draws.open(await self._parts.publication.publish(boundary.step), opening)
+
+    async def _generate(
+        self, opened: OpenRound, draws: Draws, clock: RoundClock
+    ) -> tuple[Generation, tuple[Group, ...]]:
+        """Until there are groups to train on. Raises `Ended` when none of all the prompts that a round may draw makes
+        one."""
+        assert self._prompts is not None
+        plan, measured = opened.plan, self._measured
+        if (broadcast := self._parts.fleet.broadcast_seconds) is not None:
+            measured.broadcast.note(1, broadcast)
+        streams = opened.chosen.plan.stream
+        most = self._parts.settings.stream_tokens if streams else 0
+        streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
+        rules = self._parts.settings.lending if streams else None
+        lender = Lender(rules, self._parts.fleet, streaming, measured, plan.step)
+        held: list[Group] = []
+        generation = self.generation = Generation(
+            opened,
+            draws,
+            self._parts.fleet,
+            self._prompts,
+            self._parts.rewards,
+            self._parts.store,
+            self._parts.settings,
+            self._parts.term,
+            self._progress,
+            streaming.offer if self._parts.settings.fetch_as_they_end else held.extend,
+            lender,
+            measured,
+        )
+        generation.watch.carry_on(self._watch)
+        self._watch = generation.watch
+        self.wake()
+        try:
+            await generation.run()
+            clock.generated()
+            streaming.offer(held)
+            clock.stream = await streaming.finish()
+            clock.loan = lender.decision
+        finally:
+            self.generation = None
+            await streaming.close()
+        groups = generation.groups()
+        if not groups:
+            raise Ended(no_group(generation.round))
+        return generation, groups
+
+    def _progress(self, share: float, tally: Tally) -> None:
+        # The stage again: a trainer that was lost meanwhile has set it to Starting, and generation goes on.
+        self._parts.reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
+
+    async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
+        step = opened.plan.step
+        # Who sits down from now on waits for the new weights; the old ones will be gone when the trainer can answer.
+        self._parts.fleet.forget_weights()
+        if not opened.assigned:
+            keys = [scored.response.key for group in groups for scored in group.responses]
+            await self._parts.store.do(lambda store: store.assign(step, keys))
+        update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
+        report = await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        if not self._agreed and (why := engine_mismatch(report.mismatch_kl)):
+            raise EngineMismatch(why)
+        self._agreed = True
+        return report
+
+    async def _close(
+        self,
+        boundary: Boundary,
+        draws: Draws,
+        generation: Generation,
+        groups: tuple[Group, ...],
+        trained: TrainReport,
+        clock: RoundClock,
+        version: int,
+    ) -> Boundary:
+        settlement, plan = generation.round.settle(), generation.round.plan
+        queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
+        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
+        report = round_report(generation, groups, settlement, len(queue), clock, trained, layout, draws.chosen)
+        totals = totals_after(boundary.totals, plan, settlement, report)
+        closed = Boundary(trained.step, draws.cursor, totals, report, queue)
+        risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
+        await self._parts.store.do(lambda store: store.close_round(settlement, closed, risen, speed))
+        self._parts.closed(report, trained)
+        first, last = await self._parts.store.do(Store.reward_ends)
+        self._parts.reporter.event(
+            round=closed.step,
+            reward=report.reward,
+            reward_first=first,
+            reward_last=last,
+            tokens_per_second=clock.rate(generation.tally.tokens),
+            preemptions=generation.tally.preemptions,
+            kv_cache_use=round(generation.tally.kv_use, 3),
+            weight_version=version,
+            staleness=0.0,
+            max_staleness=0,
+            long_queue=len(queue),
+            last_round=report,
+            totals=totals,
+        )
+        return closed

@@ -1,0 +1,194 @@
+"""How the next round is to be played: gathers what the job has measured of itself, and asks the what-if.
+
+What is measured is in the store with its round, so a coordinator that comes back decides the same, and a rewind forgets
+what never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from rljob_api.status import RoundKind
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.perf_model.observed_speed import law_of, slowdown
+from rljob_runtime.protocols import PromptSource
+from rljob_runtime.scheduling.round_planner.length_model import Lengths, SeenPrompt
+from rljob_runtime.scheduling.round_planner.planner import (
+    FIRST_ROUNDS,
+    MOST_FIRST_ROUNDS,
+    PILOT_EVENTS,
+    Costs,
+    Decision,
+    Outlook,
+    WhatIf,
+    decide,
+    known_enough,
+    update_costs,
+)
+from rljob_runtime.scheduling.round_planner.plans import Choices, Chosen, Plan
+from rljob_runtime.scheduling.round_planner.round_history import PastRound, population
+from rljob_runtime.scheduling.round_planner.round_simulator import Stage
+from rljob_runtime.scheduling.tail_batching import next_round
+
+UNBOUNDED = 1 << 40
+"""Of a KV cache whose size is not told."""
+ANY_NUMBER = 1 << 20
+"""Of requests at a time, where no bound is told."""
+
+
+async def choose(
+    store: StoreAccess, settings: Settings, prompts: PromptSource, step: int, queued: int, rounds_left: int
+) -> Chosen:
+    """The plan of round `step`, and what it would take in other layouts and with other machines. It is computed in the
+    store's thread: the loop goes on meanwhile."""
+    choices = settings.choices
+    if not choices.open and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
+        return Chosen(choices.reference)
+    remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
+    past = [_past(one, prompts) for one in remembered.rounds]
+    outlook = Outlook(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
+    updates = [_update(one, _past(one, prompts), outlook.responses) for one in remembered.updated or remembered.rounds]
+    return await store.do(lambda _: _choose(settings, remembered, past, updates, outlook, step))
+
+
+def _choose(
+    settings: Settings,
+    remembered: Remembered,
+    past: Sequence[PastRound],
+    updates: Sequence[tuple[float, float]],
+    outlook: Outlook,
+    step: int,
+) -> Chosen:
+    choices, rounds = settings.choices, remembered.rounds
+    responses = sum(len(prompt.responses) for one in past for prompt in one.prompts.values())
+    if not known_enough(len(rounds), responses, settings.first_responses):
+        return _unforeseen(
+            choices,
+            f"{len(rounds)} rounds with {responses} responses were seen{_since(remembered)}; {FIRST_ROUNDS} with "
+            f"{settings.first_responses}, or {MOST_FIRST_ROUNDS} rounds, are needed to predict",
+        )
+    lengths = Lengths(population(past), settings.max_response_tokens)
+    longest = max(prompt.prompt_tokens for one in past for prompt in one.prompts.values())
+    most_tokens = longest + settings.max_response_tokens
+    stage = _stage(remembered, most_tokens)
+    if stage is None:
+        return _unforeseen(choices, "the engines have not been seen at work for long enough to predict")
+    most = settings.rules(next_round(outlook.prompts, outlook.responses, None, 0, 1).shape).max_prompts
+    costs, seed = _costs(remembered, updates, stage), f"{settings.seed}/what-if/{step}"
+
+    def what_if(choices: Choices, stage: Stage) -> WhatIf:
+        return WhatIf(choices, stage, lengths, costs, outlook, most, seed)
+
+    chosen = Chosen(choices.reference)
+    if choices.open:
+        decision = decide(what_if(choices, stage), in_force=rounds[-1].chosen.plan)
+        if decision is None:
+            why = f"a round costs more to predict than {PILOT_EVENTS:,} events of the engine model"
+            return _unforeseen(choices, why)
+        chosen = _decided(decision, lengths, outlook, len(rounds))
+    plan, following = Choices((chosen.plan,)), _next(chosen.plan, outlook)
+
+    def foretold(stages: Mapping[int, Stage]) -> tuple[tuple[int, float], ...]:
+        seconds = {number: what_if(plan, its).foretell(*following) for number, its in sorted(stages.items())}
+        return tuple((number, round(its, 3)) for number, its in seconds.items() if its is not None)
+
+    layouts = foretold(_layouts(remembered, stage, most_tokens, settings.tensor_parallel_sizes))
+    return replace(chosen, layouts=layouts, machines=foretold(_machines(remembered, stage, settings)))
+
+
+def _unforeseen(choices: Choices, why: str) -> Chosen:
+    return Chosen(choices.reference, why if choices.open else "")
+
+
+def _decided(decision: Decision, lengths: Lengths, outlook: Outlook, rounds: int) -> Chosen:
+    seen = f"{len(lengths)} responses ({lengths.stopped} of them stopped)"
+    basis = f"; by {seen} and the speed of the engines in {rounds} rounds"
+    foretold, following = decision.prediction, _next(decision.plan, outlook)
+    seconds, explained = round(foretold.of(*following), 3), round(foretold.explained(*following), 3)
+    return Chosen(decision.plan, decision.reason + basis, seconds, round(decision.speedup, 3), explained)
+
+
+def _next(plan: Plan, outlook: Outlook) -> tuple[RoundKind, int]:
+    """Of the next round by this plan: its kind, and how many of its prompts come from the queue."""
+    opening = next_round(outlook.prompts, outlook.responses, plan.factors, outlook.queued, outlook.rounds_left)
+    return opening.shape.kind, opening.queued
+
+
+def _since(remembered: Remembered) -> str:
+    return f" since lengths changed in round {remembered.since}" if remembered.since else ""
+
+
+def _past(one: RememberedRound, prompts: PromptSource) -> PastRound:
+    return PastRound(
+        one.report.round,
+        {
+            key: SeenPrompt(max(1, len(prompts.prompt(key).token_ids)), prompt.responses, prompt.filtered)
+            for key, prompt in one.prompts.items()
+        },
+        frozenset(key for key, prompt in one.prompts.items() if prompt.queued),
+    )
+
+
+def _stage(remembered: Remembered, longest: int) -> Stage | None:
+    """The engines as they were last seen; what was generated, `longest` tokens, has fitted, whatever the figure says.
+    None where nothing was seen of them."""
+    law = law_of(remembered.alone or remembered.beside)
+    seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
+    if law is None or not seen:
+        return None
+    return Stage(
+        law, seen[-1].replicas, max(seen[-1].kv_tokens or UNBOUNDED, longest), seen[-1].max_running or ANY_NUMBER
+    )
+
+
+def _layouts(remembered: Remembered, stage: Stage, longest: int, sizes: Collection[int]) -> dict[int, Stage]:
+    """The same accelerators in each of these tensor parallel sizes in which engines were seen. Empty where that is one
+    only: there is nothing to compare."""
+    layout = remembered.rounds[-1].report.tensor_parallel_size
+    if layout is None:
+        return {}
+    stages = {layout: stage}
+    for size, speeds in remembered.elsewhere.items():
+        law, replicas, seen = law_of(speeds), stage.replicas * layout // size, speeds[-1]
+        if law is not None and replicas:
+            kv_tokens = max(seen.kv_tokens or UNBOUNDED, longest)
+            stages[size] = Stage(law, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
+    usable = {size: one for size, one in stages.items() if size in sizes}
+    return usable if len(usable) > 1 else {}
+
+
+def _machines(remembered: Remembered, stage: Stage, settings: Settings) -> dict[int, Stage]:
+    """The machines that there were, one less and one more, as far as the operator may ask for them. Empty where that is
+    one number only."""
+    layout = remembered.rounds[-1].report.tensor_parallel_size
+    if layout is None or stage.replicas * layout % settings.slots:
+        return {}
+    present = stage.replicas * layout // settings.slots
+    each = settings.slots // layout
+    numbers = [number for number in (present - 1, present, present + 1) if number in settings.machines]
+    return {number: replace(stage, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
+
+
+def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage: Stage) -> Costs:
+    reports = [one.report for one in remembered.rounds]
+    update, token = update_costs(updates)
+    return Costs(
+        reward=fmean(report.reward_delay_seconds or 0.0 for report in reports),
+        update=update,
+        token=token,
+        broadcast=fmean(report.broadcast_seconds or 0.0 for report in reports),
+        stream_slowdown=max(1.0, slowdown(stage.law, remembered.beside)),
+    )
+
+
+def _update(one: RememberedRound, past: PastRound, group_size: int) -> tuple[float, float]:
+    """Tokens that the update of a round was computed on after generation, and its seconds."""
+    report, responses = one.report, one.report.responses or 0
+    prompt_tokens = fmean(prompt.prompt_tokens for prompt in past.prompts.values())
+    early = min(1.0, (report.early_groups or 0) * group_size / responses) if responses else 0.0
+    tokens = responses * ((report.mean_response_tokens or 0.0) + prompt_tokens)
+    return tokens * (1 - early), report.training_seconds or 0.0

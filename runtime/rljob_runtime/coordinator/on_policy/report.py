@@ -1,0 +1,156 @@
+"""Figures of a round: what the report, the log and the metrics say of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, MachineForecast, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.generation.stopwatch import PartClock
+from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.coordinator.stream_training.stream import Streamed
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.scheduling.lending.policy import Decision
+from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, PromptFate, Round, RoundPlan, Settlement
+from rljob_runtime.scheduling.round_planner.plans import Chosen
+from rljob_runtime.scheduling.round_planner.survival import mean_length
+from rljob_runtime.scheduling.status_cadence import shown
+
+
+class RoundClock(PartClock):
+    """Of a round, from launch to new weights in every replica: the generation (part 0), the update (1), the broadcast
+    (2)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.stream = Streamed()
+        self.loan: Decision | None = None
+
+    generated = trained = published = PartClock._mark
+
+    def rate(self, tokens: int) -> float | None:
+        """Tokens per second of the generation."""
+        seconds = self.part(0)
+        return round(tokens / seconds, 1) if seconds > 0 else None
+
+
+def round_report(
+    generation: Generation,
+    groups: tuple[Group, ...],
+    settlement: Settlement,
+    long_queue: int,
+    clock: RoundClock,
+    trained: TrainReport,
+    layout: tuple[int, float],
+    chosen: Chosen,
+) -> RoundReport:
+    """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
+    nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
+    `layout`: the tensor parallel size, and the seconds that it took to come to it."""
+    plan, tally, scoring = generation.round.plan, generation.tally, generation.reward_figures()
+    programs = scoring.programs.total()
+    ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
+    cut = generation.cut_lengths()
+    kept = [ended[key] for key in settlement.kept]
+    tokens = sum(ended.values()) + sum(cut) + tally.lost_tokens
+    rewards = [scored.reward for group in groups for scored in group.responses]
+    scored = [reward for key in ended if (reward := generation.round.reward(key)) is not None]
+    return RoundReport(
+        round=plan.step,
+        kind=plan.shape.kind,
+        seconds=clock.total,
+        generation_seconds=clock.part(0),
+        training_seconds=clock.part(1),
+        broadcast_seconds=clock.part(2),
+        responses=len(kept),
+        tokens=tokens,
+        mean_response_tokens=round(_mean(kept), 2),
+        max_response_tokens=max(kept),
+        preemptions=tally.preemptions,
+        reward=shown(_mean(rewards)),
+        aborted_samples=tally.aborted_samples,
+        filtered_groups=len(settlement.with_fate(PromptFate.FILTERED)),
+        unscored_groups=list(generation.round.filtered.values()).count(REWARD_FAILED),
+        launched_prompts=len(plan.prompts),
+        launched_responses=len(ended) + len(cut),
+        aborted_responses=tally.aborted_responses,
+        requeued_prompts=len(settlement.with_fate(PromptFate.REQUEUED)),
+        discarded_tokens=tokens - sum(kept),
+        launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
+        scored_reward=shown(_mean(scored)),
+        long_queue=long_queue,
+        plan=str(chosen.plan),
+        plan_reason=chosen.reason,
+        predicted_seconds=chosen.seconds,
+        predicted_speedup=chosen.speedup,
+        reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
+        early_groups=trained.early_groups,
+        layout_forecasts=tuple(
+            LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in chosen.layouts
+        )
+        or None,
+        machine_forecasts=tuple(MachineForecast(machines=count, seconds=seconds) for count, seconds in chosen.machines)
+        or None,
+        tensor_parallel_size=layout[0],
+        layout_seconds=round(layout[1], 3),
+        reward_seconds=round(scoring.seconds, 3),
+        program_runs=programs or None,
+        program_timeouts=scoring.timeouts if programs else None,
+        shadow_timeouts=scoring.shadow_timeouts if programs else None,
+        late_programs=scoring.late if programs else None,
+        overlap_seconds=round(clock.stream.overlap_seconds, 3),
+        lending=clock.loan.verdict.value if clock.loan is not None else None,
+        lent_machines=clock.stream.lent_machines,
+        worker_groups=clock.stream.worker_groups,
+        predicted_gain_seconds=_finite(clock.loan.gain if clock.loan is not None else None),
+    )
+
+
+def _finite(seconds: float | None) -> float | None:
+    return round(seconds, 3) if seconds is not None and math.isfinite(seconds) else None
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def totals_after(totals: RuntimeTotals, plan: RoundPlan, settlement: Settlement, report: RoundReport) -> RuntimeTotals:
+    """The life's counts with this round's added."""
+    added = {
+        "trained_trajectories": len(settlement.kept),
+        "discarded_trajectories": len(plan.trajectories()) - len(settlement.kept),
+        "aborted_samples": report.aborted_samples,
+        "filtered_groups": report.filtered_groups,
+        "unscored_groups": report.unscored_groups,
+        "requeued_prompts": report.requeued_prompts,
+        "tokens": report.tokens,
+        "discarded_tokens": report.discarded_tokens,
+    }
+    return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})
+
+
+def rounds_finished(step: int, path: str) -> Finished:
+    """The end that was asked for."""
+    return Finished(
+        outcome=FinishedOutcome.COMPLETE,
+        reason="RoundsFinished",
+        message=f"{step} rounds are done; the model is at {path}",
+    )
+
+
+def no_group(round_: Round) -> Finished:
+    """Why the job ends when a round has nothing to train on."""
+    drawn = len(round_.plan.prompts)
+    if EQUAL_REWARDS in round_.filtered.values():
+        return Finished(
+            outcome=FinishedOutcome.FAILED,
+            reason="NothingToLearn",
+            message=f"for each of {drawn} prompts the rewards of all its responses were equal: the task is too hard or "
+            "too easy for the model, or the reward is constant",
+        )
+    return Finished(
+        outcome=FinishedOutcome.FAILED,
+        reason="RewardsKeepFailing",
+        message=f"no group of {drawn} prompts could be scored; the log has the errors",
+    )

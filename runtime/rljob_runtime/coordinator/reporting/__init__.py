@@ -1,0 +1,1 @@
+"""Reporting: status, metrics and the log of rounds."""

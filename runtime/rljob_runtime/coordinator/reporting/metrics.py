@@ -1,0 +1,148 @@
+"""The coordinator's Prometheus metrics, in a registry of their own. Names begin with `rljob_coordinator_`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from rljob_api.status import RoundReport, RuntimeStatus
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.reward_stats import RewardFigures
+
+_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+
+# Metrics that have the name of the field that they count or show.
+_COUNTED = {
+    "tokens": "Response tokens generated.",
+    "discarded_tokens": "Response tokens not trained on.",
+    "lost_version_tokens": "Response tokens whose groups are drawn again: nobody holds their weights any more.",
+    "aborted_responses": "Responses stopped: others were first.",
+    "requeued_prompts": "Prompts that lost a race and were queued.",
+    "filtered_groups": "Groups given up.",
+    "unscored_groups": "Of these because a reward failed.",
+    "aborted_samples": "Samples dropped for a failure of ours.",
+    "preemptions": "Requests preempted.",
+    "early_groups": "Groups whose gradients were computed while others still generated.",
+    "overlap_seconds": "Seconds of training beside generation.",
+    "lent_machines": "Rollout machines lent to training.",
+    "worker_groups": "Groups that lent machines computed.",
+}
+_OF_ROUND = {
+    "long_queue": "Prompts that wait for a long round.",
+    "reward": "Mean reward of the last round.",
+    "capacity_prompts": "Prompts that may be open after the last update.",
+}
+_OF_TRAINING = {
+    "mismatch_kl": "KL between sampler and trainer in the last round.",
+    "capped_fraction": "Share of the last round's tokens whose importance weight was cut.",
+    "effective_sample_size": "Of the last round's importance ratios, as a share of its tokens.",
+}
+_OF_STATUS = {
+    "weight_version": "Newest version published.",
+    "kv_cache_use": "Highest share of KV cache in use.",
+}
+
+
+class CoordinatorMetrics:
+    """Counts rounds and what they cost; shows what the status says."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._counted = {name: self._counter(name, told) for name, told in _COUNTED.items()}
+        self._shown = {name: self._gauge(name, told) for name, told in (_OF_ROUND | _OF_TRAINING | _OF_STATUS).items()}
+        self._rounds = self._counter("rounds", "Rounds closed.", "kind")
+        self._responses = self._counter("responses", "Responses by how they ended.", "outcome")
+        self._plans = self._counter("plans", "Rounds by how they were played.", "plan")
+        self._gain = self._gauge("predicted_gain_seconds", "What lending was last predicted to save in a round.")
+        self._prediction = self._gauge(
+            "prediction_error", "Seconds of the last round that was predicted, over the prediction, less one."
+        )
+        self._lengths = self._gauge(
+            "mean_response_tokens",
+            "Mean length of the last round's responses: trained on, and launched (a survival estimate).",
+            "responses",
+        )
+        self._suspects = self._gauge("suspects", "Machines believed dead.")
+        self._seconds = Histogram(
+            "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
+        )
+
+    def _counter(self, name: str, told: str, *labels: str) -> Counter:
+        return Counter(f"rljob_coordinator_{name}", told, labels, registry=self.registry)
+
+    def _gauge(self, name: str, told: str, *labels: str) -> Gauge:
+        return Gauge(f"rljob_coordinator_{name}", told, labels, registry=self.registry)
+
+    def watch_rewards(self, figures: Callable[[], RewardFigures]) -> None:
+        """Show what the rewards did, as of each scrape."""
+        self.registry.register(_RewardCollector(figures))
+
+    def watch_loop(self, longest_seconds: Callable[[], float]) -> None:
+        """Show the event loop's longest turn, as of each scrape."""
+        told = "Longest turn of the coordinator's event loop in the last minute: a Lease waits for it."
+        self._gauge("loop_longest_turn_seconds", told).set_function(longest_seconds)
+
+    def round(self, report: RoundReport, trained: TrainReport) -> None:
+        """A `RoundObserver`."""
+        for name in _COUNTED:
+            self._counted[name].inc(getattr(report, name) or 0)
+        self._show(report, _OF_ROUND)
+        self._show(trained, _OF_TRAINING)
+        self._rounds.labels(report.kind.value).inc()
+        self._responses.labels("trained").inc(report.responses or 0)
+        # An update may train on more than was launched since the one before it.
+        self._responses.labels("discarded").inc(max(0, (report.launched_responses or 0) - (report.responses or 0)))
+        self._plans.labels(report.plan or "").inc()
+        if report.predicted_gain_seconds is not None:
+            self._gain.set(report.predicted_gain_seconds)
+        if report.predicted_seconds and report.seconds is not None:
+            self._prediction.set(report.seconds / report.predicted_seconds - 1)
+        self._lengths.labels("trained").set(report.mean_response_tokens or 0)
+        self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
+        for part in ("generation", "training", "broadcast"):
+            self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
+
+    def status(self, status: RuntimeStatus) -> None:
+        """What was reported last."""
+        self._show(status, _OF_STATUS)
+        self._suspects.set(len(status.suspects))
+
+    def _show(self, told: object, names: Iterable[str]) -> None:
+        for name in names:
+            self._shown[name].set(getattr(told, name) or 0)
+
+
+class _RewardCollector(Collector):
+    """The totals that rewards keep themselves."""
+
+    def __init__(self, figures: Callable[[], RewardFigures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        now = self._figures()
+        yield _total("scored_samples", "Samples that rewards scored.", now.scored)
+        yield _total("reward_seconds", "Spent on samples by rewards, waiting for a turn included.", now.seconds)
+        yield _total("reward_processes", "Processes started to score in.", now.processes)
+        failed = CounterMetricFamily(
+            "rljob_coordinator_reward_failures", "Samples that a reward aborted.", labels=["rule", "reason"]
+        )
+        for labels, count in now.failed.items():
+            failed.add_metric(labels, count)
+        yield failed
+        programs = CounterMetricFamily(
+            "rljob_coordinator_programs", "Runs of programs against a test, by how they ended.", labels=["end"]
+        )
+        for end, count in now.programs.items():
+            programs.add_metric([end], count)
+        yield programs
+        yield _total("program_seconds", "Processor seconds of programs.", now.program_seconds)
+        yield _total("program_timeouts", "Runs past their adaptive timeout.", now.timeouts)
+        yield _total("shadow_timeouts", "Of these in the shadow sample, which ran on.", now.shadow_timeouts)
+        yield _total("late_programs", "Of these right in the end: their timeout was unjust.", now.late)
+
+
+def _total(name: str, told: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"rljob_coordinator_{name}", told, value=value)

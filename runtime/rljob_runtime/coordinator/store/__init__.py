@@ -1,0 +1,1 @@
+"""Store: the job's state in SQLite, one transaction per method."""

@@ -1,0 +1,63 @@
+"""Where the memory of `mode: Asynchronous` begins anew or goes back, within the transactions of the rest of the store:
+a new history (`Store.start_at`), and a rewind (`Store.rewind`)."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from rljob_runtime.coordinator.store.records import Pool
+from rljob_runtime.protocols.trajectory import Cursor
+from rljob_runtime.scheduling.round import PromptFate
+
+STORE_LOST = "StoreLost"
+"""Reason of a prompt that is drawn again because the store that knew its group was lost."""
+REWOUND = "Rewound"
+"""Reason of a prompt that is drawn again because the update that trained on it is undone, and its tokens are gone."""
+
+
+def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
+    """A new history: nothing is under way, and what waited is drawn again. None where the job is no asynchronous
+    one."""
+    for table in ("groups", "pool"):
+        db.execute(f"DELETE FROM {table}")
+    if pool is None:
+        return
+    set_cursor(db, pool.cursor)
+    db.executemany(
+        "INSERT INTO groups (epoch, idx, draw, drawn, fate, reason, queued) VALUES (?, ?, 0, ?, ?, ?, ?)",
+        [
+            (prompt.epoch, prompt.index, number, PromptFate.REQUEUED.value, STORE_LOST, number)
+            for number, prompt in enumerate(pool.queue, 1)
+        ],
+    )
+
+
+def give_back(db: sqlite3.Connection, step: int) -> None:
+    """The updates after `step` never were, their boundaries are gone: what they consumed is ready again, and what was
+    assigned to one is free. A group whose tokens are gone is generated again."""
+    rows = db.execute(
+        "SELECT epoch, idx, draw FROM groups AS g WHERE step > ? AND EXISTS (SELECT 1 FROM samples"
+        " WHERE epoch = g.epoch AND idx = g.idx AND draw = g.draw AND tokens IS NOT NULL) ORDER BY step, place",
+        (step,),
+    ).fetchall()
+    for group in rows:
+        db.execute(
+            "UPDATE groups SET step = NULL, place = NULL, fate = ?, reason = ?, queued = ?"
+            " WHERE epoch = ? AND idx = ? AND draw = ?",
+            (PromptFate.REQUEUED.value, REWOUND, next_number(db, "queued"), *group),
+        )
+    db.execute("UPDATE groups SET step = NULL, place = NULL, fate = NULL WHERE step > ?", (step,))
+
+
+def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
+    """Where the next fresh prompt is drawn."""
+    db.execute(
+        "INSERT INTO pool VALUES (1, ?, ?)"
+        " ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch, position = excluded.position",
+        (cursor.epoch, cursor.position),
+    )
+
+
+def next_number(db: sqlite3.Connection, column: str) -> int:
+    """The one after the highest of `drawn`, `ready` or `queued`."""
+    return db.execute(f"SELECT ifnull(MAX({column}), 0) + 1 FROM groups").fetchone()[0]

@@ -1,0 +1,194 @@
+"""The store's file: which journal suits its disk, whose it is, and which format it has."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rljob_runtime.coordinator.store import async_schema, schema
+from rljob_runtime.coordinator.store.migrations import migrate
+from rljob_runtime.coordinator.store.schema import FORMAT
+
+log = logging.getLogger(__name__)
+
+# On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
+
+CACHE_KIB = 131_072
+"""A flush touches a page or two of every response under way: of 8,192 these are some 70 MB. With SQLite's own 2 MB they
+would be written out and read back within a flush."""
+JOURNAL_PAGES = 131_072
+"""A journal of so many pages (512 MB) is brought into the file by the commit that finds it. It does not come to that
+where `Store.tidy` has its turns."""
+
+_TABLES = schema.TABLES + async_schema.TABLES
+_TRIGGERS = schema.TRIGGERS + "\n" + async_schema.TRIGGERS
+
+
+ATTEMPTS_A_TERM = 1 << 20
+"""More than a coordinator gives to one response."""
+
+
+LOCK_SECONDS = 1.0
+"""How long one try to open a file waits for its lock."""
+LOOKS_EVERY = 100_000
+"""SQLite's instructions, some milliseconds of them."""
+
+
+class StoreUnusable(Exception):
+    """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
+
+
+class StoreHeld(StoreUnusable):
+    """Another process has the file open. It may end."""
+
+
+class Opening:
+    """The opening of a store, which may take minutes, as its thread tells it to others."""
+
+    def __init__(self, lock_seconds: float = LOCK_SECONDS) -> None:
+        self.lock_seconds = lock_seconds
+        """For which its lock is waited for."""
+        self.doing = ""
+        """For people: what takes long."""
+        self._given_up = False
+
+    def tell(self, doing: str) -> None:
+        """This is done now."""
+        log.info("%s", doing)
+        self.doing = doing
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. What it has not committed is undone."""
+        self._given_up = True
+
+    def watch(self, db: sqlite3.Connection) -> None:
+        """Have statements of this connection end where it is given up, until `db.set_progress_handler` says else."""
+        db.set_progress_handler(lambda: self._given_up, LOOKS_EVERY)
+
+
+def journal_for(path: Path, mounts: str | None = None) -> str:
+    """WAL on local disks; TRUNCATE with an exclusive lock on network file systems, where WAL is unsafe."""
+    text = mounts if mounts is not None else Path("/proc/mounts").read_text()
+    points = [fields for fields in (line.split() for line in text.splitlines()) if len(fields) > 2]
+    within = [fields for fields in points if path.resolve().is_relative_to(fields[1])]
+    kind = max(within, key=lambda fields: len(fields[1]), default=["", "/", ""])[2]
+    return "TRUNCATE" if kind in NETWORK_FILE_SYSTEMS else "WAL"
+
+
+def open_file(path: Path, job: str, opening: Opening | None = None) -> sqlite3.Connection:
+    """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`, `StoreHeld` where
+    another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opening = opening or Opening()
+    try:
+        db = sqlite3.connect(path, timeout=opening.lock_seconds, isolation_level=None, check_same_thread=False)
+        try:
+            opening.watch(db)
+            _prepare(db, path, job, opening)
+            db.set_progress_handler(None, 0)
+        except (sqlite3.DatabaseError, StoreUnusable):
+            db.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        kind = StoreHeld if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreUnusable
+        raise kind(f"{path}: {error}; {_remedy(error)}") from error
+    return db
+
+
+def has_history(path: Path) -> bool:
+    """Whether a job has drawn prompts in this file, which nobody may have open. Raises `StoreUnusable`."""
+    if not path.exists():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            drawn = (f"SELECT 1 FROM {table} LIMIT 1" for table in ("rounds", "groups") if table in tables)
+            return any(db.execute(query).fetchone() is not None for query in drawn)
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
+
+
+def _remedy(error: sqlite3.DatabaseError) -> str:
+    """What to do about it. The history is given up only where the file itself is the trouble."""
+    untouched = "; nothing in the file was changed"
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return "its volume has no space left: make room there" + untouched
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another process holds it: end that one first" + untouched
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PROTOCOL:
+            return "see that its volume is there and can be written to" + untouched
+        case _:
+            return "restore the volume or give the job an empty one"
+
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    """The primary code of SQLite's; 0 where there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _prepare(db: sqlite3.Connection, path: Path, job: str, opening: Opening) -> None:
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute(f"PRAGMA journal_mode = {journal_for(path)}")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL_PAGES}")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > FORMAT:
+        raise StoreUnusable(f"{path} has format {version}, this runtime knows {FORMAT}: use the one that wrote it")
+    if version == 0:
+        with transaction(db):
+            for statement in _statements(_TABLES + _TRIGGERS):
+                db.execute(statement)
+            db.execute("INSERT INTO meta VALUES ('job', ?)", (job,))
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+    owner = db.execute("SELECT value FROM meta WHERE key = 'job'").fetchone()
+    if owner is None or owner[0] != job:
+        found = owner[0] if owner is not None else "nobody"
+        raise StoreUnusable(f"{path} belongs to job {found}, not {job}: give each job a folder of its own")
+    if 0 < version < FORMAT:
+        with transaction(db):
+            migrate(db, version, _statements(_TRIGGERS), opening.tell)
+    # Not before: it would hold while tables are replaced.
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+def begin_attempts(db: sqlite3.Connection, term: int) -> None:
+    """A new store in this term: responses have attempts above all that coordinators of former terms, whose store was
+    lost, may have given them. Replicas may remember those, and messages about them be on their way still."""
+    db.execute("INSERT INTO meta VALUES ('attempts', ?)", (str((term - 1) * ATTEMPTS_A_TERM),))
+
+
+def attempts_before(db: sqlite3.Connection) -> int:
+    """The attempt after which a response's first one comes."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'attempts'").fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of the block or nothing of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        # A full disk may have rolled it back already, and is what whoever asked must hear of.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Single statements of a script; `executescript` would commit the transaction it runs in."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,200 @@
+"""Stores of earlier formats, brought to the present one when they are opened: a job outlives its runtime's version.
+
+Each step is the text of its time and never changes. Triggers are not part of a step: those of now are made anew.
+Within one transaction, so a crash leaves the former store. Nothing that was trained, drawn or queued is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+
+from rljob_runtime.coordinator.store.schema import FORMAT
+
+_IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
+_UNDER_WAY = "step > (SELECT COALESCE(MAX(step), 0) FROM boundaries)"
+
+
+def migrate(db: sqlite3.Connection, version: int, triggers: Iterable[str], tell: Callable[[str], None]) -> None:
+    """From format `version` (1 or more) to the present one. Inside a transaction, with foreign keys switched off: a
+    table that is replaced must not take its rows' children along. `tell`: how far it is."""
+    whole = f"the store is brought from format {version} to {FORMAT}"
+    for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        db.execute(f"DROP TRIGGER {name}")
+    for step in range(version, FORMAT):
+        tell(f"{whole}: step {step - version + 1} of {FORMAT - version + 1}")
+        STEPS[step](db)
+    for trigger in triggers:
+        db.execute(trigger)
+    tell(f"{whole}: the last step, a check of all rows")
+    if broken := db.execute("PRAGMA foreign_key_check").fetchall():
+        raise sqlite3.IntegrityError(f"{len(broken)} rows without their parents after the change from format {version}")
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _replace(db: sqlite3.Connection, table: str, columns: str, options: str, select: str) -> None:
+    """Tables get other columns or checks by being made anew."""
+    db.execute(f"CREATE TABLE {table}_new ({columns}) {options}")
+    db.execute(f"INSERT INTO {table}_new {select}")
+    db.execute(f"DROP TABLE {table}")
+    db.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
+
+
+def _from_1(db: sqlite3.Connection) -> None:
+    """Rounds know their shape and rules. There were plain rounds alone: all prompts, all responses, which a failed
+    reward made try again twice, and three draws where no group was left.
+
+    A round whose prompts were drawn anew kept the former ones, settled already: these go from the round under way,
+    whose cursor is past them.
+    """
+    for table in ("chunks", "assigned", "trajectories", "prompts"):
+        settled = f"SELECT step, epoch, idx FROM prompts WHERE fate IS NOT NULL AND {_UNDER_WAY}"
+        db.execute(f"DELETE FROM {table} WHERE (step, epoch, idx) IN ({settled})")
+    _replace(
+        db,
+        "rounds",
+        """
+        step INTEGER PRIMARY KEY CHECK (step > 0),
+        version INTEGER NOT NULL REFERENCES versions (version),
+        kind TEXT NOT NULL, prompts INTEGER NOT NULL, responses INTEGER NOT NULL, groups INTEGER NOT NULL,
+        group_size INTEGER NOT NULL,
+        max_failures INTEGER NOT NULL, drop_equal INTEGER NOT NULL, max_prompts INTEGER NOT NULL,
+        epoch INTEGER NOT NULL, position INTEGER NOT NULL
+        """,
+        "",
+        "SELECT step, version, kind, drawn, responses, drawn, responses, 2, 0, 3 * drawn, epoch, position FROM"
+        " (SELECT r.*, (SELECT COUNT(*) FROM prompts AS p WHERE p.step = r.step) AS drawn FROM rounds AS r)",
+    )
+    _replace(
+        db,
+        "prompts",
+        f"""
+        {_IDENTITY}, ordinal INTEGER NOT NULL,
+        fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT,
+        PRIMARY KEY (step, epoch, idx),
+        CHECK (fate NOT IN ('filtered', 'requeued') OR reason IS NOT NULL),
+        FOREIGN KEY (step) REFERENCES rounds (step) ON DELETE CASCADE
+        """,
+        "WITHOUT ROWID",
+        "SELECT step, epoch, idx, ordinal, fate, reason FROM prompts",
+    )
+    db.execute("CREATE INDEX prompts_by_key ON prompts (epoch, idx)")
+
+
+def _from_2(db: sqlite3.Connection) -> None:
+    """The anchors of adaptive timeouts. They are learned anew."""
+    db.execute(
+        """
+        CREATE TABLE anchors (
+        step INTEGER NOT NULL REFERENCES boundaries (step) ON DELETE CASCADE,
+        rule TEXT NOT NULL, test TEXT NOT NULL, milliseconds INTEGER NOT NULL CHECK (milliseconds >= 0),
+        PRIMARY KEY (rule, test, step)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX anchors_by_step ON anchors (step)")
+
+
+def _from_3(db: sqlite3.Connection) -> None:
+    """How rounds were chosen, and how far responses came. Closed rounds do not know it, so predictions begin anew; the
+    round under way goes on as it was opened, without early gradients."""
+    db.execute("ALTER TABLE trajectories ADD COLUMN tokens INTEGER")
+    db.execute(
+        """
+        CREATE TABLE decisions (
+        step INTEGER PRIMARY KEY REFERENCES rounds (step) ON DELETE CASCADE,
+        chosen TEXT NOT NULL, speed TEXT
+        )
+        """
+    )
+    opened = f"SELECT step, kind, prompts, responses, groups, group_size FROM rounds WHERE {_UNDER_WAY}"
+    for step, kind, prompts, responses, groups, group_size in db.execute(opened).fetchall():
+        race = [prompts / groups, responses / group_size] if kind == "Short" else None
+        chosen = {"race": race, "stream": False, "reason": "", "seconds": None, "speedup": None}
+        db.execute("INSERT INTO decisions (step, chosen) VALUES (?, ?)", (step, json.dumps(chosen)))
+
+
+def _from_4(db: sqlite3.Connection) -> None:
+    """Asynchronous jobs: the pool, groups, their responses and tokens. There were none."""
+    group = "epoch INTEGER NOT NULL, idx INTEGER NOT NULL, draw INTEGER NOT NULL"
+    db.execute(
+        """
+        CREATE TABLE pool (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        epoch INTEGER NOT NULL CHECK (epoch >= 0), position INTEGER NOT NULL CHECK (position >= 0)
+        )
+        """
+    )
+    db.execute(
+        f"""
+        CREATE TABLE groups (
+        {group} CHECK (draw >= 0),
+        drawn INTEGER NOT NULL UNIQUE,
+        version INTEGER REFERENCES versions (version), replica TEXT,
+        ready INTEGER UNIQUE, step INTEGER, place INTEGER,
+        fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT, queued INTEGER UNIQUE,
+        PRIMARY KEY (epoch, idx, draw),
+        CHECK ((version IS NOT NULL AND replica IS NOT NULL) OR fate IS 'requeued'),
+        CHECK ((step IS NULL) = (place IS NULL)),
+        CHECK (step IS NULL OR ready IS NOT NULL),
+        CHECK (fate IS NOT 'trained' OR step IS NOT NULL),
+        CHECK (fate NOT IN ('filtered', 'requeued') OR (reason IS NOT NULL AND step IS NULL)),
+        CHECK ((fate IS 'requeued') = (queued IS NOT NULL))
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE UNIQUE INDEX groups_open ON groups (epoch, idx) WHERE fate IS NULL")
+    db.execute("CREATE UNIQUE INDEX groups_trained_once ON groups (epoch, idx) WHERE fate = 'trained'")
+    db.execute("CREATE UNIQUE INDEX groups_by_step ON groups (step, place) WHERE step IS NOT NULL")
+    db.execute(
+        f"""
+        CREATE TABLE samples (
+        {group}, sample INTEGER NOT NULL CHECK (sample >= 0),
+        attempt INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
+        replica TEXT, finish TEXT, reward REAL, tokens INTEGER,
+        PRIMARY KEY (epoch, idx, draw, sample),
+        CHECK (reward IS NULL OR finish IS NOT NULL),
+        FOREIGN KEY (epoch, idx, draw) REFERENCES groups (epoch, idx, draw) ON DELETE CASCADE
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX samples_with_chunks ON samples (epoch, idx, draw) WHERE tokens IS NULL")
+    db.execute(
+        f"""
+        CREATE TABLE experience_chunks (
+        {group}, sample INTEGER NOT NULL, start INTEGER NOT NULL,
+        tokens BLOB NOT NULL, logprobs BLOB NOT NULL,
+        PRIMARY KEY (epoch, idx, draw, sample, start),
+        CHECK (length(tokens) > 0 AND length(logprobs) = length(tokens)),
+        FOREIGN KEY (epoch, idx, draw, sample) REFERENCES samples (epoch, idx, draw, sample) ON DELETE CASCADE
+        ) WITHOUT ROWID
+        """
+    )
+
+
+def _from_5(db: sqlite3.Connection) -> None:
+    """Sums of rewards and of what is pruned. Nothing was pruned, and the rewards are in the reports."""
+    db.execute("ALTER TABLE versions ADD COLUMN trained INTEGER NOT NULL DEFAULT 0")
+    db.execute("CREATE INDEX versions_by_step ON versions (step)")
+    db.execute("CREATE TABLE rewards (step INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE, total REAL NOT NULL)")
+    db.execute(
+        "INSERT INTO rewards SELECT step, row_number() OVER (ORDER BY step), SUM(reward) OVER (ORDER BY step) FROM"
+        " (SELECT step, json_extract(report, '$.reward') AS reward FROM boundaries) WHERE reward IS NOT NULL"
+    )
+    db.execute(
+        """
+        CREATE TABLE pruned (
+        step INTEGER NOT NULL, epoch INTEGER NOT NULL,
+        draws INTEGER NOT NULL, fresh INTEGER NOT NULL, trained INTEGER NOT NULL, filtered INTEGER NOT NULL,
+        trajectories INTEGER NOT NULL, tokens INTEGER NOT NULL, highest INTEGER NOT NULL,
+        PRIMARY KEY (step, epoch)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE INDEX groups_requeued ON groups (epoch, idx, draw) WHERE fate = 'requeued'")
+    db.execute("CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered'")
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5}
+"""By the format that it starts from."""

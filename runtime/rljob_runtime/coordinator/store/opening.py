@@ -1,0 +1,98 @@
+"""Opening the store: whoever holds it is waited for, and what takes long is told, before there is a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from rljob_api.constants import STORE_HELD
+from rljob_api.status import Problem, RuntimeStatus
+from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.store.connection import Opening, StoreHeld
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreThread
+from rljob_runtime.protocols import ControlPlane
+from rljob_runtime.scheduling.backoff import BackOff
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[str, str | None], None]
+"""(reason of a problem, its message; None: there is none any more)."""
+
+LOOK_SECONDS = 1.0
+LONG_SECONDS = 2.0
+"""An opening that takes longer is told."""
+HELD_BACK_OFF = BackOff(initial=1.0, maximum=5.0)
+"""Between tries to open a store that somebody holds."""
+STORE_OPENING = "StoreOpening"
+
+
+class EarlyReports:
+    """What is told of a job while its coordinator starts. `draft` is the status that the coordinator goes on from."""
+
+    def __init__(self, control: ControlPlane, before: RuntimeStatus | None, back_off: BackOff) -> None:
+        first = (before or RuntimeStatus()).model_copy(update={"stage": "Starting", "problems": ()})
+        self._reporter = Reporter(control, first, back_off)
+        self._due = asyncio.Event()
+
+    @property
+    def draft(self) -> RuntimeStatus:
+        """As it was told last."""
+        return self._reporter.draft
+
+    def tell(self, reason: str, message: str | None) -> None:
+        """There is such a problem now, or none of this reason any more."""
+        self._reporter.problem(reason, None if message is None else Problem(reason=reason, message=message[:2048]))
+        if message is not None:
+            self._due.set()
+
+    @contextlib.asynccontextmanager
+    async def written(self) -> AsyncIterator[None]:
+        """Write what is told, once there is something, as long as the context is open."""
+        writing = asyncio.create_task(self._write(), name="early reports")
+        try:
+            yield
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _write(self) -> None:
+        await self._due.wait()
+        await self._reporter.run()
+
+
+async def open_store(opener: Callable[[Opening], Store], tell: Tell, patience: float) -> StoreThread:
+    """The store, opened in a thread of its own. Whoever holds it is waited for, for `patience` seconds at most: a
+    coordinator that has lost its Lease lets go of it. Raises `StoreUnusable`."""
+    clock = asyncio.get_running_loop().time
+    since, tries = clock(), 0
+    while True:
+        try:
+            opened = await _open(opener, tell)
+        except StoreHeld as error:
+            tries += 1
+            if clock() - since >= patience:
+                raise
+            log.warning("the store is waited for: %s", error)
+            tell(STORE_HELD, f"{error}. The coordinator waits for it, and goes on as soon as it is free")
+            await asyncio.sleep(HELD_BACK_OFF.delay(tries) or HELD_BACK_OFF.maximum)
+        else:
+            tell(STORE_HELD, None)
+            return opened
+
+
+async def _open(opener: Callable[[Opening], Store], tell: Tell) -> StoreThread:
+    opening, clock = Opening(), asyncio.get_running_loop().time
+    since, work = clock(), asyncio.ensure_future(StoreThread.open(opener, opening))
+    try:
+        while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
+            if clock() - since >= LONG_SECONDS:
+                doing = opening.doing or "the store is opened, and its journal brought into it"
+                tell(STORE_OPENING, f"{doing}. Nothing is lost, and the job goes on when it is done")
+        return await work
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        tell(STORE_OPENING, None)

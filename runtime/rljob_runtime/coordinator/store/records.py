@@ -1,0 +1,83 @@
+"""What goes in and out of the state store, and the row that both modes write: a boundary."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_api.status import RoundReport, RuntimeTotals
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.partial_responses import Partial
+from rljob_runtime.scheduling.round import RoundPlan, Saved
+from rljob_runtime.scheduling.round_planner.plans import AS_ASKED, Chosen
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The state after `step` updates. `queue`: the long prompts that wait for a round, oldest first; empty in
+    `mode: Asynchronous`, where the pool has its own rows."""
+
+    step: int
+    cursor: Cursor
+    totals: RuntimeTotals = field(default_factory=RuntimeTotals)
+    report: RoundReport | None = None
+    queue: tuple[PromptKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where an asynchronous job draws: the cursor of fresh prompts, and those that wait to be drawn again."""
+
+    cursor: Cursor = field(default_factory=Cursor)
+    queue: tuple[PromptKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round as a former coordinator left it."""
+
+    plan: RoundPlan
+    cursor: Cursor
+    saved: dict[TrajectoryKey, Saved]
+    partials: dict[TrajectoryKey, Partial]
+    finish_reasons: dict[TrajectoryKey, FinishReason]
+    assigned: bool
+    chosen: Chosen = AS_ASKED
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """New tokens of one response, to be appended at `start`."""
+
+    key: TrajectoryKey
+    start: int
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
+def insert_boundary(db: sqlite3.Connection, boundary: Boundary, risen: Anchors) -> None:
+    """Within the caller's transaction. `risen`: the anchors that rose."""
+    report = json.dumps(boundary.report.to_dict()) if boundary.report is not None else None
+    db.execute(
+        "INSERT INTO boundaries (step, epoch, position, totals, report, long_queue) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            boundary.step,
+            boundary.cursor.epoch,
+            boundary.cursor.position,
+            json.dumps(boundary.totals.to_dict()),
+            report,
+            json.dumps([str(prompt) for prompt in boundary.queue]),
+        ),
+    )
+    if boundary.report is not None and boundary.report.reward is not None:
+        last = db.execute("SELECT number, total FROM rewards ORDER BY step DESC LIMIT 1").fetchone()
+        number, total = last or (0, 0.0)
+        sums = (boundary.step, number + 1, total + boundary.report.reward)
+        db.execute("INSERT INTO rewards VALUES (?, ?, ?)", sums)
+    db.executemany(
+        "INSERT INTO anchors VALUES (?, ?, ?, ?)",
+        [(boundary.step, rule, test, kept) for rule, tests in risen.items() for test, kept in tests.items()],
+    )

@@ -1,0 +1,140 @@
+"""What the store knows of rounds that are over, for predictions of those to come. Reads only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rljob_api.status import RoundReport
+from rljob_runtime.perf_model.observed_speed import Speed
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey
+from rljob_runtime.scheduling.round import EQUAL_REWARDS
+from rljob_runtime.scheduling.round_planner.plans import Chosen
+from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW, believed_since, looked_at
+from rljob_runtime.scheduling.round_planner.survival import Seen
+
+
+@dataclass(frozen=True)
+class RememberedPrompt:
+    """`queued`: it came from the long-prompt queue. `filtered`: its rewards were all equal."""
+
+    responses: tuple[Seen, ...]
+    queued: bool
+    filtered: bool
+
+
+@dataclass(frozen=True)
+class RememberedRound:
+    """A closed round. `speed` is None where its coordinator was replaced before anything was seen."""
+
+    report: RoundReport
+    chosen: Chosen
+    speed: Speed | None
+    prompts: dict[PromptKey, RememberedPrompt]
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """`rounds`: those that tell of the next ones (`round_history.looked_at`), oldest first. `updated`: those of them in
+    which the trainer was alone with its update, or the last such one: what lent machines did is not in an update's
+    seconds. `alone` and `beside`: what the engines did, in the layout of the last round, in the last rounds that did
+    not stream and in those that did. They may be older ones: lengths change as the model learns, engines do not.
+    `since`: the round that took longer than lengths explain, before which none are believed; 0 without one.
+    `elsewhere`: what engines did alone in other layouts, by tensor parallel size."""
+
+    rounds: tuple[RememberedRound, ...]
+    updated: tuple[RememberedRound, ...] = ()
+    alone: tuple[Speed, ...] = ()
+    beside: tuple[Speed, ...] = ()
+    since: int = 0
+    elsewhere: Mapping[int, tuple[Speed, ...]] = field(default_factory=dict)
+
+
+def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> Remembered:
+    """What is known of the rounds up to `last`, where responses may have so many tokens now."""
+    whole = db.execute(
+        "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind = 'Long' AND NOT EXISTS"
+        " (SELECT epoch || '.' || idx FROM prompts WHERE step = r.step"
+        " INTERSECT SELECT value FROM boundaries, json_each(long_queue) WHERE step = r.step - 1)",
+        (last - REACH, last),
+    )
+    predicted = db.execute(
+        "SELECT step, ifnull(json_extract(report, '$.seconds'), 0), json_extract(chosen, '$.explained')"
+        " FROM boundaries JOIN decisions USING (step) WHERE step > ? AND step <= ?"
+        " AND json_extract(report, '$.predictedSeconds') IS NOT NULL",
+        (last - REACH, last),
+    )
+    since = believed_since(predicted.fetchall())
+    steps = looked_at(last, [step for (step,) in whole.fetchall()], since)
+    rounds = tuple(one for one in (_round(db, step, max_response_tokens) for step in steps) if one is not None)
+    if not rounds:
+        return Remembered(())
+    layout = rounds[-1].report.tensor_parallel_size
+    updated = tuple(one for one in rounds if not one.report.lent_machines) or _last_without_loan(
+        db, last, max_response_tokens
+    )
+    alone, beside = (_speeds(db, last, layout, stream) for stream in (False, True))
+    elsewhere = {size: _speeds(db, last, size, stream=False) for size in _layouts(db, last) if size != layout}
+    seen = {size: speeds for size, speeds in elsewhere.items() if speeds}
+    return Remembered(rounds, updated, alone, beside, since, seen)
+
+
+def _layouts(db: sqlite3.Connection, last: int) -> tuple[int, ...]:
+    rows = db.execute(
+        "SELECT DISTINCT json_extract(report, '$.tensorParallelSize') AS size FROM boundaries"
+        " WHERE step <= ? AND size IS NOT NULL ORDER BY size",
+        (last,),
+    )
+    return tuple(size for (size,) in rows.fetchall())
+
+
+def _last_without_loan(db: sqlite3.Connection, last: int, max_response_tokens: int) -> tuple[RememberedRound, ...]:
+    found = db.execute(
+        "SELECT max(step) FROM boundaries JOIN decisions USING (step) WHERE step <= ? AND report IS NOT NULL"
+        " AND ifnull(json_extract(report, '$.lentMachines'), 0) = 0",
+        (last,),
+    ).fetchone()
+    one = _round(db, found[0], max_response_tokens) if found[0] is not None else None
+    return () if one is None else (one,)
+
+
+def _speeds(db: sqlite3.Connection, last: int, layout: int | None, stream: bool) -> tuple[Speed, ...]:
+    rows = db.execute(
+        "SELECT speed FROM decisions JOIN boundaries USING (step) WHERE step <= ?"
+        " AND json_array_length(speed, '$.stretches') > 0 AND json_extract(chosen, '$.stream') = ?"
+        " AND json_extract(report, '$.tensorParallelSize') IS ? ORDER BY step DESC LIMIT ?",
+        (last, stream, layout, WINDOW),
+    ).fetchall()
+    return tuple(Speed.from_json(text) for (text,) in reversed(rows))
+
+
+def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> RememberedRound | None:
+    row = db.execute(
+        "SELECT report, chosen, speed FROM boundaries JOIN decisions USING (step)"
+        " WHERE step = ? AND report IS NOT NULL",
+        (step,),
+    ).fetchone()
+    if row is None:
+        return None
+    responses: dict[PromptKey, list[Seen]] = {}
+    # What came to its end at a limit that was raised since would go on now.
+    for epoch, index, tokens, ended in db.execute(
+        "SELECT epoch, idx, tokens, finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM trajectories"
+        " WHERE step = ? ORDER BY epoch, idx, sample",
+        (FinishReason.LENGTH, max_response_tokens, step),
+    ):
+        responses.setdefault(PromptKey(epoch, index), []).append(Seen(tokens, bool(ended)))
+    waited = db.execute("SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?", (step - 1,)).fetchall()
+    queue = {PromptKey.parse(text) for (text,) in waited}
+    prompts = {
+        prompt: RememberedPrompt(tuple(responses[prompt]), prompt in queue, reason == EQUAL_REWARDS)
+        for prompt, reason in (
+            (PromptKey(epoch, index), reason)
+            for epoch, index, reason in db.execute(
+                "SELECT epoch, idx, reason FROM prompts WHERE step = ? ORDER BY ordinal", (step,)
+            )
+        )
+    }
+    speed = Speed.from_json(row[2]) if row[2] else None
+    return RememberedRound(RoundReport.model_validate_json(row[0]), Chosen.from_json(row[1]), speed, prompts)

@@ -1,0 +1,96 @@
+"""Where the coordinator stood after a step, as a small JSON document that the trainer keeps in its checkpoint: what a
+new history begins with when the store is lost.
+
+It holds what later rounds depend on: which prompts are drawn and which of them still wait, what the adaptive timeouts
+learned, which version numbers are used. Attempts are not in it: a new history generates under new version numbers, and
+whoever works under those knows no attempt. What only predictions need is learned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from rljob_api.errors import show
+from rljob_api.status import RuntimeTotals
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class StandingError(ValueError):
+    """The document cannot be used; the message names the field, the value and what would be right."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """After `step` updates. `queue`: the long prompts that wait for a round, oldest first. `anchors`: see
+    `rewards.Anchors`. `version`: the highest weight version that was used."""
+
+    step: int
+    cursor: Cursor
+    queue: tuple[PromptKey, ...] = ()
+    totals: RuntimeTotals = field(default_factory=RuntimeTotals)
+    anchors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    version: int = 0
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        document = _Document(
+            step=self.step,
+            cursor=_Place(epoch=self.cursor.epoch, position=self.cursor.position),
+            long_queue=tuple(str(prompt) for prompt in self.queue),
+            totals=self.totals,
+            anchors={rule: dict(tests) for rule, tests in self.anchors.items()},
+            version=self.version,
+        )
+        return document.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str, step: int) -> Standing:
+        """What `to_json` gave, of this step. Raises `StandingError` with the path of the first thing wrong."""
+        try:
+            document = _Document.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            raise StandingError(_explain(error)) from None
+        cursor = Cursor(document.cursor.epoch, document.cursor.position)
+        queue = tuple(map(PromptKey.parse, document.long_queue))
+        if document.step != step:
+            raise StandingError(f"step is {document.step}: the checkpoint is of step {step}")
+        for place, prompt in enumerate(queue):
+            if prompt in queue[:place]:
+                raise StandingError(f"longQueue[{place}] is {prompt}: it waits already, and a prompt waits once")
+            if prompt.epoch > cursor.epoch:
+                raise StandingError(f"longQueue[{place}] is {prompt}: the cursor stands in epoch {cursor.epoch}")
+        return cls(step, cursor, queue, document.totals, document.anchors, document.version)
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class _Place(_Data):
+    epoch: Count
+    position: Count
+
+
+class _Document(_Data):
+    format: Literal[1] = 1
+    """Raised when the meaning of the data changes."""
+    step: Count
+    cursor: _Place
+    long_queue: tuple[Annotated[str, Field(pattern=r"^\d+\.\d+$")], ...]
+    totals: RuntimeTotals
+    anchors: dict[str, dict[str, Count]]
+    version: Count
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    given = "" if first["type"] in ("missing", "json_invalid") else f" is {show(first['input'])}"
+    return f"{path.removeprefix('.') or 'the document'}{given}: {first['msg']}"

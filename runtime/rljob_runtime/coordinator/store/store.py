@@ -1,0 +1,420 @@
+"""The coordinator's memory: what was drawn, generated, rewarded and trained on, in SQLite on the job's volume.
+
+A coordinator that comes back goes on from here; a trainer that comes back at an older step has the store rewound to it.
+`Store` is synchronous and belongs to one thread (`store_thread`). Every method is one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType
+
+from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
+from rljob_runtime.coordinator.store.async_rewind import begin, give_back
+from rljob_runtime.coordinator.store.async_store import ExperienceStore
+from rljob_runtime.coordinator.store.connection import Opening, attempts_before, begin_attempts, open_file, transaction
+from rljob_runtime.coordinator.store.pruning import forget_sums, prune
+from rljob_runtime.coordinator.store.records import Boundary, OpenRound, Pool, Tokens, insert_boundary
+from rljob_runtime.coordinator.store.round_history import Remembered, remembered
+from rljob_runtime.perf_model.observed_speed import Speed
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.partial_responses import Partial
+from rljob_runtime.scheduling.round import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
+from rljob_runtime.scheduling.round_planner.plans import AS_ASKED, Chosen
+from rljob_runtime.scheduling.status_cadence import reward_ends
+from rljob_runtime.scheduling.weight_versions import Published, Versions
+
+TIDY_ROWS, TIDY_TURNS = 16_384, 128
+"""After so many rows, two seconds' worth of 8,192 responses, or so many turns the journal is brought into the file: so
+a small job's journal keeps to a few MB of its volume."""
+
+
+class Store:
+    """One job's file. Raises `connection.StoreUnusable` when it is not this job's."""
+
+    def __init__(self, path: Path, job: str, opening: Opening | None = None) -> None:
+        self._db = open_file(path, job, opening)
+        self.experience = ExperienceStore(self._db)
+        """What only `mode: Asynchronous` has."""
+        self._tidied = self._turns = 0
+
+    def tidy(self) -> None:
+        """For a moment when nobody waits: what the journal holds goes to its place in the file, where that is worth it,
+        so that no commit has to do it."""
+        self._turns += 1
+        if self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS:
+            self._tidied, self._turns = self._db.total_changes, 0
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._db.close()
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db)
+
+    def _meta(self, key: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    # --- who is in charge ---
+
+    def adopt_term(self, term: int) -> int:
+        """Take office: the higher of `term` and one above the last stored is stored and returned."""
+        with self._transaction():
+            before = self._meta("term")
+            term = max(term, int(before or 0) + 1)
+            if before is None:
+                begin_attempts(self._db, term)
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('term', ?)", (str(term),))
+        return term
+
+    def count_restart(self) -> int:
+        """How many coordinators took this store up before; counts this one."""
+        with self._transaction():
+            starts = int(self._meta("starts") or 0)
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(starts + 1),))
+        return starts
+
+    # --- history ---
+
+    def boundary(self) -> Boundary | None:
+        """The newest boundary; None for a new job."""
+        row = self._db.execute(
+            "SELECT step, epoch, position, totals, report, long_queue FROM boundaries ORDER BY step DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        report = RoundReport.model_validate_json(row[4]) if row[4] else None
+        queue = tuple(PromptKey.parse(text) for text in json.loads(row[5]))
+        return Boundary(row[0], Cursor(row[1], row[2]), RuntimeTotals.model_validate_json(row[3]), report, queue)
+
+    def start_at(
+        self,
+        boundary: Boundary,
+        anchors: Anchors = MappingProxyType({}),
+        version: int = 0,
+        pool: Pool | None = None,
+    ) -> None:
+        """A new history from `boundary`: for a new job, or when a trainer is found that is ahead of an empty store.
+        `version` is known to be used. `pool`: of an asynchronous job."""
+        with self._transaction():
+            floor = max(version, self.versions().floor)
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('version_floor', ?)", (str(floor),))
+            for table in ("rounds", "boundaries", "rewards"):
+                self._db.execute(f"DELETE FROM {table}")
+            forget_sums(self._db)
+            begin(self._db, pool)
+            insert_boundary(self._db, boundary, anchors)
+
+    def anchors(self) -> dict[str, dict[str, int]]:
+        """The anchors of the rewards' timeouts at the newest boundary."""
+        rows = self._db.execute("SELECT rule, test, MAX(milliseconds) FROM anchors GROUP BY rule, test").fetchall()
+        found: dict[str, dict[str, int]] = {}
+        for rule, test, milliseconds in rows:
+            found.setdefault(rule, {})[test] = milliseconds
+        return found
+
+    def reward_ends(self) -> tuple[float | None, float | None]:
+        """See `status_cadence.reward_ends`, of all rounds done."""
+
+        def total(rounds: int) -> float:
+            row = self._db.execute("SELECT total FROM rewards WHERE number = ?", (rounds,)).fetchone()
+            return row[0] if row is not None else 0.0
+
+        count = self._db.execute("SELECT number FROM rewards ORDER BY step DESC LIMIT 1").fetchone()
+        return reward_ends(count[0] if count is not None else 0, total)
+
+    def remembered(self, max_response_tokens: int) -> Remembered:
+        """What closed rounds tell of the next ones, whose responses may have so many tokens."""
+        boundary = self.boundary()
+        return remembered(self._db, boundary.step if boundary is not None else 0, max_response_tokens)
+
+    def rewind(self, step: int) -> bool:
+        """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost, and
+        what they took from the experience buffer is given back. What that costs is in the boundary's totals. False
+        when the store has no such boundary."""
+        with self._transaction():
+            row = self._db.execute("SELECT totals FROM boundaries WHERE step = ?", (step,)).fetchone()
+            if row is None:
+                return False
+            totals = RuntimeTotals.model_validate_json(row[0])
+            lost = totals.lost_version_tokens + self.tokens_after(step)
+            told = json.dumps(totals.model_copy(update={"lost_version_tokens": lost}).to_dict())
+            self._db.execute("UPDATE boundaries SET totals = ? WHERE step = ?", (told, step))
+            for table in ("boundaries", "rewards"):
+                self._db.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
+            self._lose_versions_after(step)
+            self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
+            give_back(self._db, step)
+        return True
+
+    def tokens_after(self, step: int) -> int:
+        """Generated in rounds of OnPolicy after `step`: counted where a round is closed, as they came in the open
+        one."""
+        return self._db.execute(
+            "SELECT (SELECT ifnull(SUM(tokens), 0) FROM trajectories WHERE step > ?1)"
+            " + (SELECT ifnull(SUM(length(tokens) / 4), 0) FROM chunks WHERE step > ?1)",
+            (step,),
+        ).fetchone()[0]
+
+    def prune(self, keep: int) -> bool:
+        """The oldest round goes, where the store has more than `keep` and no recovery needs it; see `pruning`.
+        False when there is none to go."""
+        with self._transaction():
+            return prune(self._db, keep)
+
+    def lose_versions_after(self, step: int) -> None:
+        """Versions of later steps are no longer anybody's weights."""
+        with self._transaction():
+            self._lose_versions_after(step)
+
+    def versions(self) -> Versions:
+        """The weight versions of the rounds that the store has, and of groups under way; the floor is above all
+        others."""
+        first = self._db.execute(
+            # By steps: by versions, those of all pruned rounds would come first.
+            "SELECT MIN(version) FROM versions INDEXED BY versions_by_step"
+            " WHERE step >= (SELECT MIN(step) FROM boundaries)"
+        ).fetchone()[0]
+        opened = self._db.execute("SELECT MIN(version) FROM groups WHERE fate IS NULL").fetchone()[0]
+        least = min((version for version in (first, opened) if version is not None), default=0)
+        rows = self._db.execute(
+            "SELECT version, step, lost FROM versions WHERE version >= ? ORDER BY version", (least,)
+        ).fetchall()
+        floor = max(int(self._meta("version_floor") or 0), least - 1)
+        return Versions(tuple(Published(version, step, bool(lost)) for version, step, lost in rows), floor)
+
+    def publish(self, version: int, step: int) -> None:
+        """Before the trainer publishes: from now on this number is used."""
+        with self._transaction():
+            self._db.execute("INSERT INTO versions (version, step) VALUES (?, ?)", (version, step))
+
+    # --- a round ---
+
+    def open_round(self, plan: RoundPlan, cursor: Cursor, chosen: Chosen = AS_ASKED) -> dict[TrajectoryKey, Saved]:
+        """The round's prompts are drawn; `cursor` is the one after the draw. What is known of them from rounds that
+        requeued them comes back: attempts go on rising."""
+        shape, rules = plan.shape, plan.rules
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(plan.step, plan.version),
+                    *(shape.kind.value, shape.prompts, shape.responses, shape.groups, shape.group_size),
+                    *(rules.max_failures, rules.drop_equal, rules.max_prompts),
+                    *(cursor.epoch, cursor.position),
+                ),
+            )
+            self._db.execute("INSERT INTO decisions (step, chosen) VALUES (?, ?)", (plan.step, chosen.to_json()))
+            return self._draw(plan, plan.prompts)
+
+    def extend(self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor) -> dict[TrajectoryKey, Saved]:
+        """The round draws further prompts. As for `open_round`."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE rounds SET epoch = ?, position = ? WHERE step = ?", (cursor.epoch, cursor.position, plan.step)
+            )
+            return self._draw(plan, prompts)
+
+    def launched(self, step: int, version: int, leases: Iterable[tuple[TrajectoryKey, Lease]]) -> None:
+        """These responses have new leases."""
+        with self._transaction():
+            self._db.executemany(
+                f"UPDATE trajectories SET attempt = ?, replica = ?, version = ? WHERE {_WHERE}",
+                [(lease.attempt, lease.replica, version, *_row(step, key)) for key, lease in leases],
+            )
+
+    def append(self, step: int, tokens: Iterable[Tokens]) -> None:
+        """Tokens as they came."""
+        with self._transaction():
+            self._append(step, tokens)
+
+    def finish(self, step: int, tokens: Iterable[Tokens], finished: Iterable[Response]) -> None:
+        """These responses are whole; `tokens` are their last ones."""
+        with self._transaction():
+            self._append(step, tokens)
+            self._db.executemany(
+                f"UPDATE trajectories SET finish = ? WHERE {_WHERE}",
+                [(response.finish_reason.value, *_row(step, response.key)) for response in finished],
+            )
+
+    def score(self, step: int, key: TrajectoryKey, reward: float) -> None:
+        """A reward came."""
+        with self._transaction():
+            self._db.execute(f"UPDATE trajectories SET reward = ? WHERE {_WHERE}", (reward, *_row(step, key)))
+
+    def restart(self, step: int, key: TrajectoryKey, failures: int) -> None:
+        """A response is generated again from nothing."""
+        with self._transaction():
+            self._db.execute(f"DELETE FROM chunks WHERE {_WHERE}", _row(step, key))
+            self._db.execute(
+                f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}",
+                (failures, *_row(step, key)),
+            )
+
+    def assign(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
+        """These are what `step` trains on; before the trainer is called, and only once."""
+        with self._transaction():
+            self._db.executemany("INSERT INTO assigned VALUES (?, ?, ?, ?)", [_row(step, key) for key in keys])
+
+    def close_round(
+        self,
+        settlement: Settlement,
+        boundary: Boundary,
+        risen: Anchors = MappingProxyType({}),
+        speed: Speed | None = None,
+    ) -> None:
+        """The update is done: outcomes, fates, the long-prompt queue, the anchors that rose and the boundary in one
+        stroke; of the tokens only their number is needed from now on. `speed`: what the engines did."""
+        step = boundary.step
+        with self._transaction():
+            self._db.execute(
+                "UPDATE trajectories SET tokens = (SELECT COALESCE(SUM(length(c.tokens) / 4), 0) FROM chunks AS c WHERE"
+                " c.step = trajectories.step AND c.epoch = trajectories.epoch AND c.idx = trajectories.idx"
+                " AND c.sample = trajectories.sample) WHERE step = ?",
+                (step,),
+            )
+            if speed is not None:
+                self._db.execute("UPDATE decisions SET speed = ? WHERE step = ?", (speed.to_json(), step))
+            self._settle(step, settlement)
+            insert_boundary(self._db, boundary, risen)
+            self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
+
+    def round_is_open(self) -> bool:
+        """Whether there is a round that has no boundary yet."""
+        row = self._db.execute(
+            "SELECT 1 FROM rounds WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) LIMIT 1"
+        ).fetchone()
+        return row is not None
+
+    def round_under_way(self) -> OpenRound | None:
+        """The round that has no boundary yet, with all that is known of it."""
+        row = self._db.execute(
+            "SELECT * FROM rounds WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) ORDER BY step LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        step, version, kind, prompts, responses, groups, group_size, failures, drop_equal, most, epoch, position = row
+        shape = Shape(RoundKind(kind), prompts, responses, groups, group_size)
+        rules = Rules(failures, bool(drop_equal), most)
+        drawn = self._db.execute("SELECT epoch, idx FROM prompts WHERE step = ? ORDER BY ordinal", (step,)).fetchall()
+        plan = RoundPlan(step, version, shape, tuple(PromptKey(*prompt) for prompt in drawn), rules)
+        chosen = self._db.execute("SELECT chosen FROM decisions WHERE step = ?", (step,)).fetchone()[0]
+        assigned = self._is_assigned(step)
+        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))
+        for key, attempt, failures, replica, finish, reward in self._trajectories(step):
+            found.saved[key] = Saved(attempt, failures, finish is not None, reward)
+            if finish is not None:
+                found.finish_reasons[key] = FinishReason(finish)
+            tokens, logprobs = self._tokens(step, key)
+            if tokens:
+                found.partials[key] = Partial(Lease(replica or "", attempt), plan.version, tokens, logprobs)
+        return found
+
+    # --- details ---
+
+    def _lose_versions_after(self, step: int) -> None:
+        self._db.execute("UPDATE versions SET lost = 1 WHERE step > ?", (step,))
+
+    def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, Saved]:
+        known = {key: saved for prompt in prompts for key, saved in self._drawn_before(prompt)}
+        if (first := attempts_before(self._db)) > 0:
+            keys = (key for prompt in prompts for key in plan.responses_of(prompt))
+            known |= {key: Saved(first) for key in keys if key not in known}
+        drawn = self._db.execute("SELECT COUNT(*) FROM prompts WHERE step = ?", (plan.step,)).fetchone()[0]
+        self._db.executemany(
+            "INSERT INTO prompts (step, epoch, idx, ordinal) VALUES (?, ?, ?, ?)",
+            [(plan.step, prompt.epoch, prompt.index, ordinal) for ordinal, prompt in enumerate(prompts, drawn)],
+        )
+        self._db.executemany(
+            "INSERT INTO trajectories (step, epoch, idx, sample, attempt) VALUES (?, ?, ?, ?, ?)",
+            [
+                (*_row(plan.step, key), known[key].attempt if key in known else 0)
+                for prompt in prompts
+                for key in plan.responses_of(prompt)
+            ],
+        )
+        return known
+
+    def _drawn_before(self, prompt: PromptKey) -> Iterator[tuple[TrajectoryKey, Saved]]:
+        """The attempts of a requeued prompt's responses, by its last round."""
+        rows = self._db.execute(
+            "SELECT sample, attempt FROM trajectories WHERE epoch = ?1 AND idx = ?2"
+            " AND step = (SELECT MAX(step) FROM prompts WHERE epoch = ?1 AND idx = ?2)",
+            (prompt.epoch, prompt.index),
+        ).fetchall()
+        for sample, attempt in rows:
+            yield TrajectoryKey(prompt, sample), Saved(attempt)
+
+    def _settle(self, step: int, settlement: Settlement) -> None:
+        self._db.executemany(
+            f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
+            [(Outcome.TRAINED.value, *_row(step, key)) for key in settlement.kept],
+        )
+        for prompt, fate in settlement.fates.items():
+            reason = settlement.reasons.get(prompt)
+            where = (step, prompt.epoch, prompt.index)
+            self._db.execute(
+                "UPDATE prompts SET fate = ?, reason = ? WHERE step = ? AND epoch = ? AND idx = ?",
+                (fate.value, reason, *where),
+            )
+            self._db.execute(
+                "UPDATE trajectories SET outcome = ?, reason = ?"
+                " WHERE step = ? AND epoch = ? AND idx = ? AND outcome IS NULL",
+                (Outcome.DISCARDED.value, reason or RACE_LOST, *where),
+            )
+
+    def _trajectories(
+        self, step: int
+    ) -> Iterator[tuple[TrajectoryKey, int, int, str | None, str | None, float | None]]:
+        rows = self._db.execute(
+            "SELECT epoch, idx, sample, attempt, failures, replica, finish, reward FROM trajectories"
+            " WHERE step = ? AND outcome IS NULL",
+            (step,),
+        ).fetchall()
+        for epoch, index, sample, *rest in rows:
+            yield TrajectoryKey(PromptKey(epoch, index), sample), *rest
+
+    def _tokens(self, step: int, key: TrajectoryKey) -> tuple[array[int], array[float]]:
+        tokens, logprobs = array("i"), array("d")
+        query = f"SELECT tokens, logprobs FROM chunks WHERE {_WHERE} ORDER BY start"
+        for chunk in self._db.execute(query, _row(step, key)):
+            tokens.frombytes(chunk[0])
+            logprobs.frombytes(chunk[1])
+        return tokens, array("f", logprobs)
+
+    def _append(self, step: int, tokens: Iterable[Tokens]) -> None:
+        self._db.executemany(
+            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    *_row(step, new.key),
+                    new.start,
+                    array("i", new.token_ids).tobytes(),
+                    array("d", new.logprobs).tobytes(),
+                )
+                for new in tokens
+                if len(new.token_ids) > 0
+            ],
+        )
+
+    def _is_assigned(self, step: int) -> bool:
+        return self._db.execute("SELECT 1 FROM assigned WHERE step = ? LIMIT 1", (step,)).fetchone() is not None
+
+    def outcomes(self) -> Mapping[str, int]:
+        """How many trajectories ended how; `open` for those that have not. For checks and figures."""
+        rows = self._db.execute("SELECT COALESCE(outcome, 'open'), COUNT(*) FROM trajectories GROUP BY 1").fetchall()
+        return dict(rows)
+
+
+_WHERE = "step = ? AND epoch = ? AND idx = ? AND sample = ?"
+
+
+def _row(step: int, key: TrajectoryKey) -> tuple[int, int, int, int]:
+    return step, key.prompt.epoch, key.prompt.index, key.sample

@@ -1,0 +1,99 @@
+"""`python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`: the command of the containers that the
+operator makes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rljob_api.constants import ENV_POD_IP, RAY_TABLES, REWARDS_SOCKET, STATE_DIR
+from rljob_runtime.coordinator.control_plane.lease import LeaseLost
+from rljob_runtime.coordinator.store.connection import StoreUnusable
+from rljob_runtime.entrypoints import ray_head
+from rljob_runtime.entrypoints.health import PortTaken
+from rljob_runtime.entrypoints.init_process import run_reaped
+from rljob_runtime.entrypoints.pod_env import RAY_TOKEN, Identity, NotAPod
+from rljob_runtime.entrypoints.ray_node import NodeEnded, environment
+from rljob_runtime.protocols import StaleTerm
+from rljob_runtime.rewards import RewardsEnded
+from rljob_runtime.rewards.remote_server import serve
+
+
+def main() -> int:
+    """Run the role until it ends; SIGTERM ends it cleanly."""
+    parser = argparse.ArgumentParser(prog="python -m rljob_runtime.entrypoints", description=__doc__)
+    parser.add_argument("role", choices=("coordinator", "head", "worker", "rewards"))
+    role = parser.parse_args().role
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        if role == "rewards":
+            return run_reaped(_rewards)
+        if role == "head":
+            if not os.environ.get(ENV_POD_IP):
+                raise NotAPod(f"this is for pods that the operator makes; the environment lacks {ENV_POD_IP}")
+            return run_reaped(_head)
+        identity = Identity.of(os.environ)
+        return asyncio.run(_run(role, identity))
+    except LeaseLost as error:
+        print(f"{role}: {error}; it starts over, and stands by until the API server answers", file=sys.stderr)
+        # In this pod: it costs none, and none is at fault. A new program: nothing of this one holds the job's.
+        _start_over()
+    except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
+        print(f"{role}: {error}", file=sys.stderr)
+        return 2
+
+
+def _start_over() -> NoReturn:
+    """Begin the program anew in this process. Every connection ends with it: by its own Ray's raylet would know its
+    driver, whose process goes on, for alive."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _rewards() -> int:
+    asyncio.run(serve(Path(REWARDS_SOCKET)))
+    return 0
+
+
+def _head() -> int:
+    os.environ.update(environment(RAY_TOKEN, storage=Path(STATE_DIR) / RAY_TABLES))
+    try:
+        return asyncio.run(_until_asked_to_end(ray_head.run(os.environ[ENV_POD_IP])))
+    except NodeEnded as error:
+        print(f"head: {error}", file=sys.stderr)
+        return 2
+
+
+async def _run(role: str, identity: Identity) -> int:
+    # The role is imported here: Ray takes seconds, a wrong environment is told at once, and Ray reads its settings
+    # when it is imported.
+    os.environ.update(environment(RAY_TOKEN, storage=None))
+    if role == "coordinator":
+        from rljob_runtime.entrypoints.coordinator import run
+    else:
+        from rljob_runtime.entrypoints.worker import run
+    return await _until_asked_to_end(run(identity))
+
+
+async def _until_asked_to_end(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.create_task(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

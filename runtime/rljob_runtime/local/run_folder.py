@@ -1,0 +1,183 @@
+"""The folder of a local run: one run at a time works in it, and all of them are of one job.
+
+What makes a run this run and no other (`rljob_api.immutability.IDENTITY`, the job's name, the bytes of the prompts) is
+kept in `run.json` from the first prompt that is drawn. A store refers to prompts by their number, so with other data
+its history would be of prompts that nobody drew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api import InvalidSpec, RLJob, load
+from rljob_api.constants import API_VERSION, KIND
+from rljob_api.errors import show
+from rljob_api.immutability import IDENTITY, differences
+from rljob_runtime.coordinator.store.connection import has_history
+from rljob_runtime.data.records import local_path
+from rljob_runtime.relay.relay import MIN_KEY_BYTES
+
+LOCK_SECONDS = 10.0
+"""What a run that was killed may leave behind ends within this."""
+UID_BYTES = 8
+SHOWN = 1024
+"""Characters of a value in a message: two paths often differ at their ends only."""
+
+
+class FolderRefused(Exception):
+    """This run cannot work in the folder; the message says why and what to do. Nothing in it was changed."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that this process holds. `uid`: the job's, the same for every run in the folder."""
+
+    path: Path
+    uid: str
+
+
+@contextlib.contextmanager
+def hold(path: Path, job: RLJob) -> Iterator[RunFolder]:
+    """Make the folder, if need be, and hold it. Raises `FolderRefused`, and `StoreUnusable` where its store is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(path / "run.lock")
+    except OSError as error:
+        raise FolderRefused(_unusable(path, error)) from None
+    try:
+        try:
+            folder = RunFolder(path, _uid(path))
+            _check_identity(path, job)
+        except OSError as error:
+            raise FolderRefused(_unusable(path, error)) from None
+        yield folder
+    finally:
+        os.close(lock)
+
+
+def _unusable(path: Path, error: OSError) -> str:
+    where = error.filename or path
+    return f"{where}: cannot be used: {error.strerror}; give --workdir a folder that can be written to"
+
+
+def _take_lock(path: Path) -> int:
+    """The descriptor is the lock: it goes with this process, however that ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            lives = holder.isdecimal() and Path(f"/proc/{holder}").exists()
+            if lives or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise FolderRefused(
+                    f"{path.parent}: another run (process {holder or 'unknown'}) works in this folder; wait for its "
+                    "end or stop it, or give --workdir another folder"
+                ) from None
+            time.sleep(0.1)  # The holder's children may outlive it by a moment.
+            continue
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+
+def _uid(folder: Path) -> str:
+    """The identity that the folder gives to its job."""
+    path = folder / "uid"
+    uid = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    if not uid:
+        if (folder / "state.db").exists():
+            raise FolderRefused(f"{path}: is empty or missing; restore it, or give --workdir another folder")
+        uid = secrets.token_hex(UID_BYTES)
+        _write(path, uid)
+    return uid
+
+
+def relay_key(folder: Path) -> Path:
+    """The file of a key that only this folder's runs know. One that is too short, as a full disk leaves it, is made
+    anew: nobody uses it now."""
+    path = folder / "auth" / "relay-key"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists() or len(path.read_bytes().strip()) < MIN_KEY_BYTES:
+        _write(path, secrets.token_hex(32))
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole text or nothing, for nobody else to read."""
+    fresh = path.with_name(f"{path.name}.new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+def _check_identity(folder: Path, job: RLJob) -> None:
+    """Raises `FolderRefused` when the folder's history is of another run; remembers which run this is before there is
+    any."""
+    path = folder / "run.json"
+    digests = _digests(job)
+    if path.exists() and has_history(folder / "state.db"):
+        changes = list(_changes(path, job, digests))
+        if changes:
+            cure = "set it back, or give --workdir another folder"
+            raise FolderRefused("\n".join(f"{change}; {cure}" for change in changes))
+        return
+    run = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job.name}, "spec": job.spec.to_dict()}
+    _write(path, json.dumps({"job": run, "sha256": digests}, indent=1))
+
+
+def _changes(path: Path, job: RLJob, digests: dict[str, str]) -> Iterator[str]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        before, kept = load(told["job"]), dict(told["sha256"])
+    except (ValueError, KeyError, TypeError, InvalidSpec) as error:
+        cure = "remove it if name, data, model, mode and seed are those of the run before"
+        raise FolderRefused(f"{path}: cannot be read: {error}; {cure}") from None
+    if before.name != job.name:
+        yield f"metadata.name: {show(job.name)} never changes in a folder, it was {show(before.name)}"
+    changed = list(differences(before, job, IDENTITY))
+    for field, was, now in changed:
+        yield f"{field}: {show(now, SHOWN)} never changes in a folder, it was {show(was, SHOWN)}"
+    if not changed:
+        for field, now in digests.items():
+            if (was := kept.get(field, now)) != now:
+                yield f"{field}: what it names has changed (sha256 is {now[:12]}, it was {was[:12]})"
+
+
+def _digests(job: RLJob) -> dict[str, str]:
+    """SHA-256 of the prompts that are files, by the path of their field. That there is none is the data's to tell."""
+    prompts = job.spec.data.prompts
+    sources = {"file": prompts.file, "dataset": prompts.dataset}
+    found = {}
+    for name, source in sources.items():
+        if source is not None and (path := local_path(source.path)).exists():
+            found[f"spec.data.prompts.{name}.path"] = _digest(path)
+    return found
+
+
+def _digest(path: Path) -> str:
+    """Of a file, or of all files of a folder with their names."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    whole = hashlib.sha256()
+    for part in sorted(one for one in path.rglob("*") if one.is_file()):
+        whole.update(f"{part.relative_to(path)}\0{_digest(part)}\n".encode())
+    return whole.hexdigest()

@@ -1,1 +1,0 @@
-"""What runs in a pod: `python -m rljob_runtime.pod coordinator|worker|rewards`."""

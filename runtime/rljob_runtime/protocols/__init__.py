@@ -1,0 +1,58 @@
+"""What the coordinator talks to, and the only errors it may hear back.
+
+Production binds these protocols to Ray actors, the simulator to stand-ins under virtual time; one contract suite runs
+over both. Bindings hold no decision, timer or retry. Every command carries the coordinator's `term`; a peer that has
+seen a higher one answers `StaleTerm`. Every call may raise `PeerGone` (it is dead; ask for a new one), `PeerTimeout`
+(no answer in the caller's bound; it may have acted) or `Refused` (it answered no, and why), and nothing else.
+"""
+
+from __future__ import annotations
+
+from rljob_runtime.protocols.backend import Binding, ControlPlane, Job, RolloutMachine
+from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
+from rljob_runtime.protocols.fencing import TermFence, check_term
+from rljob_runtime.protocols.gradient_worker import ComputeReport, GradientWorker, Handover
+from rljob_runtime.protocols.prompts import PromptRecord, PromptsNotUsable, PromptSource
+from rljob_runtime.protocols.relay import Chain, Relay, RelayMember, RelayStatus
+from rljob_runtime.protocols.replica import Delta, EngineStats, GenerateRequest, Replica, ReplicaReport
+from rljob_runtime.protocols.rewards import RewardFailed, Rewards, RewardsNotUsable, RewardsUnavailable
+from rljob_runtime.protocols.trainer import ContributeReport, PublishReport, Trainer, TrainerState, TrainReport
+
+__all__ = [
+    "Binding",
+    "Chain",
+    "ComputeReport",
+    "ContributeReport",
+    "ControlPlane",
+    "Delta",
+    "EngineStats",
+    "GenerateRequest",
+    "GradientWorker",
+    "Handover",
+    "Job",
+    "PeerError",
+    "PeerGone",
+    "PeerTimeout",
+    "PromptRecord",
+    "PromptSource",
+    "PromptsNotUsable",
+    "PublishReport",
+    "Refused",
+    "Relay",
+    "RelayMember",
+    "RelayStatus",
+    "Replica",
+    "ReplicaReport",
+    "RewardFailed",
+    "Rewards",
+    "RewardsNotUsable",
+    "RewardsUnavailable",
+    "RolloutMachine",
+    "StaleTerm",
+    "TermFence",
+    "TrainReport",
+    "Trainer",
+    "TrainerState",
+    "WrongVersion",
+    "check_term",
+]

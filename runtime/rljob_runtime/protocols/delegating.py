@@ -1,0 +1,31 @@
+"""A binding that hands every call to another one: what those change of one or two calls begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_api.status import Member
+from rljob_runtime.protocols import Binding, RolloutMachine, Trainer
+
+
+class DelegatingBinding:
+    """`protocols.Binding`: that of `binding`."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
+        """See `protocols.Binding.trainer`."""
+        return await self._binding.trainer(term, members)
+
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        """See `protocols.Binding.has_trainer`."""
+        return await self._binding.has_trainer(members)
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        """See `protocols.Binding.rollout_machine`."""
+        return await self._binding.rollout_machine(term, member, model_files)
+
+    async def release(self, member: Member) -> None:
+        """See `protocols.Binding.release`."""
+        await self._binding.release(member)

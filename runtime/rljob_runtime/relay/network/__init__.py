@@ -1,0 +1,1 @@
+"""Network: connections between relays, with frames and an authenticated handshake."""

@@ -1,0 +1,164 @@
+"""The trainer's side: copy the weights into an own buffer, let training go on, and ship them behind the next step.
+
+The copy (one pass that casts to the published dtype and gathers) is the only time that training stands still. Checksums
+and sending happen in the background, from the trainer's own segment, so that a new master can be given the same version
+again without asking the trainer's tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from rljob_runtime.protocols import Chain, PublishReport, Refused, StaleTerm
+from rljob_runtime.relay import tensors as flat
+from rljob_runtime.relay.fencing import PUBLISHER, Standing
+from rljob_runtime.relay.manifest import Manifest, checksum, layout
+from rljob_runtime.relay.network.wire import Identity
+from rljob_runtime.relay.segment import SegmentWriter, sweep
+from rljob_runtime.relay.sender import Link, LinkPhase
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.slot import Slot
+from rljob_runtime.relay.version_store import Counters, Shelf
+
+log = logging.getLogger(__name__)
+
+MAX_CHECKSUM_THREADS = 8
+
+
+class Publisher:
+    """Publishes versions from the trainer to the master relay, with its own segment in `folder`.
+
+    `dtype` is what floating-point tensors are rounded to. Use as a context manager, or `close` it.
+    """
+
+    def __init__(
+        self, folder: Path, key: bytes, settings: RelaySettings, dtype: torch.dtype, incarnation: int = 0
+    ) -> None:
+        self.dtype = dtype
+        self._settings = settings
+        self._standing = Standing()
+        self._lock = threading.Lock()
+        sweep(keep=folder)
+        self._shelf = Shelf(SegmentWriter.open(folder), patience=float("inf"))
+        self._link = Link(self._shelf, Identity(PUBLISHER, incarnation), key, settings)
+        self._link.start()
+        self._sealer = ThreadPoolExecutor(1, "publisher")
+        self._sealing: Future[None] | None = None
+        self._copied: Manifest | None = None
+        self._layout: tuple[list[flat.Description], Manifest] | None = None
+
+    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> PublishReport:
+        """Copy `tensors` (in this order) as `version` and return; the rest happens in the background.
+
+        A version already published is not copied again. An unfinished one before it is given up. Raises Refused for a
+        version below one already published, SegmentFull, and what went wrong in the background since the last call.
+        """
+        if self._sealing is not None and self._sealing.done():
+            self.settle()
+        if self._copied is not None and version <= self._copied.version:
+            if version < self._copied.version:
+                raise Refused(f"version {version} is below {self._copied.version}: versions only rise")
+            return PublishReport(version, self._copied.total_bytes, 0.0)
+        began = time.perf_counter()
+        plan = self._plan(version, flat.describe(tensors.items(), self.dtype))
+        draft = self._shelf.begin(plan)
+        flat.gather(tensors.items(), plan, draft.buffer())
+        stall = time.perf_counter() - began
+        self._copied = plan
+        self._sealing = self._sealer.submit(self._seal, draft)
+        return PublishReport(version, plan.total_bytes, stall)
+
+    def ship(self, term: int, chain: Chain) -> None:
+        """Feed the master of `chain` with the newest version, now and whenever there is a newer one. Shipping to the
+        same chain again tries a master again that was lost. Raises StaleTerm, Refused for an older chain, or
+        `ServiceEnded` where nothing is sent any more."""
+        self._link.check()
+        with self._lock:
+            standing = Standing(term, chain.epoch, chain.revision)
+            refusal = self._standing.refusal(standing)
+            if refusal is not None:
+                raise (StaleTerm if term < self._standing.term else Refused)(f"the publisher: {refusal}")
+            if not chain.members:
+                raise Refused(f"chain {standing.chain} has no members: there is no master to ship to")
+            self._standing = standing
+            self._link.point(chain.members[0], standing)
+
+    def settle(self) -> None:
+        """Wait until the version published last is checksummed and on offer. Raises, once, what went wrong; that
+        version may then be published again."""
+        sealing, self._sealing = self._sealing, None
+        if sealing is None:
+            return
+        try:
+            sealing.result()
+        except Exception:
+            self._copied = None
+            raise
+
+    def wait_delivered(self, version: int, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the master is known to hold `version`, or a newer one, whole; False after `timeout` seconds, or
+        when `unless` holds. That is looked at when the link's phase changes and at every `wake`."""
+
+        def delivered() -> bool:
+            return (self._link.delivered or -1) >= version
+
+        self._shelf.wait(lambda: delivered() or unless(), timeout)
+        return delivered()
+
+    def wake(self) -> None:
+        """Have those who wait look again."""
+        self._shelf.wake()
+
+    @property
+    def link(self) -> tuple[LinkPhase, str]:
+        """How it stands with the master, and why."""
+        return self._link.phase, self._link.detail
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start."""
+        return self._shelf.counters
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest version that is ready to be shipped."""
+        whole = self._shelf.whole
+        return whole.manifest if whole is not None else None
+
+    def close(self) -> None:
+        """End the background work and remove the segment."""
+        self._sealer.shutdown(wait=True, cancel_futures=True)
+        self._link.close()
+        self._shelf.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _plan(self, version: int, tensors: list[flat.Description]) -> Manifest:
+        """The layout of `tensors`; every version of a model has the same, so it is worked out once."""
+        if self._layout is None or self._layout[0] != tensors:
+            self._layout = (tensors, layout(version, tensors, self._settings.chunk_bytes))
+        return self._layout[1].model_copy(update={"version": version})
+
+    def _seal(self, draft: Slot) -> None:
+        """Checksum what was copied and put it on offer, unless a newer version took its place meanwhile."""
+        manifest = draft.manifest
+        with self._shelf.holding(draft), ThreadPoolExecutor(_checksum_threads(), "checksum") as pool:
+            draft.seal(list(pool.map(lambda index: checksum(draft.chunk(index)), range(manifest.chunks))))
+        if not self._shelf.commit(draft):
+            log.info("version %d was superseded before it was sealed", manifest.version)
+
+
+def _checksum_threads() -> int:
+    return min(MAX_CHECKSUM_THREADS, os.cpu_count() or 1)

@@ -1,0 +1,292 @@
+"""The receiving side: listens, lets one predecessor in, writes what it sends into the segment, verifies and commits.
+
+Only one connection fills at a time. One with a higher standing, or the same predecessor coming back, takes the place of
+the connection before it, which is cut and ended first. An unfinished version stays where it is across connections: the
+next predecessor is asked for the chunks that are still missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.manifest import Manifest, ManifestError
+from rljob_runtime.relay.network import wire
+from rljob_runtime.relay.network.service_thread import Service
+from rljob_runtime.relay.network.tcp import TCP
+from rljob_runtime.relay.network.transport import Connection, Transport
+from rljob_runtime.relay.network.wire import Caller, Channel, Header, Identity, RefusedByPeer, WireError
+from rljob_runtime.relay.segment import VersionOrder
+from rljob_runtime.relay.settings import RelaySettings
+from rljob_runtime.relay.slot import SegmentFull, Slot
+from rljob_runtime.relay.version_store import Shelf
+
+log = logging.getLogger(__name__)
+
+MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4
+"""Connections that may be in the handshake at a time; more are closed at once. One host cannot keep out another."""
+MAX_ROUNDS = 8
+"""How often the missing chunks of one version are asked for again on one connection before it is given up."""
+
+Admission = Callable[[Identity, Standing], tuple[str, str] | None]
+"""Decides whether a caller that proved itself is let in; a (code, reason) refuses it."""
+
+
+class Inlet:
+    """Listens on (host, port); port 0 takes a free one, see `address`. Raises OSError when it cannot be bound."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        identity: Identity,
+        key: bytes,
+        settings: RelaySettings,
+        host: str,
+        port: int,
+        admit: Admission,
+        transport: Transport = TCP,
+    ) -> None:
+        self._shelf = shelf
+        self._identity = identity
+        self._key = key
+        self._settings = settings
+        self._admit = admit
+        self._listener = transport.listen(host, port, settings.silence_seconds)
+        self.address = self._listener.address
+        self._callers = _Callers()
+        self._turn = threading.Lock()
+        self._active: _Reception | None = None
+        self._closing = False
+        self._service = Service(f"relay-inlet-{identity.machine}", self._accept)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._service.start()
+
+    def check(self) -> None:
+        """Raises `ServiceEnded` when nobody is accepted any more, though nobody closed this."""
+        self._service.check()
+
+    @property
+    def predecessor(self) -> Identity | None:
+        """Who feeds us at the moment."""
+        active = self._active
+        return active.peer if active is not None and not active.ended.is_set() else None
+
+    def cut(self) -> None:
+        """End the present connection: its peer is not our predecessor any more."""
+        active = self._active
+        if active is not None:
+            active.channel.interrupt()
+
+    def close(self) -> None:
+        """Stop listening, end the present connection, and wait for both threads. Whoever is still in the handshake is
+        refused."""
+        self._closing = True
+        self._listener.interrupt()
+        self._service.join()
+        self._listener.close()
+        with self._turn:  # Who has it may just be letting a caller in; whoever has it later lets nobody in.
+            active = self._active
+        if active is not None:
+            active.channel.interrupt()
+            active.ended.wait()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, host = self._listener.accept()
+            except OSError as error:
+                if not self._closing:
+                    log.warning("%s: accepting: %s", self._identity.machine, error)
+                if self._shelf.wait(lambda: self._closing, 0.2):
+                    return
+                continue
+            if self._closing:
+                connection.close()
+                return
+            self._answer_call(connection, host)
+
+    def _answer_call(self, connection: Connection, host: str) -> None:
+        """Have a thread see to the caller. Never raises: whoever listens does so for the relay's life."""
+        if not self._callers.enter(host):
+            self._turn_away(connection, host, "too many callers are in the handshake")
+            return
+        try:
+            threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
+        except RuntimeError as error:  # no thread can be started now
+            self._callers.leave(host)
+            self._turn_away(connection, host, str(error))
+
+    def _turn_away(self, connection: Connection, host: str, why: str) -> None:
+        connection.close()
+        self._shelf.counters.add(connections_refused=1)
+        log.warning("%s: refused a connection from %s: %s", self._identity.machine, host, why)
+
+    def _serve(self, connection: Connection, host: str) -> None:
+        channel = Channel(connection)
+        try:
+            reception = self._let_in(channel)
+        except (WireError, RefusedByPeer) as error:
+            self._turn_away(connection, host, str(error))
+            return
+        except Exception as error:
+            log.exception("%s: a handshake failed as none should", self._identity.machine)
+            self._shelf.counters.add(unforeseen=1)
+            self._turn_away(connection, host, repr(error))
+            return
+        finally:
+            self._callers.leave(host)
+        reception.run()
+
+    def _let_in(self, channel: Channel) -> _Reception:
+        """Handshake; on success the caller is the active connection and the one before it has ended."""
+        with wire.deadline(channel, self._settings.handshake_seconds):
+            caller = Caller(channel, self._key)
+        with self._turn:
+            if self._closing:
+                caller.refuse(wire.BUSY, "this relay is ending")
+            refusal = self._admit(caller.identity, caller.standing)
+            if refusal is not None:
+                caller.refuse(*refusal)
+            previous = self._active
+            if previous is not None:
+                previous.channel.interrupt()
+                if not previous.ended.wait(self._settings.silence_seconds):
+                    caller.refuse(wire.BUSY, "the connection before is still being ended")
+            self._active = _Reception(channel, caller.identity, self._shelf)
+            try:
+                caller.welcome(self._identity)
+            except WireError:
+                self._active.ended.set()
+                raise
+            return self._active
+
+
+class _Callers:
+    """Who is in the handshake, by host."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_host: Counter[str] = Counter()
+
+    def enter(self, host: str) -> bool:
+        """One more, if there is room."""
+        with self._lock:
+            room = self._of_host.total() < MAX_CALLERS and self._of_host[host] < MAX_CALLERS_OF_A_HOST
+            if room:
+                self._of_host[host] += 1
+            return room
+
+    def leave(self, host: str) -> None:
+        """One less."""
+        with self._lock:
+            self._of_host[host] -= 1
+            self._of_host += Counter()  # forgets hosts that nobody calls from
+
+
+class _Reception:
+    """One predecessor's connection: a small state machine over its frames."""
+
+    def __init__(self, channel: Channel, peer: Identity, shelf: Shelf) -> None:
+        self.channel = channel
+        self.peer = peer
+        self.ended = threading.Event()
+        self._shelf = shelf
+        self._draft: Slot | None = None
+        self._expected = 0
+        """Chunks still to come of what was asked for last."""
+        self._rounds = 0
+
+    def run(self) -> None:
+        """Serve until the connection ends. Never raises."""
+        try:
+            while True:
+                header, payload_bytes = self.channel.receive()
+                self._take(header, payload_bytes)
+        except RefusedByPeer as error:
+            log.error("refused %s from %s: %s", error.code, self.peer.machine, error)
+        except WireError as error:
+            log.info("the connection from %s ended: %s", self.peer.machine, error)
+        except Exception:
+            log.exception("the connection from %s ended as none should", self.peer.machine)
+            self._shelf.counters.add(unforeseen=1)
+        finally:
+            self.channel.close()
+            self.ended.set()
+
+    def _take(self, header: Header, payload_bytes: int) -> None:
+        match header["type"]:
+            case "ping":
+                self.channel.send({"type": "pong"})
+            case "offer":
+                self._take_offer(self.channel.payload(payload_bytes, wire.MAX_MANIFEST_BYTES))
+            case "chunk":
+                self._take_chunk(header, payload_bytes)
+            case other:
+                raise WireError(f"a frame of type {other!r}")
+
+    def _take_offer(self, text: bytes) -> None:
+        self._draft, self._rounds = None, 0
+        try:
+            manifest = Manifest.from_json(text)
+            if not manifest.sealed:
+                raise ManifestError("checksums: missing")
+            self._draft = self._shelf.admit(manifest)
+        except ManifestError as error:
+            raise WireError(f"a manifest that cannot be right: {error}") from error
+        except VersionOrder as error:
+            self._refuse(wire.VERSION_REUSED, str(error))
+        except SegmentFull as error:
+            self._refuse(wire.FULL, str(error))
+        if self._draft is None:
+            whole = self._shelf.whole
+            held = whole is not None and whole.manifest.version == manifest.version
+            self.channel.send({"type": "whole" if held else "unwanted", "version": manifest.version})
+        else:
+            self._answer(self._draft)
+
+    def _take_chunk(self, header: Header, payload_bytes: int) -> None:
+        draft, index = self._draft, header.get("index")
+        if draft is None or header.get("version") != draft.manifest.version or not isinstance(index, int):
+            raise WireError(f"a chunk of version {header.get('version')} that was not asked for")
+        if not 0 <= index < draft.manifest.chunks or draft.has(index) or not self._expected:
+            raise WireError(f"chunk {index}, which is not wanted")
+        try:
+            target = draft.chunk(index)
+        except SegmentFull as error:
+            self._refuse(wire.FULL, str(error))
+        if payload_bytes != len(target):
+            raise WireError(f"chunk {index} of {payload_bytes} bytes instead of {len(target)}")
+        checksum = self.channel.payload_into(target)
+        self._shelf.counters.add(bytes_received=payload_bytes, chunks_received=1)
+        if not self._shelf.accept(draft, index, checksum):
+            self._shelf.counters.add(checksum_failures=1)
+            log.warning("chunk %d of version %d from %s is damaged", index, draft.manifest.version, self.peer.machine)
+        self._expected -= 1
+        if not self._expected:
+            self._answer(draft)
+
+    def _answer(self, draft: Slot) -> None:
+        """Ask for what is missing, or commit."""
+        missing = draft.missing()
+        version = draft.manifest.version
+        if missing:
+            self._rounds += 1
+            if self._rounds > MAX_ROUNDS:
+                self._refuse(wire.CORRUPT, f"version {version} did not come whole in {MAX_ROUNDS} rounds")
+            self._expected = sum(last - first for first, last in missing)
+            self.channel.send({"type": "wanted", "version": version, "ranges": missing})
+            return
+        self._draft = None
+        if not self._shelf.commit(draft):
+            raise WireError(f"version {version} was superseded here")
+        log.info("version %d is whole, from %s", version, self.peer.machine)
+        self.channel.send({"type": "whole", "version": version})
+
+    def _refuse(self, code: str, reason: str) -> None:
+        self.channel.refuse(code, reason)
+        raise RefusedByPeer(code, reason)

@@ -1,0 +1,93 @@
+"""Drive relays that run as processes of their own (`python -m rljob_runtime.relay`), for tests and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rljob_runtime.protocols import Chain, RelayMember, RelayStatus
+from rljob_runtime.relay.segment import Segment
+
+
+class RelayProcess:
+    """A relay process. `prefix` goes before its command line (`ip netns exec …`). Use as a context manager: it is told
+    to end, and killed when it does not. Raises RuntimeError with what it printed when it does not start."""
+
+    def __init__(
+        self,
+        machine: str,
+        folder: Path,
+        key_file: Path,
+        host: str = "127.0.0.1",
+        incarnation: int = 0,
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        self.machine = machine
+        self.incarnation = incarnation
+        self.segment = Segment.open(folder)
+        command = [sys.executable, "-m", "rljob_runtime.relay", "--machine", machine, "--incarnation", str(incarnation)]
+        command += ["--folder", str(folder), "--key-file", str(key_file), "--host", host, *options]
+        self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._first = RelayStatus(**self._hear())
+
+    @property
+    def member(self) -> RelayMember:
+        """How the others find it."""
+        return RelayMember(self.machine, self.incarnation, self._first.host, self._first.port)
+
+    def join(self, chain: Chain, term: int = 1) -> RelayStatus:
+        """Give it a chain; returns its status after."""
+        return RelayStatus(**self._ask({"join": asdict(chain), "term": term}))
+
+    def status(self, term: int = 1) -> RelayStatus:
+        """What it says of itself."""
+        return RelayStatus(**self._ask({"status": True, "term": term}))
+
+    def probe(self, member: RelayMember, term: int = 1) -> bool:
+        """Whether the machine of `member` answers it."""
+        return bool(self._ask({"probe": asdict(member), "term": term})["reached"])
+
+    def close(self, timeout: float = 20.0) -> int:
+        """SIGTERM; returns the exit status. Raises subprocess.TimeoutExpired after having killed it."""
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            for stream in (self.process.stdin, self.process.stdout):
+                if stream is not None:
+                    stream.close()
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses power."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> RelayProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        print(json.dumps(command), file=self.process.stdin, flush=True)
+        return self._hear()
+
+    def _hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": f"the relay ended with status {self.process.wait()}"}
+        )
+        if "error" in answer:
+            raise RuntimeError(f"{self.machine}: {answer['error']}")
+        return answer

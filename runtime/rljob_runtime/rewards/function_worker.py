@@ -1,0 +1,196 @@
+"""A reward worker: loads the rules, then scores one (rule, prompt, response) after the other.
+
+`python -m rljob_runtime.rewards.function_worker` is started by the pool and speaks over its pipes: requests come as
+pickled frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What
+rules print goes to stderr. When the pool goes away, so does the worker. One whose rules are ours and evaluate a text
+never looks at one: each is evaluated in a confined process of its own (`evaluation.py`), since a model wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import inspect
+import json
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import rljob_api
+import rljob_runtime
+from rljob_runtime.rewards.evaluation import CallerGone, evaluate
+from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
+from rljob_runtime.sandbox.confine_child import Interpreter, installed_packages
+from rljob_runtime.sandbox.program import SandboxUnavailable
+from rljob_runtime.sandbox.resource_usage import threads
+from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+
+LENGTH_BYTES = 8
+LONGEST_REASON = 1000
+"""Characters of what a rule raised that are told: it may hold the whole response."""
+
+Json = dict[str, Any]
+Work = Callable[[str, Any, str], Json]
+"""From a rule's name, a prompt and a response to an answer."""
+Receive = Callable[[], Any]
+
+
+def code_folders() -> list[str]:
+    """Where our own packages lie: not among those that are installed, where they are worked on."""
+    found = (package.__file__ for package in (rljob_api, rljob_runtime))
+    return sorted({str(Path(file).parents[1]) for file in found if file is not None})
+
+
+def load(rule: Rule) -> Callable[..., Any]:
+    """The function of a rule with its config filled in. Raises `InvalidReward`."""
+    module_name, _, name = rule.function.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        if rule.ours and (library := getattr(module, "LIBRARIES", {}).get(name)):
+            importlib.import_module(library)
+    except Exception as error:
+        raise InvalidReward(f"reward {rule.name}: module {module_name!r} cannot be imported: {error!r}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidReward(f"reward {rule.name}: module {module_name!r} has no function {name!r}")
+    try:
+        inspect.signature(function).bind(None, "", **rule.config)
+    except TypeError as error:
+        call = f"{rule.function}(prompt, response, **{dict(rule.config)})"
+        raise InvalidReward(f"reward {rule.name}: {call} is no call that fits: {error}") from error
+    except ValueError:  # a callable without a signature to look at: the first call will tell
+        pass
+    return partial(function, **rule.config)
+
+
+def readied(rule: Rule) -> Callable[[object], object]:
+    """What a worker does for a prompt before a text is evaluated apart: later ones find it there."""
+    module_name, _, name = rule.function.partition(":")
+    ready = getattr(importlib.import_module(module_name), "READIED", {}).get(name)
+    return (lambda prompt: None) if ready is None else partial(ready, **rule.config)
+
+
+def score(function: Callable[..., Any], prompt: object, response: str) -> float:
+    """Call a rule; coroutines are run to their end. Raises whatever it raises, and `TypeError` for no number."""
+    value = function(prompt, response)
+    if inspect.iscoroutine(value):
+        value = asyncio.run(value)
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"it returned {type(value).__name__}; a number would be right")
+    return float(value)
+
+
+def read(stream: BinaryIO) -> Any:
+    """The next request. Ends the process when the pool has closed its end."""
+    header = stream.read(LENGTH_BYTES)
+    if not header:
+        os._exit(0)
+    return pickle.loads(stream.read(int.from_bytes(header, "little")))
+
+
+def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
+    """Read requests until the pool closes its end, then end the process, whatever a rule is doing. So it does when a
+    request cannot be read: nobody would ever answer it."""
+    try:
+        while True:
+            inbox.put(read(stream))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def frame(message: object) -> bytes:
+    """A request as `framing` reads it."""
+    body = pickle.dumps(message)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def here(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object, response: str) -> Json:
+    """The rule's answer, computed in this process. A rule that raises is an answer, not an end."""
+    try:
+        return {"value": score(functions[name], prompt, response)}
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
+
+
+class Apart:
+    """Computes each answer in a confined process of its own. `requests` is readable when the pool has left."""
+
+    def __init__(self, rules: Sequence[Rule], requests: int, began: Callable[[int], None]) -> None:
+        """Raises `InvalidReward`, and `SandboxUnavailable` where a process cannot be confined."""
+        self._functions = {rule.name: load(rule) for rule in rules}
+        self._readied = {rule.name: readied(rule) for rule in rules}
+        if (count := threads(os.getpid())) != 1:
+            raise SandboxUnavailable(f"a worker has {count} threads before it forks; one would be right")
+        self._readable = Interpreter.of_this_process(installed_packages()).allowed
+        self._requests, self._began = requests, began
+        gc.freeze()  # a process that collects garbage would copy all that is loaded
+        tried = evaluate(lambda: 0.0, self._readable, requests)
+        if tried.get("value") != 0.0:
+            raise SandboxUnavailable(str(tried.get("unavailable") or f"a confined process computes nothing: {tried}"))
+
+    def __call__(self, name: str, prompt: object, response: str) -> Json:
+        """The rule's answer. Raises `CallerGone`."""
+        try:
+            self._readied[name](prompt)
+        except Exception as error:
+            return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
+        work = partial(score, self._functions[name], prompt, response)
+        return evaluate(work, self._readable, self._requests, self._began)
+
+
+def serve(receive: Receive, work: Work, reply: Callable[[Json], None]) -> None:
+    """Answer requests for ever. Each has a number of its own that its answer carries."""
+    while True:
+        call, name, prompt, response = receive()
+        reply({"call": call, **work(name, prompt, response)})
+
+
+def main() -> None:
+    """Take over the pipes, then serve."""
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the pool to handle
+    if sys.platform == "linux":
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def reply(message: Json) -> None:
+        print(json.dumps(message), file=out, flush=True)
+
+    try:
+        work, receive = _prepared(read(requests), requests, reply)
+    except InvalidReward as error:
+        reply({"invalid": str(error)})
+        return
+    except SandboxUnavailable as error:
+        reply({"unavailable": str(error)})
+        return
+    reply({"ready": True})
+    with contextlib.suppress(CallerGone):
+        serve(receive, work, reply)
+
+
+def _prepared(rules: Sequence[Rule], requests: BinaryIO, reply: Callable[[Json], None]) -> tuple[Work, Receive]:
+    """How a worker with these rules computes, and how it gets its requests."""
+    if confined(rules):
+        return Apart(rules, requests.fileno(), lambda pid: reply({"process": pid})), partial(read, requests)
+    functions = {rule.name: load(rule) for rule in rules}
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
+    return partial(here, functions), inbox.get
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Which attempt of each trajectory a replica works on. Pure: it decides, the replica acts.
+
+An attempt seen once is never started again, even after it finished or was aborted: a command that was repeated because
+its answer got lost must not generate twice. The memory is dropped with the weights it belonged to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rljob_runtime.protocols import Delta, GenerateRequest
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.rollout.engines.base import StepOutput
+
+
+@dataclass
+class Held:
+    """A request in the engine, and the offset of its next token."""
+
+    request: GenerateRequest
+    offset: int
+
+    @property
+    def engine_id(self) -> str:
+        return engine_id(self.request.key, self.request.attempt)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a submit asks of the engine: stop `replaced`, then start `started`."""
+
+    started: tuple[GenerateRequest, ...]
+    replaced: tuple[str, ...]
+
+
+def engine_id(key: TrajectoryKey, attempt: int) -> str:
+    """The name of one attempt inside the engine."""
+    return f"{key}#{attempt}"
+
+
+class Ledger:
+    """Held requests, and the highest attempt seen of every trajectory under the present weights."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._attempts: dict[TrajectoryKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def admit(self, requests: Iterable[GenerateRequest]) -> Admission:
+        """Take each request whose attempt is higher than any seen of its trajectory; others are repeats or late."""
+        started: dict[TrajectoryKey, GenerateRequest] = {}
+        replaced: list[str] = []
+        for request in requests:
+            seen = self._attempts.get(request.key)
+            if seen is not None and request.attempt <= seen:
+                continue
+            if seen is not None:
+                replaced += self._drop(request.key)
+            self._attempts[request.key] = request.attempt
+            held = Held(request, len(request.prefix_token_ids))
+            self._held[held.engine_id] = held
+            started[request.key] = request
+        names = {engine_id(r.key, r.attempt) for r in started.values()}
+        return Admission(tuple(started.values()), tuple(name for name in replaced if name not in names))
+
+    def abort(self, attempts: Mapping[TrajectoryKey, int]) -> list[str]:
+        """Let go of these trajectories, up to these attempts, held or still to come; the engine ids to stop. Unknown
+        and finished ones are passed over."""
+        stopped: list[str] = []
+        for key, attempt in attempts.items():
+            if self._attempts.get(key, 0) <= attempt:
+                stopped += self._drop(key)
+                self._attempts[key] = attempt
+        return stopped
+
+    def deltas(self, outputs: Iterable[StepOutput], weight_version: int) -> list[Delta]:
+        """Stamp an engine step's outputs and let go of what ended. Output of nothing held is dropped."""
+        made = []
+        for output in outputs:
+            held = self._held.get(output.id)
+            if held is None:
+                continue
+            made.append(
+                Delta(
+                    key=held.request.key,
+                    attempt=held.request.attempt,
+                    offset=held.offset,
+                    token_ids=output.token_ids,
+                    logprobs=output.logprobs,
+                    weight_version=weight_version,
+                    finish_reason=output.finish_reason,
+                )
+            )
+            held.offset += len(output.token_ids)
+            if output.finish_reason is not None:
+                del self._held[output.id]
+        return made
+
+    def drop_all(self) -> list[str]:
+        """Let go of everything held, as an abort of each does; the engine ids to stop."""
+        names = list(self._held)
+        self._held.clear()
+        return names
+
+    def forget(self) -> None:
+        """New weights: requests of the old ones are refused by their version from now on. Nothing may be held."""
+        if self._held:
+            raise RuntimeError(f"{len(self._held)} requests are held")
+        self._attempts.clear()
+
+    def _drop(self, key: TrajectoryKey) -> list[str]:
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return []
+        name = engine_id(key, attempt)
+        return [name] if self._held.pop(name, None) is not None else []

@@ -1,0 +1,1 @@
+"""Engines: what generates tokens; vLLM, rank processes, and a small reference engine."""

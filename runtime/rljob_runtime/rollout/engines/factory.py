@@ -1,0 +1,20 @@
+"""Engine factory: builds an engine by its kind. vLLM is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from rljob_runtime.rollout.engines.base import EngineSettings, KeptEngine
+
+KINDS = ("VLLM", "Reference")
+
+
+def make_engine(kind: str, settings: EngineSettings) -> KeptEngine:
+    """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
+    if kind == "VLLM":
+        from rljob_runtime.rollout.engines.vllm import VllmEngine
+
+        return VllmEngine(settings)
+    if kind == "Reference":
+        from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
+
+        return ReferenceEngine(settings)
+    raise ValueError(f"spec.rollout.engine: {kind!r} is not one of {', '.join(KINDS)}")

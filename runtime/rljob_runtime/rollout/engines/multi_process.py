@@ -1,0 +1,100 @@
+"""An engine over rank processes: one layout of one seat, forked warm from the seat's zygote.
+
+Every rank runs the whole engine on its part of the model and hears the same commands in the same order, so all of them
+schedule alike and need no scheduler in common (vLLM's external launcher). The first rank's answers count; that the
+others made the same tokens is checked at each step.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rljob_runtime.protocols import EngineStats
+from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, StepOutput, seed_of
+from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
+from rljob_runtime.rollout.engines.weights import VersionUnavailable
+
+SHARED_MEMORY = Path("/dev/shm")
+GRACE_SECONDS = 30.0
+"""How long the other ranks may take to answer after one has raised. Enough for the slices of a large model to be
+copied; a rank that waits for the failed one in a collective would wait for ever."""
+PEERS = {kind: f"rljob_runtime.rollout.engines.engine_rank:{kind}Rank" for kind in ("VLLM", "Reference")}
+"""What a zygote forks, by the kind of engine."""
+
+
+class RanksDisagree(RuntimeError):
+    """The ranks of one engine made different tokens, or one loaded weights that another could not."""
+
+
+class RankEngine:
+    """`base.KeptEngine` of `settings.tensor_parallel` ranks. Raises what a rank's engine raises when it is built."""
+
+    def __init__(self, zygote: Zygote, settings: EngineSettings, devices: Sequence[str] = ()) -> None:
+        self.weight_version: int | None = None
+        self.busy = False
+        self._stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
+        self._ranks = RankProcesses(zygote, settings.tensor_parallel, devices, grace=GRACE_SECONDS)
+        meeting = f"rljob-ranks-{uuid.uuid4().hex}"
+        try:
+            with tempfile.TemporaryDirectory(prefix="rljob-ranks-") as folder:
+                place = Path(folder) / meeting
+                own = [replace(settings, rank=rank, rendezvous=place) for rank in range(settings.tensor_parallel)]
+                self._ranks.ask_each("build", [(each,) for each in own])
+        except BaseException:
+            self._ranks.kill()
+            raise
+        finally:
+            # All ranks have mapped what they share; unlinked now, nothing is left behind however they end.
+            for path in SHARED_MEMORY.glob(f"*{meeting}*"):
+                path.unlink(missing_ok=True)
+
+    def _note(self, state: tuple[bool, EngineStats]) -> None:
+        self.busy, self._stats = state
+
+    def check(self, request: EngineRequest) -> None:
+        self._ranks.ask("check", request)
+
+    def add(self, request: EngineRequest) -> None:
+        # Drawn once, here: every rank must sample with the same one.
+        self._note(self._ranks.ask("add", replace(request, seed=seed_of(request)))[0])
+
+    def step(self) -> list[StepOutput]:
+        answers = self._ranks.ask("step")
+        outputs, _, state = answers[0]
+        if len({agreement for _, agreement, _ in answers}) > 1:
+            raise RanksDisagree(f"the {len(answers)} ranks made different tokens in one step")
+        self._note(state)
+        made: list[StepOutput] = outputs
+        return made
+
+    def abort(self, ids: list[str]) -> None:
+        self._note(self._ranks.ask("abort", ids)[0])
+
+    def load(self, version: int) -> None:
+        before, self.weight_version = self.weight_version, None
+        answers: list[tuple[Any, Exception | None]] = self._ranks.answers("load", [(version,)] * len(self._ranks.ways))
+        errors = [error for _, error in answers if error is not None]
+        if len(errors) == len(answers) and all(isinstance(error, VersionUnavailable) for error in errors):
+            self.weight_version = before
+        if errors:
+            raise errors[0]
+        self._note(answers[0][0])
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        self.weight_version = None
+        self._note(self._ranks.ask("sleep")[0])
+
+    def wake(self) -> None:
+        self._ranks.ask("wake")
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def close(self) -> None:
+        self._ranks.close()

@@ -1,0 +1,201 @@
+"""The reference engine: continuous batching in plain torch, small enough to read, exact enough to test vLLM against.
+
+A step either prefills waiting requests (each whole, as they fit) or decodes one token of all running ones. When the
+KV cache is full the youngest running request is preempted: its blocks are freed, its tokens kept, and it is recomputed
+later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.rollout.engines.base import (
+    DEFAULT_KV_BYTES,
+    Counters,
+    EngineRequest,
+    EngineSettings,
+    RequestRejected,
+    StepOutput,
+    check_length,
+    seed_of,
+)
+from rljob_runtime.rollout.engines.reference.kv_blocks import BlockPool
+from rljob_runtime.rollout.engines.reference.sampling import sample
+from rljob_runtime.rollout.engines.reference.transformer import PagedCache, Transformer
+from rljob_runtime.rollout.engines.weights import open_version
+
+PREFILL_TOKENS_PER_STEP = 2048
+"""Bound of one step's prefill work, so that running requests are not starved by a flood of new ones."""
+
+
+@dataclass
+class _Sequence:
+    request: EngineRequest
+    seed: int
+    tokens: list[int]
+    table: list[int] = field(default_factory=list)
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self.tokens) - len(self.request.token_ids)
+
+
+class ReferenceEngine:
+    """See `engine.Engine`. Single process: in a layout of several accelerators it computes on the first one, and its
+    tokens are the same in all."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.weight_version: int | None = None
+        self._settings = settings
+        self._model = Transformer(settings.folder, getattr(torch, settings.dtype), device, settings.max_model_len)
+        kv_bytes = (settings.kv_cache_bytes or DEFAULT_KV_BYTES) * settings.tensor_parallel
+        blocks = settings.kv_blocks or kv_bytes // PagedCache.block_bytes(self._model, settings.block_size)
+        self._pool = BlockPool(blocks, settings.block_size)
+        self._cache = PagedCache(self._model, blocks, settings.block_size)
+        self._waiting: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
+        self._counters = Counters()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def check(self, request: EngineRequest) -> None:
+        check_length(request, self._settings.max_model_len, self._model.config.vocab_size)
+        total = len(request.token_ids) + request.max_new_tokens
+        if self._pool.blocks_for(total) > self._pool.total:
+            raise RequestRejected(
+                f"{total} tokens exceed the KV cache of {self._pool.total * self._pool.block_size} tokens"
+            )
+
+    def add(self, request: EngineRequest) -> None:
+        self._waiting.append(_Sequence(request, seed_of(request), list(request.token_ids)))
+        self._counters.prompt_tokens += len(request.token_ids)
+
+    @torch.inference_mode()
+    def step(self) -> list[StepOutput]:
+        admitted = self._admit()
+        if admitted:
+            hidden = torch.stack([self._prefill(sequence) for sequence in admitted])
+            return self._emit(admitted, hidden)
+        running = self._secure_blocks()
+        return self._emit(running, self._decode(running)) if running else []
+
+    def abort(self, ids: list[str]) -> None:
+        gone = set(ids)
+        for sequence in self._running:
+            if sequence.request.id in gone:
+                self._pool.release(sequence.table)
+        before = len(self._running) + len(self._waiting)
+        self._running = [s for s in self._running if s.request.id not in gone]
+        self._waiting = deque(s for s in self._waiting if s.request.id not in gone)
+        self._counters.aborted += before - len(self._running) - len(self._waiting)
+
+    def load(self, version: int) -> None:
+        tensors = open_version(self._settings.weights, version)
+        self.weight_version = None
+        self._model.load(tensors)
+        # There is no prefix cache here: no request ever reads a block that another one wrote.
+        self._counters.prefix_resets += 1
+        self._counters.weight_loads += 1
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        self.weight_version = None
+        self._model.release()
+        self._cache.release()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()  # for other processes too: a lent machine's worker is one
+
+    def wake(self) -> None:
+        self._model.reserve()
+        self._cache.reserve()
+
+    def stats(self) -> EngineStats:
+        pool = self._pool
+        return self._counters.stats(
+            len(self._running),
+            len(self._waiting),
+            pool.used_share,
+            pool.total * pool.block_size,
+            self._settings.max_running,
+        )
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._running.clear()
+
+    def _admit(self) -> list[_Sequence]:
+        """Move waiting sequences to running, oldest first, while blocks, slots and the step's prefill budget last."""
+        admitted: list[_Sequence] = []
+        budget = PREFILL_TOKENS_PER_STEP
+        while self._waiting and len(self._running) < self._settings.max_running:
+            sequence = self._waiting[0]
+            if admitted and len(sequence.tokens) > budget:
+                break
+            # One block more than it needs now: a sequence that is preempted by its own first token would never advance.
+            if not self._pool.grow(sequence.table, len(sequence.tokens) + 1):
+                break
+            self._running.append(self._waiting.popleft())
+            admitted.append(sequence)
+            budget -= len(sequence.tokens)
+        return admitted
+
+    def _secure_blocks(self) -> list[_Sequence]:
+        """Blocks for one more token of every running sequence, preempting the youngest while there are too few."""
+        index = 0
+        while index < len(self._running):
+            sequence = self._running[index]
+            if self._pool.grow(sequence.table, len(sequence.tokens)):
+                index += 1
+                continue
+            victim = self._running.pop()
+            self._pool.release(victim.table)
+            self._waiting.appendleft(victim)
+            self._counters.preemptions += 1
+        return list(self._running)
+
+    def _prefill(self, sequence: _Sequence) -> torch.Tensor:
+        device, length = self._model.device, len(sequence.tokens)
+        tokens = torch.tensor(sequence.tokens, device=device)
+        attention = self._cache.prefill(self._cache.slots([sequence.table], length)[0])
+        return self._model.forward(tokens, torch.arange(length, device=device), attention)[-1]
+
+    def _decode(self, running: list[_Sequence]) -> torch.Tensor:
+        device = self._model.device
+        lengths = [len(s.tokens) for s in running]
+        attention = self._cache.decode([s.table for s in running], lengths)
+        tokens = torch.tensor([s.tokens[-1] for s in running], device=device)
+        return self._model.forward(tokens, torch.tensor(lengths, device=device) - 1, attention)
+
+    def _emit(self, sequences: list[_Sequence], hidden: torch.Tensor) -> list[StepOutput]:
+        """Sample one token for each sequence from its last hidden state [n, hidden] and retire those that end."""
+        requests = [s.request for s in sequences]
+        tokens, logprobs = sample(
+            self._model.logits(hidden),
+            [r.temperature for r in requests],
+            [s.seed for s in sequences],
+            [s.request.generated + s.new_tokens for s in sequences],
+        )
+        outputs = []
+        for sequence, token, logprob in zip(sequences, tokens, logprobs, strict=True):
+            sequence.tokens.append(token)
+            outputs.append(StepOutput(sequence.request.id, (token,), (logprob,), _finish(sequence)))
+        self._counters.generated_tokens += len(outputs)
+        ended = {o.id for o in outputs if o.finish_reason}
+        self.abort(list(ended))
+        return outputs
+
+
+def _finish(sequence: _Sequence) -> FinishReason | None:
+    if sequence.tokens[-1] in sequence.request.stop_token_ids:
+        return FinishReason.STOP
+    if sequence.new_tokens >= sequence.request.max_new_tokens:
+        return FinishReason.LENGTH
+    return None

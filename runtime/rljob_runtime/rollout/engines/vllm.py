@@ -1,0 +1,165 @@
+"""vLLM driven step by step in our own process: the whole engine, or one rank of it (see `ranks`)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.rollout.engines import vllm_compat
+from rljob_runtime.rollout.engines.base import (
+    DEFAULT_KV_BYTES,
+    MAX_SEED,
+    Counters,
+    EngineRequest,
+    EngineSettings,
+    StepOutput,
+    check_length,
+    seed_of,
+)
+from rljob_runtime.rollout.engines.weights import open_version
+
+WORKER_EXTENSION = "rljob_runtime.rollout.engines.vllm_worker.RelayWeights"
+
+SLEEP_LEVEL = 2
+"""Weights are dropped, not copied to the host: `load` brings newer ones."""
+
+
+class VllmEngine:
+    """See `engine.Engine`. Starts with dummy weights in 9 to 20 s (1 s in a process that has imported vLLM)."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        vllm_compat.prepare_environment()
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self.weight_version: int | None = None
+        self._settings = settings
+        self._engine = LLMEngine.from_engine_args(engine_args(settings))
+        self._view = vllm_compat.SchedulerView(self._engine)
+        self._vocabulary = self._engine.model_config.get_vocab_size()
+        self._counters = Counters()
+
+    @property
+    def busy(self) -> bool:
+        return self._engine.has_unfinished_requests()
+
+    def check(self, request: EngineRequest) -> None:
+        check_length(request, self._settings.max_model_len, self._vocabulary)
+
+    def add(self, request: EngineRequest) -> None:
+        prompt: Any = {"prompt_token_ids": list(request.token_ids)}
+        self._engine.add_request(request.id, prompt, sampling_params(request))
+        self._counters.prompt_tokens += len(request.token_ids)
+
+    def step(self) -> list[StepOutput]:
+        outputs = [_output(o) for o in self._engine.step()]
+        self._view.observe()
+        if not self.busy:
+            self._view.forget()
+        self._counters.generated_tokens += sum(len(o.token_ids) for o in outputs)
+        return outputs
+
+    def abort(self, ids: list[str]) -> None:
+        before = self._engine.get_num_unfinished_requests()
+        self._engine.abort_request(ids)
+        self._counters.aborted += before - self._engine.get_num_unfinished_requests()
+
+    def load(self, version: int) -> None:
+        path = self._settings.weights
+        open_version(path, version)  # Refuse a version that is not there while the old weights are still whole.
+        self.weight_version = None
+        self._engine.collective_rpc("load_from_relay", args=(str(path), version))
+        # Blocks that older weights filled would be reused for equal prefixes: wrong by 0.1 in logprobs.
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM refused to reset its prefix cache: blocks are still in use after the load")
+        self._counters.prefix_resets += 1
+        self._counters.weight_loads += 1
+        self.weight_version = version
+
+    def sleep(self) -> None:
+        self.weight_version = None
+        if torch.cuda.is_available():
+            self._engine.sleep(level=SLEEP_LEVEL)
+
+    def wake(self) -> None:
+        """On CPUs nothing was given back: sleep mode is vLLM's for accelerators only."""
+        if torch.cuda.is_available():
+            self._engine.wake_up()
+
+    def stats(self) -> EngineStats:
+        self._counters.preemptions = self._view.preemptions
+        return self._counters.stats(*self._view.gauges(), self._view.kv_tokens, self._settings.max_running)
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+
+def engine_args(settings: EngineSettings) -> Any:
+    """vLLM's `EngineArgs` for these settings."""
+    if settings.tensor_parallel > 1 and settings.rendezvous is None:
+        raise ValueError(
+            f"{settings.tensor_parallel} ranks do not run in one process; "
+            "`multi_process.RankEngine` makes a process for each"
+        )
+    from vllm.engine.arg_utils import EngineArgs
+
+    on_cpu = not torch.cuda.is_available()
+    return EngineArgs(
+        model=str(settings.folder),
+        dtype=cast(Any, settings.dtype),
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_running,
+        block_size=settings.block_size if on_cpu else None,
+        num_gpu_blocks_override=settings.kv_blocks,
+        kv_cache_memory_bytes=settings.kv_cache_bytes or (DEFAULT_KV_BYTES if on_cpu else None),
+        gpu_memory_utilization=settings.memory_fraction,
+        tensor_parallel_size=settings.tensor_parallel,
+        distributed_executor_backend=vllm_compat.rank_executor(settings.rank, settings.rendezvous)
+        if settings.rendezvous is not None
+        else "uni",
+        # Weights and KV cache of an engine that sleeps are given back, where there are accelerators.
+        enable_sleep_mode=not on_cpu,
+        worker_extension_cls=WORKER_EXTENSION,
+        load_format="dummy",
+        # The default, raw_logprobs, ignores the temperature: not the distribution that the tokens were drawn from.
+        logprobs_mode="processed_logprobs",
+        # Tokens in, tokens out: the coordinator owns the tokenizer.
+        skip_tokenizer_init=True,
+        enable_prefix_caching=True,
+        disable_log_stats=True,
+        **(vllm_compat.cpu_engine_args(settings.max_model_len) if on_cpu else {}),
+    )
+
+
+def sampling_params(request: EngineRequest) -> Any:
+    """vLLM's `SamplingParams` for this request: tokens come as they are made, each with its logprob."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=request.max_new_tokens,
+        temperature=request.temperature,
+        seed=_seed_from_here_on(request),
+        stop_token_ids=sorted(request.stop_token_ids),
+        # Ends of sequence are among the stop tokens, or the caller wants them ignored.
+        ignore_eos=True,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _seed_from_here_on(request: EngineRequest) -> int:
+    """vLLM's generator starts afresh with every request: a continuation must not draw the numbers that the first tokens
+    were drawn with, so the position is mixed in (by an odd constant, that of splitmix64)."""
+    return (seed_of(request) + request.generated * 0x9E3779B97F4A7C15) & MAX_SEED
+
+
+def _output(output: Any) -> StepOutput:
+    completion = output.outputs[0]
+    tokens = tuple(completion.token_ids)
+    logprobs = tuple(entry[token].logprob for token, entry in zip(tokens, completion.logprobs, strict=True))
+    reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
+    return StepOutput(output.request_id, tokens, logprobs, reason)

@@ -1,0 +1,1 @@
+"""Profiling: measures how fast an engine generates."""

@@ -1,0 +1,1 @@
+"""Fault detection: missed heartbeats, stalls, and repair of the relay chain."""

@@ -1,0 +1,456 @@
+"""One synchronous on-policy round: P0 groups of R0 responses, all of one weight version.
+
+    draw → launch → collect → score → groups → update → publish → load → next
+
+This is the part up to `groups`, as a state machine over events. A round may launch more than it keeps
+(`tail_batching`): the first R0 responses of a prompt win, and the first P0 prompts that have R0. It owns no tokens and
+calls nobody: it is told what happened and answers what to launch, what to abort, how many prompts to draw for filtered
+ones, and when it is complete. Every response drawn is, at the end, trained or discarded with a reason; every prompt is
+trained, filtered with a reason, or requeued.
+
+A response has its place as soon as it is generated, and a prompt as soon as its group is full, before rewards are in:
+the seconds that a reward takes must not decide what is trained on (a wrong program that runs into its timeout would
+always lose). A reward that fails, or a group that is filtered, gives the place back. Then who lost to it races again,
+from the tokens and with the rewards that it has. A prompt is whole when it has a place and all its rewards are in.
+
+Where a round stands follows from what the store remembers of its responses (`Saved`) alone, in whatever order it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from rljob_api.status import RoundKind
+from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.response_placement import spread
+
+
+class SampleState(StrEnum):
+    """Where a response of the round is."""
+
+    WAITING = "waiting"
+    """Nobody generates it."""
+    RUNNING = "running"
+    """A replica holds its lease."""
+    GENERATED = "generated"
+    """Whole: it has a place in its group. Its reward is awaited."""
+    SCORED = "scored"
+    """Has its reward."""
+    LOST = "lost"
+    """Others were first: all places of its group, or of the round, are taken."""
+    DROPPED = "dropped"
+    """Its group was filtered."""
+
+
+class PromptFate(StrEnum):
+    """What becomes of a prompt that was drawn."""
+
+    TRAINED = "trained"
+    FILTERED = "filtered"
+    REQUEUED = "requeued"
+
+
+REWARD_FAILED = "RewardFailed"
+"""Reason of a group that was filtered because a reward kept failing (a failure of ours, not of the response)."""
+EQUAL_REWARDS = "EqualRewards"
+"""Reason of a group that was filtered because its rewards are all equal and teach nothing (DAPO, dynamic sampling)."""
+RACE_LOST = "RaceLost"
+"""Reason of a response whose group had its responses before, and of a prompt that is requeued because the round had its
+prompts before."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a round launches and what it keeps: at any time `prompts` × `responses` race for `groups` × `group_size`
+    places. Long rounds have no more runners than places."""
+
+    kind: RoundKind
+    prompts: int
+    responses: int
+    groups: int
+    group_size: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.groups <= self.prompts and 1 <= self.group_size <= self.responses):
+            raise ValueError(f"a round cannot keep more than it launches: {self}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a group is given up. `max_failures`: how often one response is generated anew because its reward failed.
+    `drop_equal`: whether groups of equal rewards are filtered and replaced. `max_prompts`: the most prompts that a
+    round draws, replacements included; 0 for those of its shape."""
+
+    max_failures: int = 2
+    drop_equal: bool = False
+    max_prompts: int = 0
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a round is to bring. `version`: the weights that generate it. `prompts`: all that were drawn so far, in
+    order."""
+
+    step: int
+    version: int
+    shape: Shape
+    prompts: tuple[PromptKey, ...]
+    rules: Rules = Rules()
+
+    def trajectories(self) -> tuple[TrajectoryKey, ...]:
+        """All responses, prompt by prompt."""
+        return tuple(key for prompt in self.prompts for key in self.responses_of(prompt))
+
+    def responses_of(self, prompt: PromptKey) -> tuple[TrajectoryKey, ...]:
+        """The responses launched for a prompt."""
+        return tuple(TrajectoryKey(prompt, sample) for sample in range(self.shape.responses))
+
+
+@dataclass
+class _Sample:
+    state: SampleState = SampleState.WAITING
+    lease: Lease | None = None
+    attempt: int = 0
+    failures: int = 0
+    generated: bool = False
+    """To its end, also where it lost afterwards."""
+    reward: float | None = None
+
+    @property
+    def raced(self) -> SampleState:
+        """Its state where it races."""
+        if not self.generated:
+            return SampleState.WAITING
+        return SampleState.GENERATED if self.reward is None else SampleState.SCORED
+
+    def awaits(self, attempt: int) -> bool:
+        """Whether the reward of this attempt is awaited, or would be if it raced again."""
+        alive = self.state in (SampleState.GENERATED, SampleState.LOST)
+        return alive and self.generated and self.reward is None and self.attempt == attempt
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Give this response to this replica; everything under an older lease is void."""
+
+    key: TrajectoryKey
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Saved:
+    """How the store remembers a response of a round under way."""
+
+    attempt: int
+    failures: int = 0
+    generated: bool = False
+    reward: float | None = None
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The end of a round. `groups`: the prompts to train on, in the order they were drawn; `kept`: their responses.
+    `reasons`: why the other prompts are filtered or requeued."""
+
+    groups: tuple[PromptKey, ...]
+    fates: dict[PromptKey, PromptFate] = field(default_factory=dict)
+    reasons: dict[PromptKey, str] = field(default_factory=dict)
+    kept: tuple[TrajectoryKey, ...] = ()
+
+    def with_fate(self, fate: PromptFate) -> tuple[PromptKey, ...]:
+        """The prompts of this fate, in the order they were drawn."""
+        return tuple(prompt for prompt, its in self.fates.items() if its is fate)
+
+
+_UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
+
+
+class Round:
+    """The state machine. `saved` takes up a round where a former coordinator left it: what ran there waits here."""
+
+    def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
+        self.plan = replace(plan, prompts=())
+        self._samples: dict[TrajectoryKey, _Sample] = {}
+        self._keys: dict[PromptKey, tuple[TrajectoryKey, ...]] = {}
+        self._counts: Counter[SampleState] = Counter()
+        self._waiting: dict[TrajectoryKey, None] = {}
+        self._filtered: dict[PromptKey, str] = {}
+        self._full: set[PromptKey] = set()
+        """Prompts that have a place in the round: all responses of their groups are generated."""
+        self._lost: set[PromptKey] = set()
+        """Prompts that lost to those."""
+        self._whole: set[PromptKey] = set()
+        self._untold: list[PromptKey] = []
+        self._aborts: list[Launch] = []
+        self.extend(plan.prompts, saved)
+
+    def extend(self, prompts: Sequence[PromptKey], saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
+        """These prompts were drawn too."""
+        self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
+        for prompt in prompts:
+            self._keys[prompt] = self.plan.responses_of(prompt)
+            for key in self._keys[prompt]:
+                kept = (saved or {}).get(key, Saved(0))
+                sample = _Sample(
+                    attempt=kept.attempt, failures=kept.failures, generated=kept.generated, reward=kept.reward
+                )
+                self._samples[key] = sample
+                self._counts[sample.state] += 1
+                self._waiting[key] = None
+                if kept.generated:
+                    self._move(key, sample.raced)
+        for prompt in prompts:
+            if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys[prompt]):
+                self._drop(prompt, REWARD_FAILED)
+            else:
+                self._judge(prompt)
+        self._decide_race()
+
+    # --- questions ---
+
+    def state(self, key: TrajectoryKey) -> SampleState:
+        """Where a response is. Raises `KeyError` for one that is not of this round."""
+        return self._samples[key].state
+
+    def lease(self, key: TrajectoryKey) -> Lease | None:
+        """Who generates it now."""
+        sample = self._samples.get(key)
+        return sample.lease if sample is not None else None
+
+    def failures(self, key: TrajectoryKey) -> int:
+        """How often it was generated in vain."""
+        return self._samples[key].failures
+
+    def attempts(self) -> dict[TrajectoryKey, int]:
+        """The newest attempt of every response that was ever launched."""
+        return {key: sample.attempt for key, sample in self._samples.items() if sample.attempt}
+
+    def reward(self, key: TrajectoryKey) -> float | None:
+        """Its reward, if it has one; also of a response that lost afterwards."""
+        return self._samples[key].reward
+
+    def awaits_reward(self, key: TrajectoryKey) -> bool:
+        """Whether its reward counts, now or if its prompt races again."""
+        sample = self._samples[key]
+        return sample.awaits(sample.attempt)
+
+    def places(self, prompt: PromptKey) -> list[TrajectoryKey]:
+        """The responses that have a place in the prompt's group."""
+        held = (SampleState.GENERATED, SampleState.SCORED)
+        return [key for key in self._keys[prompt] if self._samples[key].state in held]
+
+    def in_state(self, *states: SampleState) -> tuple[TrajectoryKey, ...]:
+        """The responses in any of these states, in launch order."""
+        return tuple(key for key, sample in self._samples.items() if sample.state in states)
+
+    @property
+    def whole(self) -> frozenset[PromptKey]:
+        """Prompts whose groups are trained on, whatever comes."""
+        return frozenset(self._whole)
+
+    @property
+    def filtered(self) -> Mapping[PromptKey, str]:
+        """Prompts that were given up, and why."""
+        return self._filtered
+
+    @property
+    def progress(self) -> float:
+        """Share of the responses that are settled: 0 to 1."""
+        done = len(self._samples) - sum(self._counts[state] for state in _UNSETTLED)
+        return done / len(self._samples) if self._samples else 1.0
+
+    @property
+    def complete(self) -> bool:
+        """No response is awaited any more: the race is won, or everything that was drawn is settled."""
+        return not any(self._counts[state] for state in _UNSETTLED)
+
+    @property
+    def wanting(self) -> int:
+        """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0
+        while all places are taken, and when the round has drawn all it may."""
+        shape, drawn = self.plan.shape, len(self.plan.prompts)
+        if len(self._full) >= shape.groups:
+            return 0
+        if self.complete and not self._whole:
+            missing = shape.prompts
+        else:
+            missing = shape.prompts - (drawn - sum(reason == EQUAL_REWARDS for reason in self._filtered.values()))
+        return max(0, min(missing, self.plan.rules.max_prompts - drawn))
+
+    # --- events ---
+
+    def launch(self, replicas: Sequence[str]) -> tuple[Launch, ...]:
+        """Give all waiting responses to replicas; each launch raises the attempt."""
+        if not self._waiting:
+            return ()
+        running = {key: s.lease.replica for key, s in self._samples.items() if s.lease is not None}
+        launches = []
+        for key, replica in spread(tuple(self._waiting), replicas, running).items():
+            sample = self._samples[key]
+            sample.attempt += 1
+            self._move(key, SampleState.RUNNING)
+            sample.lease = Lease(replica, sample.attempt)
+            launches.append(Launch(key, sample.lease))
+        return tuple(launches)
+
+    def take_back(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
+        """These are generated by nobody any more (refused, a gap, wrong weights): those that ran wait again."""
+        taken = tuple(key for key in keys if self._samples[key].state is SampleState.RUNNING)
+        for key in taken:
+            self._move(key, SampleState.WAITING)
+        return taken
+
+    def lose(self, replica: str) -> tuple[TrajectoryKey, ...]:
+        """A replica is gone: what ran there waits again, at the same version, without blame."""
+        return self.take_back(
+            [key for key, s in self._samples.items() if s.lease is not None and s.lease.replica == replica]
+        )
+
+    def generated(self, key: TrajectoryKey, lease: Lease) -> bool:
+        """The response is whole and takes a place of its group. False (and nothing changes) unless `lease` is its
+        current one."""
+        if self.lease(key) != lease:
+            return False
+        self._samples[key].generated = True
+        self._move(key, SampleState.GENERATED)
+        self._judge(key.prompt)
+        self._decide_race()
+        return True
+
+    def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
+        """Its reward came. False if another attempt is awaited or the response was dropped. That of a response whose
+        prompt lost counts if the prompt races again."""
+        sample = self._samples[key]
+        if not sample.awaits(attempt):
+            return False
+        sample.reward = reward
+        if sample.state is not SampleState.LOST:
+            self._move(key, SampleState.SCORED)
+            self._judge(key.prompt)
+            self._decide_race()
+        return True
+
+    def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
+        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and who
+        had lost to it or to its group races again; past `max_failures`, its group is filtered. False as for
+        `scored`."""
+        sample = self._samples[key]
+        if not sample.awaits(attempt):
+            return False
+        by_response = by_response and sample.state is not SampleState.LOST
+        sample.failures += self.plan.rules.max_failures + 1 if by_response else 1
+        sample.generated = False
+        if sample.failures > self.plan.rules.max_failures:
+            self.filter(key.prompt, REWARD_FAILED)
+        elif sample.state is not SampleState.LOST:
+            self._full.discard(key.prompt)
+            self._race_again(key.prompt)
+            self._move(key, SampleState.WAITING)
+            self._decide_race()
+        return True
+
+    def filter(self, prompt: PromptKey, reason: str) -> None:
+        """Give a group up: its responses are dropped; those that still run are to be aborted. Its place is free."""
+        if prompt not in self._filtered:
+            self._drop(prompt, reason)
+            self._decide_race()
+
+    def take_aborts(self) -> tuple[Launch, ...]:
+        """What ran and does not count any more, with the lease each had; told once."""
+        aborts, self._aborts = tuple(self._aborts), []
+        return aborts
+
+    def take_whole(self) -> tuple[PromptKey, ...]:
+        """Prompts that became whole, in the order they did; told once. They are trained on, with the responses that
+        `places` names now, whatever comes."""
+        whole, self._untold = tuple(self._untold), []
+        return whole
+
+    def settle(self) -> Settlement:
+        """Fates of all prompts. Raises `RuntimeError` before the round is complete."""
+        if not self.complete:
+            raise RuntimeError(
+                f"round {self.plan.step} is not complete: {self.progress:.0%} of its responses are settled"
+            )
+        groups = tuple(prompt for prompt in self.plan.prompts if prompt in self._whole)
+        fates = {
+            prompt: PromptFate.FILTERED
+            if prompt in self._filtered
+            else PromptFate.TRAINED
+            if prompt in self._whole
+            else PromptFate.REQUEUED
+            for prompt in self.plan.prompts
+        }
+        reasons = {
+            prompt: self._filtered.get(prompt, RACE_LOST) for prompt in self.plan.prompts if prompt not in self._whole
+        }
+        return Settlement(groups, fates, reasons, tuple(key for prompt in groups for key in self.places(prompt)))
+
+    # --- the race ---
+
+    def _judge(self, prompt: PromptKey) -> None:
+        """What follows for its group when a response took a place or got its reward. What follows for the others is
+        `_decide_race`."""
+        places, shape = self.places(prompt), self.plan.shape
+        if len(places) < shape.group_size:
+            return
+        rewards = {self._samples[key].reward for key in places}
+        if self.plan.rules.drop_equal and len(rewards) == 1 and None not in rewards:
+            self._drop(prompt, EQUAL_REWARDS)
+            return
+        if prompt not in self._full and len(self._full) >= shape.groups:
+            return
+        self._full.add(prompt)
+        self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
+        if None not in rewards and prompt not in self._whole:
+            self._whole.add(prompt)
+            self._untold.append(prompt)
+
+    def _drop(self, prompt: PromptKey, reason: str) -> None:
+        self._filtered[prompt] = reason
+        self._full.discard(prompt)
+        self._lost.discard(prompt)
+        self._end(self._keys[prompt], SampleState.DROPPED)
+
+    def _decide_race(self) -> None:
+        """While all places of the round are taken the other prompts have lost; as soon as one is free they race."""
+        settled = len(self._full) + len(self._lost) + len(self._filtered)
+        if len(self._full) >= self.plan.shape.groups:
+            for prompt in self.plan.prompts if settled < len(self.plan.prompts) else ():
+                if prompt not in self._full and prompt not in self._lost and prompt not in self._filtered:
+                    self._lost.add(prompt)
+                    self._end(self._keys[prompt], SampleState.LOST)
+        elif self._lost:
+            again, self._lost = [prompt for prompt in self.plan.prompts if prompt in self._lost], set()
+            for prompt in again:
+                self._race_again(prompt)
+            for prompt in again:
+                self._judge(prompt)
+            self._decide_race()
+
+    def _race_again(self, prompt: PromptKey) -> None:
+        """Those of its responses that had lost go on from where they were."""
+        for key in self._keys[prompt]:
+            if self._samples[key].state is SampleState.LOST:
+                self._move(key, self._samples[key].raced)
+
+    def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
+        """These count no more."""
+        for key in keys:
+            sample = self._samples[key]
+            if sample.lease is not None:
+                self._aborts.append(Launch(key, sample.lease))
+            self._move(key, state)
+
+    def _move(self, key: TrajectoryKey, state: SampleState) -> None:
+        sample = self._samples[key]
+        self._counts[sample.state] -= 1
+        self._counts[state] += 1
+        sample.state, sample.lease = state, None
+        if state is SampleState.WAITING:
+            self._waiting[key] = None
+        else:
+            self._waiting.pop(key, None)

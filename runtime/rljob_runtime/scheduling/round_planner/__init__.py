@@ -1,0 +1,1 @@
+"""Round planner: predicts each plan of the next rounds and selects one."""

@@ -1,0 +1,108 @@
+"""How long the responses of the next rounds will be, by those of the last: what the what-if draws its rounds from.
+
+A round is drawn group by group from the prompts that were seen (a bootstrap), so that the responses of a prompt stay
+as alike as they were. What was stopped is completed by the survival estimate of all: taking it for finished would hide
+the very tail that decides. Responses beyond those that a prompt had, and those that it has when it is launched anew,
+are its own with the probability of the likeness within prompts, and anybody's otherwise: a runaway is no property of
+its prompt, a hard prompt is (the two tails of docs/design/what-if.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from rljob_runtime.scheduling.round_planner.round_simulator import Asked
+from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+
+
+@dataclass(frozen=True)
+class SeenPrompt:
+    """A prompt and all responses that were launched for it; `filtered` if its group taught nothing (DAPO)."""
+
+    prompt_tokens: int
+    responses: tuple[Seen, ...]
+    filtered: bool = False
+
+
+class Lengths:
+    """What is believed of lengths after these prompts, which must be as the cursor drew them: whole rounds, winners and
+    losers. No response is longer than `limit` tokens, whatever was seen: an edit may have lowered the limit. Raises
+    `ValueError` without any prompt."""
+
+    def __init__(self, prompts: Sequence[SeenPrompt], limit: int) -> None:
+        if not prompts:
+            raise ValueError("lengths of no prompts; those of one round or more would be right")
+        self._prompts = prompts
+        self._limit = limit
+        self._all = [response for prompt in prompts for response in prompt.responses]
+        self._survival = Survival.of(self._all)
+        self.filtered = fmean(prompt.filtered for prompt in prompts)
+        """Share of the prompts."""
+        self.likeness = likeness([prompt.responses for prompt in prompts])
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def stopped(self) -> int:
+        """How many of the responses were stopped."""
+        return sum(not one.ended for one in self._all)
+
+    def draw(self, random: Random, prompts: int, responses: int) -> tuple[Asked, ...]:
+        """Prompts as the cursor may draw them next. The first responses of each do not depend on how many are drawn
+        after them."""
+        return tuple(self._draw(random, random.choice(self._prompts), responses) for _ in range(prompts))
+
+    def again(self, random: Random, asked: Asked, responses: int) -> Asked:
+        """A prompt that was drawn, launched anew: new responses, as alike to the old ones as prompts make them."""
+        lengths = tuple(
+            random.choice(asked.lengths) if random.random() < self.likeness else self._anybody(random)
+            for _ in range(responses)
+        )
+        return Asked(asked.prompt_tokens, lengths, asked.filtered)
+
+    def _draw(self, random: Random, prompt: SeenPrompt, responses: int) -> Asked:
+        common = random.random()
+        own = [
+            self._complete(one, common if random.random() < self.likeness else random.random())
+            for one in random.sample(prompt.responses, len(prompt.responses))
+        ]
+        seen = Asked(prompt.prompt_tokens, tuple(own[:responses]), prompt.filtered)
+        more = self.again(random, Asked(prompt.prompt_tokens, tuple(own)), max(0, responses - len(own)))
+        return Asked(seen.prompt_tokens, seen.lengths + more.lengths, seen.filtered)
+
+    def _anybody(self, random: Random) -> int:
+        return self._complete(random.choice(self._all), random.random())
+
+    def _complete(self, response: Seen, share: float) -> int:
+        length = response.tokens if response.ended else self._survival.beyond(response.tokens, share)
+        return min(self._limit, max(1, length))
+
+
+ENOUGH_GROUPS = 8
+
+
+def likeness(groups: Sequence[Sequence[Seen]]) -> float:
+    """The intraclass correlation of log lengths within prompts, 0 to 1: one-way analysis of variance. Of the groups
+    without a stopped response if there are enough of them; else of all, as far as they came.
+
+    >>> likeness([[Seen(10), Seen(10)], [Seen(1000), Seen(1000)]]), likeness([[Seen(10), Seen(1000)]] * 2)
+    (1.0, 0.0)
+    """
+    whole = [group for group in groups if len(group) > 1 and all(one.ended for one in group)]
+    used = whole if len(whole) >= ENOUGH_GROUPS else [group for group in groups if len(group) > 1]
+    logs = [[math.log(max(1, one.tokens)) for one in group] for group in used]
+    total = sum(map(len, logs))
+    if len(logs) < 2:
+        return 0.0
+    means, grand = [fmean(group) for group in logs], fmean(value for group in logs for value in group)
+    size = (total - sum(len(group) ** 2 for group in logs) / total) / (len(logs) - 1)
+    between = sum(len(group) * (mean - grand) ** 2 for group, mean in zip(logs, means, strict=True)) / (len(logs) - 1)
+    inside = sum((value - mean) ** 2 for group, mean in zip(logs, means, strict=True) for value in group)
+    within = inside / (total - len(logs))
+    spread = between + (size - 1) * within
+    return min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 0.0

@@ -1,0 +1,350 @@
+"""What if the next rounds raced, or streamed? Each plan is played on the engine model with lengths like those of the
+last rounds, and the job takes the one that trains its prompts soonest: tail batching pays up to four times where the
+mean is far below the longest, and costs a fifth on engines that are busy to the end (RollPacker §3 has one setting).
+
+Fair accounting: a plan's time is the mean over the rounds to come, of which the long ones are those that its own queue
+will cost. Hysteresis: the reference plan is left only for a clear gain, which covers what the model does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from random import Random
+from statistics import fmean
+
+from rljob_api.status import RoundKind
+from rljob_runtime.scheduling.round_planner.length_model import Lengths
+from rljob_runtime.scheduling.round_planner.plans import Choices, Plan
+from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Rehearsed, Stage, TooManyEvents, rehearse
+from rljob_runtime.scheduling.tail_batching import Factors, next_round, times
+
+FIRST_ROUNDS = 2
+"""At least so many rounds are played by the reference plan before anything is predicted …"""
+FIRST_RESPONSES = 256
+"""… and so many responses seen, …"""
+MOST_FIRST_ROUNDS = 8
+"""… unless rounds are so small that this takes longer."""
+HORIZON = 40
+"""Rounds over which a plan's time is a mean, if so many are left. What is queued then is paid in them."""
+DRAWN_RESPONSES = 3072
+"""Responses that are launched for each of the finalists, filtered ones among them: three rounds of 1,024, more where
+rounds are small and chance is large, …"""
+MOST_DRAWS = 24
+"""… but no more rounds than this; the other plans get a third of them."""
+FINALISTS = 3
+"""Plans that are near the best after the first third."""
+MOST_EVENTS = 48_000
+"""Of the engine model in a decision, so that it takes no longer than half a second: where engines preempt or prompts
+are filtered, a round is several times the events of its responses."""
+PILOT_EVENTS = 32_000
+"""Of these, for the first third."""
+LAYOUT_EVENTS = 12_000
+"""Besides, for the next round in one other layout, or in the present one to compare it with."""
+SPARE = 1.25
+"""More prompts than filtering takes on average stand ready."""
+
+ALIKE = 0.05
+"""Updates whose sizes differ by less than this are of one size."""
+
+LEAVE = 0.10
+"""Predicted gain from which the reference plan is left."""
+RETURN = 0.03
+"""Predicted gain below which it is returned to."""
+SURPRISE = 1.5
+"""A round that takes so many times as long as predicted, and longer than any that was drawn, is not explained by the
+lengths that were believed."""
+SWITCH = 0.05
+"""By how much another plan must be better than the one in force."""
+
+
+def known_enough(rounds: int, responses: int, needed: int = FIRST_RESPONSES) -> bool:
+    """Whether the history tells of the next rounds, in rounds played and responses seen."""
+    return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= needed)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a round takes beside its generation, as measured. Seconds."""
+
+    reward: float = 0.0
+    """From the end of a response to its reward."""
+    update: float = 0.0
+    """Of an update, whatever it trains on."""
+    token: float = 0.0
+    """Of an update, for each token of prompts and responses."""
+    broadcast: float = 0.0
+    """Until the new weights are in every replica."""
+    stream_slowdown: float = 1.0
+    """How many times longer engines take while the trainer computes beside them."""
+
+    def round(self, rehearsed: Rehearsed, stream: bool) -> float:
+        """Seconds of the whole round. With streaming the trainer takes groups one after the other as they come, and is
+        done soonest when it never waits for the next one."""
+        if not stream:
+            tokens = sum(group.tokens for group in rehearsed.groups)
+            return rehearsed.seconds + self.token * tokens + self.update + self.broadcast
+        free = 0.0
+        for group in rehearsed.groups:
+            free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
+        return free + self.update + self.broadcast
+
+
+def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds of an update, and those for each of its tokens, from (tokens, seconds) of past ones: least squares, none
+    below zero. Updates of about one size do not tell the two apart; then all is put down to the tokens.
+
+    >>> update_costs([(100, 14.0), (200, 24.0)]), update_costs([(100, 14.0), (100, 16.0)])
+    ((4.0, 0.1), (0.0, 0.15))
+    """
+    tokens, seconds = fmean(one for one, _ in updates), fmean(one for _, one in updates)
+    spread = fmean((one - tokens) ** 2 for one, _ in updates)
+    if tokens <= 0:
+        return seconds, 0.0
+    if spread < (ALIKE * tokens) ** 2:
+        return 0.0, seconds / tokens
+    slope = fmean((one - tokens) * (took - seconds) for one, took in updates) / spread
+    slope = min(max(0.0, slope), seconds / tokens)
+    return round(seconds - slope * tokens, 9), slope
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where the job stands: P0, R0, the rounds that are left (1 or more), and the prompts that wait for a long one."""
+
+    prompts: int
+    responses: int
+    rounds_left: int
+    queued: int = 0
+
+    def rounds(self, factors: Factors | None) -> tuple[int, int, int]:
+        """How many plain, short and long rounds are to come, by the rule that will open them."""
+        count, queued = {"plain": 0, "short": 0, "long": 0}, self.queued
+        for left in range(min(self.rounds_left, HORIZON), 0, -1):
+            opening = next_round(self.prompts, self.responses, factors, queued, left)
+            if opening.shape.kind is RoundKind.SHORT:
+                count["short"] += 1
+                queued += opening.shape.prompts - opening.shape.groups
+            else:
+                count["long" if opening.queued else "plain"] += 1
+                queued -= opening.queued
+        return count["plain"], count["short"], count["long"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a round: of a plain one, a short and a long one of the plan (0 where it has none), and the mean over
+    those to come, by which plans are compared. Every round trains on as many prompts. `longest`: of all that were
+    drawn, plain ones too."""
+
+    plan: Plan
+    plain: float
+    short: float
+    long: float
+    seconds: float
+    longest: float
+
+    def of(self, kind: RoundKind, queued: int) -> float:
+        """Of the next round, if it is such a one with so many prompts from the queue."""
+        return self.short if kind is RoundKind.SHORT else self.long if queued and self.long else self.plain
+
+    def explained(self, kind: RoundKind, queued: int) -> float:
+        """Seconds that such a round may take without a surprise. As long as it takes no longer than plain ones may, it
+        has not done the job any harm."""
+        return max(SURPRISE * self.of(kind, queued), self.longest)
+
+
+class WhatIf:
+    """Predicts the plans of `choices`. The same arguments give the same predictions: all that is random comes from
+    `seed`. `most_prompts`: what a round may draw, replacements of filtered prompts included. `events` counts the engine
+    model's, which are what it costs; beyond MOST_EVENTS it plays no more."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        stage: Stage,
+        lengths: Lengths,
+        costs: Costs,
+        outlook: Outlook,
+        most_prompts: int = 0,
+        seed: str = "",
+    ) -> None:
+        self.choices = choices
+        self.lengths = lengths
+        self.events = 0
+        self._most_events = MOST_EVENTS
+        self._stage = stage
+        self._costs = costs
+        self._outlook = outlook
+        self._seed = seed
+        factors = [plan.factors for plan in choices.plans if plan.factors is not None]
+        self._responses = times(max((one.responses for one in factors), default=1), outlook.responses)
+        prompts = times(max((one.prompts for one in factors), default=1), outlook.prompts)
+        spares = ceil(prompts * SPARE / max(1 - lengths.filtered, 0.01)) if lengths.filtered else 0
+        self._prompts = max(prompts, min(spares, most_prompts))
+        self._drawn: dict[int, tuple[Asked, ...]] = {}
+        self._played: dict[tuple[Factors | None, int], tuple[Rehearsed, Rehearsed | None]] = {}
+
+    @property
+    def draws(self) -> int:
+        """Rounds drawn for a prediction that counts."""
+        launched = self._outlook.prompts * self._outlook.responses / max(1 - self.lengths.filtered, 0.01)
+        return min(MOST_DRAWS, max(1, int(DRAWN_RESPONSES / launched)))
+
+    def in_turn(self, in_force: Plan) -> list[Plan]:
+        """The order in which plans are looked at. All but the first two take turns from seed to seed: who comes late is
+        not looked at where rounds cost many events."""
+        reference, *others = self.choices.plans
+        Random(f"{self._seed}/turns").shuffle(others)
+        return [reference, *sorted(others, key=lambda plan: plan != in_force)]
+
+    def compare(self, plans: Iterable[Plan], draws: int, most_events: int) -> dict[Plan, Prediction]:
+        """Predictions over the same draws for all: so many, or as many as can be played before `most_events` are spent.
+        A plan whose first draw cannot is not among them: nothing is known of it."""
+        self._most_events = most_events
+        played = [plan for plan in plans if self._can_play(plan.factors, 0)]
+        done = 1
+        while done < draws and all(self._can_play(plan.factors, done) for plan in played):
+            done += 1
+        return {plan: self.predict(plan, done) for plan in played}
+
+    def predict(self, plan: Plan, draws: int) -> Prediction:
+        """Over so many draws, which are the same for all plans. Raises `TooManyEvents`."""
+
+        def seconds(factors: Factors | None, kind: int) -> list[float]:
+            rounds = [self._play(factors, draw)[kind] for draw in range(draws)]
+            return [self._costs.round(one, plan.stream) for one in rounds if one is not None]
+
+        plains, shorts, longs = seconds(None, 0), [0.0], [0.0]
+        if plan.factors is not None:
+            shorts, longs = seconds(plan.factors, 0), seconds(plan.factors, 1) or longs
+        plain, short, long = fmean(plains), fmean(shorts), fmean(longs)
+        plain_rounds, short_rounds, long_rounds = self._outlook.rounds(plan.factors)
+        total = plain_rounds * plain + short_rounds * short + long_rounds * (long or plain)
+        mean = total / (plain_rounds + short_rounds + long_rounds)
+        return Prediction(plan, plain, short, long, mean, max(*plains, *shorts, *longs))
+
+    def _can_play(self, factors: Factors | None, draw: int) -> bool:
+        try:
+            self._play(None, draw)
+            self._play(factors, draw)
+        except TooManyEvents:
+            return False
+        return True
+
+    def foretell(self, kind: RoundKind, queued: int) -> float | None:
+        """Seconds of the next round, which is such a one by the first plan, over few draws, the same on any engines:
+        to compare these. None where it costs more than LAYOUT_EVENTS."""
+        self._most_events = LAYOUT_EVENTS
+        plan, draws = self.choices.plans[0], range(ceil(self.draws / 3))
+        try:
+            return fmean(self._costs.round(self._next(plan, kind, queued, draw), plan.stream) for draw in draws)
+        except TooManyEvents:
+            return None
+
+    def _next(self, plan: Plan, kind: RoundKind, queued: int, draw: int) -> Rehearsed:
+        if kind is RoundKind.SHORT:
+            return self._play(plan.factors, draw)[0]
+        again = self._play(plan.factors, draw)[1] if queued else None
+        return again or self._play(None, draw)[0]
+
+    def _play(self, factors: Factors | None, draw: int) -> tuple[Rehearsed, Rehearsed | None]:
+        """A plain round; or a short one, and a long one of prompts that lose such races."""
+        key = (factors, draw)
+        if key not in self._played:
+            outlook, asked = self._outlook, self._draw(draw)
+            if factors is None:
+                self._played[key] = self._rehearse(asked, outlook.prompts, outlook.responses), None
+            else:
+                prompts, responses = (
+                    times(factors.prompts, outlook.prompts),
+                    times(factors.responses, outlook.responses),
+                )
+                short, long = self._rehearse(asked, prompts, responses), None
+                if prompts > outlook.prompts:
+                    losers = [asked[prompt] for prompt in short.lost]
+                    long = self._rehearse(self._again(losers, draw), outlook.prompts, outlook.responses)
+                self._played[key] = short, long
+        return self._played[key]
+
+    def _rehearse(self, asked: Sequence[Asked], prompts: int, responses: int) -> Rehearsed:
+        left = self._most_events - self.events
+        if left <= 0:
+            raise TooManyEvents(f"all {self._most_events} events are spent")
+        outlook = self._outlook
+        launched = [one.first(responses) for one in asked]
+        try:
+            rehearsed = rehearse(
+                self._stage, launched, prompts, outlook.prompts, outlook.responses, self._costs.reward, left
+            )
+        except TooManyEvents:
+            self.events = self._most_events
+            raise
+        self.events += rehearsed.events
+        return rehearsed
+
+    def _draw(self, draw: int) -> tuple[Asked, ...]:
+        """Prompts for any plan: what one does not launch stands ready in place of filtered ones."""
+        if draw not in self._drawn:
+            random = Random(f"{self._seed}/{draw}")
+            self._drawn[draw] = self.lengths.draw(random, self._prompts, self._responses)
+        return self._drawn[draw]
+
+    def _again(self, losers: Sequence[Asked], draw: int) -> list[Asked]:
+        """A long round: the queue is such prompts, and each is generated anew."""
+        random = Random(f"{self._seed}/{draw}/again")
+        chosen = (random.choice(losers) for _ in range(self._prompts))
+        return [self.lengths.again(random, one, self._outlook.responses) for one in chosen]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen and why; what is predicted of it, and of the reference plan."""
+
+    prediction: Prediction
+    reference: Prediction
+    reason: str
+
+    @property
+    def plan(self) -> Plan:
+        return self.prediction.plan
+
+    @property
+    def speedup(self) -> float:
+        """Predicted: the reference plan's time over this one's."""
+        return self.reference.seconds / self.prediction.seconds
+
+
+def decide(what_if: WhatIf, in_force: Plan) -> Decision | None:
+    """The plan of the next round, `in_force` being that of the last one. None where even a round of the reference plan
+    costs too many events."""
+    plans = what_if.choices.plans
+    reference = plans[0]
+    pilot = what_if.compare(what_if.in_turn(in_force), ceil(what_if.draws / 3), PILOT_EVENTS)
+    if reference not in pilot:
+        return None
+    best_first = sorted((plan for plan in plans if plan in pilot), key=lambda plan: pilot[plan].seconds)
+    near = {reference, *best_first[:FINALISTS], *({in_force} & pilot.keys())}
+    predicted = what_if.compare([plan for plan in plans if plan in near], what_if.draws, MOST_EVENTS)
+    plain, best = predicted[reference], min(predicted.values(), key=lambda one: one.seconds)
+    kept = predicted.get(in_force, plain)
+    chosen = kept if kept.plan != reference and kept.seconds <= (1 - RETURN) * plain.seconds else plain
+    needed = LEAVE if chosen is plain else SWITCH
+    if best.seconds < (1 - needed) * chosen.seconds:
+        chosen = best
+    if chosen is plain:
+        reason = f"{reference}: {plain.seconds:.3g} s a round; {_rival(predicted, reference)}"
+    else:
+        reason = f"{chosen.plan}: {chosen.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
+    if len(pilot) < len(plans):
+        reason += f"; {len(pilot)} of {len(plans)} plans were looked at, the others have their turn"
+    return Decision(chosen, plain, reason)
+
+
+def _rival(predicted: Mapping[Plan, Prediction], reference: Plan) -> str:
+    others = [one for plan, one in predicted.items() if plan != reference]
+    if not others:
+        return "no other plan could be looked at"
+    best = min(others, key=lambda one: one.seconds)
+    return f"{best.plan}, the best other one, {best.seconds:.3g} s, and {LEAVE:.0%} less would be clear"

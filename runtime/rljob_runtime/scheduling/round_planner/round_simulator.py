@@ -1,0 +1,206 @@
+"""A round that is played on the engine model only: when would its groups be whole, and when is it over?
+
+The rules are those of `round.Round` and `response_placement.spread`, for lengths that are known beforehand and rewards
+that all come, each as long after its response: the first R0 responses of a prompt have its places, the first P0 prompts
+that have them end the round, what lost is aborted, a filtered prompt is replaced by another. Prompts that lose run on
+here until the last reward has come, which costs tokens and no time of the round.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from rljob_runtime.perf_model.engine_simulator import Engine, Request
+from rljob_runtime.perf_model.latency_model import LatencyLaw
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The machines that generate: `replicas` engines of one law, each with so many tokens of KV cache."""
+
+    law: LatencyLaw
+    replicas: int
+    kv_tokens: int
+    max_sequences: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ValueError(f"replicas is {self.replicas}; 1 or more would be right")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt: its tokens, and the length in tokens of every response that is launched for it. `filtered`: its rewards
+    will be equal, so that another prompt is launched instead."""
+
+    prompt_tokens: int
+    lengths: tuple[int, ...]
+    filtered: bool = False
+
+    def first(self, responses: int) -> Asked:
+        """With its first responses only."""
+        return Asked(self.prompt_tokens, self.lengths[:responses], self.filtered)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A group that won. `prompt`: its number. `time`: when its last reward came. `tokens`: of its prompt, once a
+    response, and of the responses that are trained on."""
+
+    prompt: int
+    time: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """How the round went. `groups`: those that are trained on, in the order in which they became whole. `lost`: prompts
+    that are requeued. `stopped`: tokens of the responses that were aborted, by (prompt, sample). `events`: boundaries
+    of engines that were looked at, which is what the rehearsal costs."""
+
+    groups: tuple[Whole, ...]
+    lost: tuple[int, ...]
+    stopped: dict[tuple[int, int], int]
+    preemptions: int
+    events: int
+
+    @property
+    def seconds(self) -> float:
+        """Until the last group that counts."""
+        return self.groups[-1].time
+
+
+class TooManyEvents(Exception):
+    """The rehearsal would cost more than it may."""
+
+
+def rehearse(
+    stage: Stage,
+    asked: Sequence[Asked],
+    runners: int,
+    groups: int,
+    group_size: int,
+    reward_seconds: float = 0.0,
+    most_events: float = math.inf,
+) -> Rehearsed:
+    """Play a round that keeps `groups` x `group_size`. At any time `runners` of the prompts run, the first at once,
+    further ones in place of filtered ones; when none is left, filtered ones are kept. `reward_seconds`: from the end of
+    a response to its reward. Raises `ValueError` where a response does not fit the KV cache, or the round keeps more
+    than it launches, and `TooManyEvents` where it is not over after `most_events`."""
+    if not 1 <= groups <= runners <= len(asked) or any(len(one.lengths) < group_size for one in asked):
+        raise ValueError(
+            f"{groups} x {group_size} of {runners} of {len(asked)} prompts: a round keeps no more than it launches"
+        )
+    return _Rehearsal(stage, asked, group_size, reward_seconds, most_events).play(runners, groups)
+
+
+class _Rehearsal:
+    def __init__(
+        self, stage: Stage, asked: Sequence[Asked], group_size: int, reward_seconds: float, most_events: float
+    ) -> None:
+        self._asked = asked
+        self._group_size = group_size
+        self._reward_seconds = reward_seconds
+        self._most_events = most_events
+        self._engines = [Engine(stage.law, stage.kv_tokens, stage.max_sequences) for _ in range(stage.replicas)]
+        self._due = [math.inf] * stage.replicas
+        self._boundaries: list[tuple[float, int]] = []
+        """Heap of (time, engine); stale where the time is not the engine's `_due`."""
+        self._load = [0] * stage.replicas
+        self._places: list[list[int]] = [[] for _ in asked]
+        """Samples by prompt, in the order in which they ended."""
+        self._running: list[dict[int, int]] = [{} for _ in asked]
+        """By prompt: sample → engine."""
+        self._rewards: list[tuple[float, int]] = []
+        """Heap of (time, prompt): when all rewards of its places are in."""
+        self._stopped: dict[tuple[int, int], int] = {}
+        self._dropped: set[int] = set()
+        self._launched = 0
+        self._events = 0
+
+    def play(self, runners: int, groups: int) -> Rehearsed:
+        self._launch(runners, 0.0)
+        won: list[Whole] = []
+        while len(won) < groups:
+            due = self._boundaries[0][0] if self._boundaries else math.inf
+            if self._rewards and self._rewards[0][0] <= due:
+                time, prompt = heapq.heappop(self._rewards)
+                if self._asked[prompt].filtered and self._launched < len(self._asked):
+                    self._dropped.add(prompt)
+                    self._collect(self._launch(1, time), time)
+                else:
+                    won.append(self._whole(prompt, time))
+            else:
+                time, engine = heapq.heappop(self._boundaries)
+                if time == self._due[engine]:
+                    if self._events >= self._most_events:
+                        raise TooManyEvents(f"more than {self._most_events} events")
+                    self._events += 1
+                    self._collect({engine}, time)
+        return self._end(won)
+
+    def _end(self, won: list[Whole]) -> Rehearsed:
+        end, settled = won[-1].time, {group.prompt for group in won} | self._dropped
+        for prompt in range(self._launched):
+            self._abort(prompt, end)
+        lost = tuple(prompt for prompt in range(self._launched) if prompt not in settled)
+        preemptions = sum(engine.load(end).preemptions for engine in self._engines)
+        return Rehearsed(tuple(won), lost, self._stopped, preemptions, self._events)
+
+    def _whole(self, prompt: int, time: float) -> Whole:
+        one = self._asked[prompt]
+        kept = [one.lengths[sample] for sample in self._places[prompt]]
+        return Whole(prompt, time, sum(kept) + one.prompt_tokens * len(kept))
+
+    def _launch(self, count: int, time: float) -> set[int]:
+        """As `spread` does: where there is least, prompt by prompt. The engines that got some."""
+        requests: dict[int, list[Request]] = {}
+        emptiest = [(load, engine) for engine, load in enumerate(self._load)]
+        heapq.heapify(emptiest)
+        for prompt in range(self._launched, self._launched + count):
+            one = self._asked[prompt]
+            for sample, length in enumerate(one.lengths):
+                load, engine = emptiest[0]
+                heapq.heapreplace(emptiest, (load + 1, engine))
+                self._load[engine] += 1
+                self._running[prompt][sample] = engine
+                requests.setdefault(engine, []).append(Request((prompt, sample), one.prompt_tokens, length))
+        self._launched += count
+        for engine, its in requests.items():
+            self._engines[engine].submit(time, its)
+            self._look_at(engine)
+        return set(requests)
+
+    def _look_at(self, engine: int) -> None:
+        due = self._engines[engine].next_event
+        if due != self._due[engine]:
+            self._due[engine] = due
+            if due < math.inf:
+                heapq.heappush(self._boundaries, (due, engine))
+
+    def _collect(self, engines: set[int], time: float) -> None:
+        """Take what ended there. Engines that are told to abort go on to `time` too, and may end others by that."""
+        while engines:
+            engine = engines.pop()
+            for finish in self._engines[engine].advance(time):
+                prompt, sample = cast(tuple[int, int], finish.id)
+                if self._running[prompt].pop(sample, None) is not None:
+                    self._load[engine] -= 1
+                    self._places[prompt].append(sample)
+                    if len(self._places[prompt]) == self._group_size:
+                        heapq.heappush(self._rewards, (time + self._reward_seconds, prompt))
+                        engines |= self._abort(prompt, time)
+            self._look_at(engine)
+
+    def _abort(self, prompt: int, time: float) -> set[int]:
+        """Stop what still runs of a prompt. The engines where something ran."""
+        stopped, self._running[prompt] = self._running[prompt], {}
+        for sample, engine in stopped.items():
+            self._load[engine] -= 1
+            left = self._engines[engine].abort(time, [(prompt, sample)])
+            self._stopped[prompt, sample] = left[0].generated_tokens if left else self._asked[prompt].lengths[sample]
+        return set(stopped.values())

@@ -1,2 +1,0 @@
-"""A model of asynchronous training at the size of Laminar's evaluation: whole clusters, response by response, engines
-as `enginemodel` has them. The systems that the paper compares, and RLJob's own policies, on the same accelerators."""

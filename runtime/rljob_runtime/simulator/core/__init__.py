@@ -1,0 +1,1 @@
+"""Core: virtual time, network, events and tokens of a simulation."""

@@ -1,0 +1,265 @@
+"""Simulated processes and the messages to them: where a fault meets the protocol.
+
+A message is lost, comes twice, late, or not before its receiver goes on; a caller hears `PeerGone` from a machine that
+answers for its dead process, and nothing at all from one that is cut off. A caller that gives up does not stop the far
+end: what it asked for may still happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Any
+
+from rljob_runtime.protocols import PeerGone, PeerTimeout
+from rljob_runtime.simulator.core.process_clock import Pace
+
+
+class Trouble(StrEnum):
+    """What may be wrong with a way or with a process, for a while."""
+
+    CUT = "cut"
+    LOSS = "loss"
+    DUPLICATION = "duplication"
+    DISORDER = "disorder"
+    SLOW = "slow"
+    FROZEN = "frozen"
+    SKEWED = "skewed"
+
+
+LOSS_SHARE = 0.3
+DUPLICATION_SHARE = 0.3
+DISORDER_SECONDS = 2.0
+SLOW_FACTOR = 4.0
+SLOW_MESSAGE_SECONDS = 0.05
+CLOCK_ERROR = 3.0
+"""Seconds that the timers of a skewed clock take for one."""
+
+
+class Condition:
+    """The troubles in force on one thing. The same one may be in force twice."""
+
+    def __init__(self) -> None:
+        self._troubles: Counter[Trouble] = Counter()
+
+    def begin(self, trouble: Trouble) -> None:
+        self._troubles[trouble] += 1
+
+    def end(self, trouble: Trouble) -> None:
+        self._troubles -= Counter((trouble,))
+
+    def __contains__(self, trouble: Trouble) -> bool:
+        return trouble in self._troubles
+
+    def __bool__(self) -> bool:
+        return bool(self._troubles)
+
+    @property
+    def rate(self) -> float:
+        """How fast a process runs under it."""
+        return 0.0 if Trouble.FROZEN in self else 1 / SLOW_FACTOR if Trouble.SLOW in self else 1.0
+
+
+class Mail:
+    """What waits for a receiver that stands still."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def put(self, open_now: bool, deliver: Callable[[], None]) -> None:
+        """Deliver now, or when it goes on."""
+        if open_now:
+            deliver()
+        else:
+            self._waiting.append(deliver)
+
+    def go_on(self) -> None:
+        """Deliver what waited, in order."""
+        waiting, self._waiting = self._waiting, []
+        for deliver in waiting:
+            deliver()
+
+
+class Life:
+    """One coordinator's life. What it asked for before its end may still happen; it hears of nothing any more."""
+
+    def __init__(self, condition: Condition | None = None, api: Condition | None = None) -> None:
+        self.alive = True
+        # Not `or`: one without a trouble is empty, and troubles come later.
+        self.condition = Condition() if condition is None else condition
+        self.api = Condition() if api is None else api
+        """Of the way to the API server alone."""
+        self.mail = Mail()
+
+    async def awake(self) -> None:
+        """Return when it can take something in: after its stand-still, never after its end."""
+        if self.alive and Trouble.FROZEN not in self.condition:
+            return
+        going_on = asyncio.Event()
+        self.mail.put(False, going_on.set)
+        await going_on.wait()
+
+
+LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+"""Whose call it is, where more than one coordinator lives: set in the task that all of a coordinator's descend from."""
+
+
+class Called:
+    """What coordinators call, and knows which of them it is."""
+
+    def __init__(self) -> None:
+        self._life = Life()
+
+    @property
+    def life(self) -> Life:
+        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
+        return LIFE.get() or self._life
+
+    @life.setter
+    def life(self, life: Life) -> None:
+        self._life = life
+
+
+class Process:
+    """Something that can be killed and that can stand still; `conditions` are its own and its machine's."""
+
+    def __init__(self, name: str, peer: Any, conditions: tuple[Condition, ...] = (), pace: Pace | None = None) -> None:
+        self.name = name
+        self.peer = peer
+        self.alive = True
+        self.conditions = conditions
+        self.pace = pace or Pace()
+        self._silent = False
+        self._mail = Mail()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._callers: dict[asyncio.Future[Any], None] = {}
+
+    def suffers(self, trouble: Trouble) -> bool:
+        return any(trouble in condition for condition in self.conditions)
+
+    def refresh(self) -> None:
+        """The conditions changed: run so fast now, and take the mail that waited."""
+        rate = min((condition.rate for condition in self.conditions), default=1.0)
+        if rate != self.pace.rate:
+            self.pace.set(rate)
+        self.pace.timers = CLOCK_ERROR if self.suffers(Trouble.SKEWED) else 1.0
+        if rate > 0:
+            self._mail.go_on()
+
+    def kill(self, told_after: float = 0.0) -> None:
+        """It ends, and all its work with it. Its machine tells those who wait, unless it is cut off; where the machine
+        ends too, somebody else does after some time."""
+        self.alive = False
+        for task in list(self._tasks):
+            task.cancel()
+        if told_after:
+            self._silent = True
+            asyncio.get_running_loop().call_later(told_after, self._told)
+        else:
+            self._told()
+
+    def _told(self) -> None:
+        self._silent = False
+        for caller in list(self._callers):
+            self.tell_gone(caller)
+
+    def tell_gone(self, caller: asyncio.Future[Any]) -> None:
+        """The machine answers for its dead process."""
+        if not caller.done() and not self._silent and not self.suffers(Trouble.CUT):
+            caller.set_exception(PeerGone(f"{self.name} is dead"))
+
+    def start(self, method: str, arguments: Sequence[Any], answer: Callable[[asyncio.Task[Any]], None]) -> None:
+        """Have the peer do what a message asks; `answer` is called when it is done. A frozen process begins later."""
+
+        def begin() -> None:
+            if self.alive:
+                task = asyncio.get_running_loop().create_task(getattr(self.peer, method)(*arguments))
+                self._tasks[task] = None
+                task.add_done_callback(self._tasks.pop)
+                task.add_done_callback(lambda task: self._mail.put(self.pace.rate > 0, lambda: answer(task)))
+
+        self._mail.put(self.pace.rate > 0, begin)
+
+    def expect(self, caller: asyncio.Future[Any]) -> None:
+        """This caller waits for an answer."""
+        self._callers[caller] = None
+        caller.add_done_callback(lambda caller: self._callers.pop(caller, None))
+
+
+class SimulatedWire:
+    """`remote.Wire` from one coordinator's life to one process."""
+
+    def __init__(self, process: Process, rng: random.Random, latency: float, life: Life | None = None) -> None:
+        self._process = process
+        self._rng = rng
+        self._latency = latency
+        self._life = life or Life()
+
+    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+        if not self._life.alive:
+            # A process that was killed takes leave of nobody: whatever it does on its way out ends here.
+            raise asyncio.CancelledError(f"{method}: the coordinator is no more")
+        loop, process = asyncio.get_running_loop(), self._process
+        caller: asyncio.Future[Any] = loop.create_future()
+        timer = loop.call_later(bound, self._time_out, caller, f"{process.name}: {method} took more than {bound} s")
+        process.expect(caller)
+
+        def arrive() -> None:
+            if process.alive:
+                process.start(method, arguments, reply)
+            else:
+                process.tell_gone(caller)
+
+        def reply(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                task.exception()  # Seen, even when the answer is lost.
+                self._send(lambda: self._hear(caller, task))
+
+        self._send(arrive)
+        try:
+            return await caller
+        finally:
+            timer.cancel()
+
+    def _send(self, deliver: Callable[[], None]) -> None:
+        """A message goes its way, or ways."""
+        if not self._life.alive:
+            return
+        troubled = [condition for condition in (*self._process.conditions, self._life.condition) if condition]
+        for seconds in self._ways(troubled) if troubled else (self._latency * self._rng.uniform(0.5, 1.5),):
+            asyncio.get_running_loop().call_later(seconds, deliver)
+
+    def _ways(self, troubled: Sequence[Condition]) -> list[float]:
+        """How long each copy of a message takes; none for one that is lost."""
+
+        def suffers(trouble: Trouble) -> bool:
+            return any(trouble in condition for condition in troubled)
+
+        if suffers(Trouble.CUT) or (suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE):
+            return []
+        copies = 2 if suffers(Trouble.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
+        slow = SLOW_MESSAGE_SECONDS if suffers(Trouble.SLOW) else 0.0
+        most = DISORDER_SECONDS if suffers(Trouble.DISORDER) or copies > 1 else 0.0
+        return [
+            slow + self._latency * self._rng.uniform(0.5, 1.5) + self._rng.uniform(0.0, most) for _ in range(copies)
+        ]
+
+    def _hear(self, caller: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
+        def settle() -> None:
+            if caller.done() or not self._life.alive:
+                return
+            error = task.exception()
+            if error is not None:
+                caller.set_exception(error)
+            else:
+                caller.set_result(task.result())
+
+        self._life.mail.put(Trouble.FROZEN not in self._life.condition, settle)
+
+    def _time_out(self, caller: asyncio.Future[Any], message: str) -> None:
+        if not caller.done() and self._life.alive:
+            caller.set_exception(PeerTimeout(message))

@@ -1,0 +1,1 @@
+"""Faults: which faults a run has, and their application."""

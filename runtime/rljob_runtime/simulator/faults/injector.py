@@ -1,0 +1,246 @@
+"""Carries a fault plan out on a world: when a fault begins and when it is over, and what that means for its target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rljob_api.constants import PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS
+from rljob_runtime.simulator.core.events import FaultBegan, FaultEnded, Observe
+from rljob_runtime.simulator.core.network import Condition, Trouble
+from rljob_runtime.simulator.core.process_clock import Signal, loop_time
+from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, Kind, Role, role_of
+from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, World
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.inputs import SimulatedRewards
+
+TROUBLES = {
+    Kind.HANG: Trouble.FROZEN,
+    Kind.SLOW: Trouble.SLOW,
+    Kind.PARTITION: Trouble.CUT,
+    Kind.LOSS: Trouble.LOSS,
+    Kind.DUPLICATION: Trouble.DUPLICATION,
+    Kind.REORDERING: Trouble.DISORDER,
+    Kind.CLOCK: Trouble.SKEWED,
+}
+
+Undo = Callable[[], None]
+
+
+class Seat:
+    """Where the coordinator sits: its machine's condition outlives it. The run starts and kills coordinators."""
+
+    def __init__(self) -> None:
+        self.condition, self.api = Condition(), Condition()
+        """Of the machine, and of its way to the API server."""
+        self.full_disk = 0
+        self.lost_disk = False
+        """Its store is gone, as the next coordinator will find."""
+        self.crashes = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Its pod was asked to go (SIGTERM)."""
+        self.returned = Signal()
+        self.absent = 0
+        """Crashes that are not over: it cannot be started until it has returned."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the condition or the disk changed."""
+
+    def move(self) -> None:
+        """The next coordinator sits on another machine: what befell this one is not its trouble."""
+        self.condition, self.api = Condition(), Condition()
+
+
+class Injector:
+    """Faults of the same kind on the same target may overlap; each ends for itself."""
+
+    def __init__(
+        self,
+        world: World,
+        control: SimulatedControlPlane,
+        rewards: SimulatedRewards,
+        seat: Seat,
+        observe: Observe,
+    ) -> None:
+        self._world = world
+        self._control = control
+        self._rewards = rewards
+        self._reward_condition = Condition()
+        self._seat = seat
+        self._observe = observe
+
+    def schedule(self, plan: FaultPlan) -> None:
+        """From now on, which is second 0 of the plan."""
+        for fault in plan.faults:
+            asyncio.get_running_loop().call_later(fault.time, self._begin, fault)
+
+    def _begin(self, fault: Fault) -> None:
+        since = loop_time()
+        self._observe(FaultBegan(str(fault)))
+        undo = self._befall(fault)
+
+        def end() -> None:
+            undo()
+            self._observe(FaultEnded(str(fault), fault.target, since))
+
+        asyncio.get_running_loop().call_later(fault.duration, end)
+
+    def _befall(self, fault: Fault) -> Undo:
+        match role_of(fault.target):
+            case Role.REPLICA | Role.RELAY | Role.TRAINER:
+                return self._on_process(fault)
+            case Role.MACHINE:
+                return self._on_machine(fault)
+            case Role.REWARDS:
+                return self._on_rewards(fault)
+            case Role.COORDINATOR:
+                return self._on_coordinator(fault)
+            case Role.OFFICE:
+                return _trouble(self._seat.api, fault.kind, lambda: None)
+            case Role.API:
+                return _trouble(self._control.condition, fault.kind, lambda: None)
+
+    # --- processes ---
+
+    def _on_process(self, fault: Fault) -> Undo:
+        world, name = self._world, fault.target
+        match fault.kind:
+            case Kind.CRASH:
+                world.kill_process(name)
+                return self._absent(name)
+            case Kind.LEAVE:
+                return self._trainer_leaves()
+            case Kind.DISK_FULL:
+                return self._full_disk(name.partition("/")[0])
+            case _:
+                return _trouble(world.condition(name), fault.kind, lambda: self._refresh(name))
+
+    def _absent(self, name: str) -> Undo:
+        self._world.absent[name] += 1
+
+        def undo() -> None:
+            self._world.absent[name] -= 1
+
+        return undo
+
+    def _refresh(self, name: str) -> None:
+        process = self._world.process(name)
+        if process is not None:
+            process.refresh()
+
+    def _full_disk(self, machine: str) -> Undo:
+        """Of the trainer: its checkpoint volume. Of a rollout machine: the shared memory that weights go to."""
+        disk = self._world.disk if machine == TRAINER else self._world.machine(machine).weights
+        disk.full += 1
+
+        def undo() -> None:
+            disk.full -= 1
+
+        return undo
+
+    def _trainer_leaves(self) -> Undo:
+        """Its pod waits as `entrypoints.pre_stop` does, and goes when it is empty, nobody is there to empty it, or its
+        time is over."""
+        leaving = self._control.incarnation("trainer-0")
+        self._control.ask_to_go("trainer-0")
+
+        def gone() -> None:
+            if self._control.incarnation("trainer-0") == leaving:
+                self._world.power_off(leaving)
+                self._control.replace("trainer-0")
+
+        def look(silent: int) -> None:
+            silent = 0 if self._control.life.alive else silent + 1
+            if self._world.process(TRAINER) is None or silent >= PRE_STOP_PATIENCE:
+                gone()
+            elif self._control.incarnation("trainer-0") == leaving:
+                asyncio.get_running_loop().call_later(PRE_STOP_POLL_SECONDS, look, silent)
+
+        look(0)
+        return gone
+
+    # --- machines ---
+
+    def _on_machine(self, fault: Fault) -> Undo:
+        name = TRAINER if fault.target == "trainer-0" else fault.target
+        machine: Machine = self._world.machine(name)
+        match fault.kind:
+            case Kind.CRASH:
+                self._world.power_off(self._control.incarnation(fault.target))
+                return lambda: self._control.replace(fault.target)
+            case Kind.DISK_FULL:
+                return self._full_disk(name)
+            case _:
+                return _trouble(machine.condition, fault.kind, machine.refresh)
+
+    # --- the coordinator's pod ---
+
+    def _on_rewards(self, fault: Fault) -> Undo:
+        if fault.kind is not Kind.CRASH:
+            return _trouble(self._reward_condition, fault.kind, self._pace_rewards)
+        self._rewards.crash()
+        # The pool starts its workers anew; until then nothing is scored.
+        return _trouble(self._reward_condition, Kind.HANG, self._pace_rewards)
+
+    def _pace_rewards(self) -> None:
+        self._rewards.pace.set(self._reward_condition.rate)
+
+    def _on_coordinator(self, fault: Fault) -> Undo:
+        seat = self._seat
+        match fault.kind:
+            case Kind.CRASH | Kind.DISK_LOST:
+                seat.lost_disk |= fault.kind is Kind.DISK_LOST
+                seat.absent += 1
+                seat.crashes.set()
+
+                def back() -> None:
+                    seat.absent -= 1
+                    seat.returned.fire()
+
+                return back
+            case Kind.LEAVE:
+                life = self._control.life
+                seat.asked.set()
+
+                def kill() -> None:
+                    if self._control.life is life and life.alive:
+                        seat.crashes.set()
+
+                return kill
+            case Kind.DISK_FULL:
+                seat.full_disk += 1
+                seat.changed()
+
+                def space() -> None:
+                    seat.full_disk -= 1
+                    seat.changed()
+
+                return space
+            case Kind.CLOCK:
+                return self._fast_coordinator()
+            case _:
+                # Another coordinator may sit there at the end.
+                return _trouble(seat.condition, fault.kind, lambda: seat.changed())
+
+    def _fast_coordinator(self) -> Undo:
+        """It compares its clock with nobody's, so one that runs fast is a world that runs slow."""
+        undo = [
+            _trouble(machine.condition, Kind.SLOW, machine.refresh) for machine in list(self._world.machines.values())
+        ]
+
+        def end() -> None:
+            for one in undo:
+                one()
+
+        return end
+
+
+def _trouble(condition: Condition, kind: Kind, changed: Callable[[], None]) -> Undo:
+    trouble = TROUBLES[kind]
+    condition.begin(trouble)
+    changed()
+
+    def undo() -> None:
+        condition.end(trouble)
+        changed()
+
+    return undo

@@ -1,0 +1,99 @@
+"""What a user changes while the job runs, and the operator's part in it: pods go when its own policy says so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from rljob_api.status import TargetPhase
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.faults.injector import Seat
+from rljob_runtime.simulator.peers.cluster import World
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+
+LOOK_SECONDS = 1.0
+"""How often the operator looks at pods that are to go."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change, `time` seconds after the start: the number of rounds, of rollout machines, or a suspension that is
+    taken back `suspended` seconds later."""
+
+    time: float
+    rounds: int | None = None
+    machines: int | None = None
+    suspended: float | None = None
+
+    @property
+    def end(self) -> float:
+        """When the user has done all of it."""
+        return self.time + (self.suspended or 0.0)
+
+    def __str__(self) -> str:
+        if self.suspended is not None:
+            return f"{self.time:g} s: suspended for {self.suspended:g} s"
+        changed = f"{self.rounds} rounds" if self.rounds is not None else f"{self.machines} machines"
+        return f"{self.time:g} s: {changed}"
+
+
+def draw_edit(random_: random.Random, horizon: float, rounds: int, most_rounds: int, machines: int, most: int) -> Edit:
+    """One edit of a job of so many rounds and machines, before `horizon` seconds. At most one more round or machine,
+    where there may be `most_rounds` and `most`; a job keeps one of each."""
+    time = round(random_.uniform(0, horizon), 3)
+    match random_.choice(["rounds", "machines", "suspended"]):
+        case "rounds" if most_rounds > 1:
+            others = [number for number in range(1, rounds + 2) if number != rounds and number <= most_rounds]
+            return Edit(time, rounds=random_.choice(others))
+        case "machines":
+            others = [number for number in (machines - 1, machines + 1) if 1 <= number <= most]
+            return Edit(time, machines=random_.choice(others))
+        case _:
+            return Edit(time, suspended=round(0.1 * 300 ** random_.random(), 3))
+
+
+class Editor:
+    """Carries an edit out: the user writes the spec, the operator lets go of pods and makes them."""
+
+    def __init__(self, control: SimulatedControlPlane, world: World, seat: Seat) -> None:
+        self._control = control
+        self._world = world
+        self._seat = seat
+
+    def schedule(self, edit: Edit) -> None:
+        """From now on, which is second 0 of the job."""
+        asyncio.get_running_loop().call_later(edit.time, self._begin, edit)
+
+    def _begin(self, edit: Edit) -> None:
+        if edit.rounds is not None:
+            self._control.set_rounds(edit.rounds)
+        if edit.machines is not None:
+            self._control.scale(edit.machines)
+            self._let_go()
+        if edit.suspended is not None:
+            self._control.set_phase(TargetPhase.SUSPEND)
+            self._stop(loop_time() + edit.suspended)
+
+    def _let_go(self) -> None:
+        """Of machines that the target no longer names, as they are drained."""
+        for incarnation in self._control.dismiss():
+            self._world.power_off(incarnation)
+        if self._control.leaving:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._let_go)
+
+    def _stop(self, until: float) -> None:
+        """All pods go once the coordinator has saved everything. A suspension is finished though it is taken back."""
+        if not self._control.may_stop():
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._stop, until)
+            return
+        for incarnation in self._control.stop():
+            self._world.power_off(incarnation)
+        self._seat.absent += 1
+        self._seat.crashes.set()
+        asyncio.get_running_loop().call_at(max(until, loop_time()), self._resume)
+
+    def _resume(self) -> None:
+        self._control.resume()
+        self._seat.absent -= 1
+        self._seat.returned.fire()

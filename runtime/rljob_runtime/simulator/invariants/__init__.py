@@ -1,0 +1,1 @@
+"""Invariants: what holds in every simulated run, by mode."""

@@ -1,0 +1,224 @@
+"""What holds in every run of `mode: Asynchronous`, beside what `common` says of trainer, versions and reports:
+
+- one place: each prompt that the pool's cursor has passed is in flight, ready, assigned, trained, filtered or requeued,
+  and in one of these only;
+- trained once: what the store says an update trained on is what the trainer did;
+- one version: all tokens of a response are of the weights that its group names, which were published once;
+- no progress lost: tokens in the store of a response under way become fewer only by a move, whose source has made more
+  than the destination began with, or because it is generated anew;
+- fresh enough: nothing is trained on that is staler than the bound, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from rljob_api import RLJob
+from rljob_api.spec_training import Mode
+from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
+from rljob_runtime.simulator.core.events import Event, Published, Row, StoreLost
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.invariants.common import Invariants
+from rljob_runtime.simulator.invariants.on_policy import RoundInvariants
+
+Draw = tuple[int, int, int]
+"""(epoch, index, draw)."""
+Sample = tuple[int, int, int, int]
+"""(epoch, index, draw, sample)."""
+
+
+class ExperienceInvariants(Invariants):
+    """An observer, as `Invariants`. `bound`: on staleness."""
+
+    def __init__(
+        self,
+        group_size: int,
+        prompts_an_epoch: int,
+        now: Callable[[], float],
+        on_broken: Callable[[], None] = lambda: None,
+        bound: int | None = None,
+    ) -> None:
+        super().__init__(group_size, prompts_an_epoch, now, on_broken)
+        self._bound = bound
+        self._drawn = 0
+        self._groups: dict[Draw, tuple[int | None, str | None]] = {}
+        """By draw: the update that it is assigned to, and its fate."""
+        self._by_prompt: defaultdict[tuple[int, int], dict[int, str | None]] = defaultdict(dict)
+        self._filtered: set[tuple[int, int]] = set()
+        self._former: set[tuple[int, int]] = set()
+        """Prompts that a store which was lost had settled: filtered, and trained on. Of the filtered ones those come
+        again that were drawn after the checkpoint."""
+        self._rows: dict[Sample, tuple[int, str | None, int]] = {}
+        """Attempt, replica, failures."""
+        self._held: Counter[Sample] = Counter()
+        self._begins: Counter[Sample] = Counter()
+        """Tokens in the store when the attempt was given: until its destination hears, the source of a move goes on."""
+        self._chunk_sizes: dict[tuple[int, ...], int] = {}
+        self._version_steps: dict[int, int] = {}
+        self._began = 0
+        """The step of the first boundary that the present store knows."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Published):
+            self._version_steps[event.version] = event.step
+        if isinstance(event, StoreLost):
+            self._forget_store()
+        super().__call__(event)
+
+    def end(self, rounds: int) -> None:
+        super().end(rounds)
+        still = [draw for draw, (_, fate) in self._groups.items() if fate is None]
+        self._expect(not still, "one place", f"{len(still)} groups are still open: {still[:3]}")
+
+    # --- the trainer ---
+
+    def _of_one_version(self, group: Group, weights: int) -> None:
+        versions = {scored.response.weight_version for scored in group.responses}
+        self._expect(len(versions) == 1, "one version", f"the group of {group.prompt} is of versions {versions}")
+        for response in (scored.response for scored in group.responses):
+            version = response.weight_version
+            known = version in self._versions
+            self._expect(known, "one version", f"{response.key} is of version {version}, which nobody knows")
+            self._not_invented(response)
+        if self._bound is not None and versions <= self._version_steps.keys():
+            stale = len(self._history) - self._version_steps[versions.pop()]
+            self._expect(stale <= self._bound, "fresh enough", f"the group of {group.prompt} is {stale} updates old")
+
+    # --- the store ---
+
+    def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
+        draws = self._by_prompt[key.prompt.epoch, key.prompt.index]
+        under_way = next((draw for draw, fate in draws.items() if fate is None), None)
+        if under_way is None:
+            return 0
+        sample = key.prompt.epoch, key.prompt.index, under_way, key.sample
+        at, _, _ = self._rows.get(sample, (0, None, 0))
+        return self._begins[sample] if at == attempt else 0
+
+    def _commit(self, rows: Iterable[Row]) -> None:
+        touched: dict[Sample, tuple[int, tuple[int, str | None, int] | None]] = {}
+        boundaries: list[int] = []
+        prompts: set[tuple[int, int]] = set()
+        for row in rows:
+            match row.table:
+                case "pool" if row.values is not None:
+                    epoch, position = row.values
+                    assert isinstance(epoch, int)
+                    assert isinstance(position, int)
+                    self._drawn = epoch * self._prompts_an_epoch + position
+                case "groups":
+                    prompts.add(self._group_row(row))
+                case "samples":
+                    sample = _sample(row.identity)
+                    touched.setdefault(sample, (self._held[sample], self._rows.get(sample)))
+                    self._sample_row(sample, row)
+                case "experience_chunks":
+                    sample = _sample(row.identity)
+                    touched.setdefault(sample, (self._held[sample], self._rows.get(sample)))
+                    self._experience_chunk(sample, row)
+                case "boundaries":
+                    boundaries += self._boundary_row(row)
+                case "anchors":
+                    self._anchor_row(row)
+        for prompt in prompts:
+            self._in_one_group(prompt)
+        for step in boundaries:
+            self._closed(step)
+        for sample, (held, before) in touched.items():
+            known = self._rows.get(sample)
+            if known is not None and (before is None or before[0] != known[0]):
+                self._begins[sample] = self._held[sample]
+            self._no_token_lost(sample, held, before)
+
+    def _group_row(self, row: Row) -> tuple[int, int]:
+        epoch, index, draw = row.identity
+        if row.values is None:
+            self._groups.pop((epoch, index, draw), None)
+            self._by_prompt[epoch, index].pop(draw, None)
+            return epoch, index
+        _, _, _, step, fate, _ = row.values
+        told = None if fate is None else str(fate)
+        self._groups[epoch, index, draw] = (step if isinstance(step, int) else None, told)
+        self._by_prompt[epoch, index][draw] = told
+        return epoch, index
+
+    def _in_one_group(self, prompt: tuple[int, int]) -> None:
+        draws = self._by_prompt[prompt]
+        elsewhere = {draw: fate for draw, fate in draws.items() if draw < max(draws) and fate != "requeued"}
+        self._expect(not elsewhere, "one place", f"prompt {prompt} is drawn again, but was {elsewhere}")
+
+    def _sample_row(self, sample: Sample, row: Row) -> None:
+        if row.values is None:
+            self._rows.pop(sample, None)
+            return
+        attempt, failures, replica, _, _, _ = row.values
+        assert isinstance(attempt, int)
+        assert isinstance(failures, int)
+        self._rows[sample] = (attempt, None if replica is None else str(replica), failures)
+
+    def _experience_chunk(self, sample: Sample, row: Row) -> None:
+        self._held[sample] -= self._chunk_sizes.pop(row.identity, 0)
+        if row.values is not None:
+            size = row.values[0]
+            assert isinstance(size, int)
+            self._chunk_sizes[row.identity] = size
+            self._held[sample] += size
+
+    def _no_token_lost(self, sample: Sample, held: int, before: tuple[int, str | None, int] | None) -> None:
+        now, row = self._held[sample], self._rows.get(sample)
+        _, fate = self._groups.get(sample[:3], (None, None))
+        moved = before is not None and row is not None and before != row
+        if fate is None and row is not None and not moved:
+            self._expect(now >= held, "no progress lost", f"{sample} had {held} tokens in the store, has {now}")
+
+    def _forget_store(self) -> None:
+        """What it had settled is known to nobody now, but to the trainer and to whoever watched."""
+        self._filtered |= {draw[:2] for draw, (_, fate) in self._groups.items() if fate == "filtered"}
+        for known in (
+            self._groups,
+            self._by_prompt,
+            self._rows,
+            self._held,
+            self._begins,
+            self._chunk_sizes,
+        ):
+            known.clear()
+        self._drawn = 0
+
+    def _history_begins(self, step: int) -> None:
+        super()._history_begins(step)
+        self._began = step
+        self._former = {_prompt(one) for ids in self._history[:step] for one in ids}
+
+    def _closed(self, step: int) -> None:
+        known = {prompt for prompt, draws in self._by_prompt.items() if draws} | self._former
+        self._expect(
+            len(known) <= self._drawn <= len(known | self._filtered),
+            "one place",
+            f"{self._drawn} prompts are drawn, {len(known)} have a place",
+        )
+        self._anchored()
+        told = {draw[:2] for draw, (at, fate) in self._groups.items() if at == step and fate == "trained"}
+        ids = self._history[step - 1] if 0 < step <= len(self._history) else ()
+        done = {_prompt(one) for one in ids}
+        self._expect(told == done or step == self._began, "trained once", f"store and trainer differ in step {step}")
+
+
+def invariants_of(job: RLJob, prompts_an_epoch: int, on_broken: Callable[[], None] = lambda: None) -> Invariants:
+    """Those of the job's mode, on the simulator's clock."""
+    size = job.spec.algorithm.responses_per_prompt
+    if job.spec.mode is Mode.ON_POLICY:
+        return RoundInvariants(size, prompts_an_epoch, loop_time, on_broken)
+    bound = job.spec.experience.max_staleness
+    return ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
+
+
+def _prompt(trajectory: str) -> tuple[int, int]:
+    epoch, index, _ = trajectory.split(".")
+    return int(epoch), int(index)
+
+
+def _sample(identity: tuple[int, ...]) -> Sample:
+    epoch, index, draw, sample = identity[:4]
+    return epoch, index, draw, sample

@@ -1,0 +1,308 @@
+"""What holds in every run, whatever fails: checked after every event, from what that event changes. What the store's
+rows say of prompts and responses is each mode's own: `on_policy`, `asynchronous`.
+
+- trained once: no response is in the weights' history twice;
+- one version: all tokens of a response are of the weights that its version names;
+- one gradient: every group of an update is in exactly one of the parts that its gradient was added up from, and all
+  of them were computed with the weights that the update starts from;
+- whole groups: an update sees a prompt's responses in full number or not at all;
+- one lease: nobody else generates under an attempt that was given away;
+- no progress lost: a restart loses no update behind the newest checkpoint, and whoever goes on with a response begins
+  with every token that the store holds;
+- no update lost: where all that happens is planned, a restart loses none at all;
+- one history: a version number has one content, reports never go back to an earlier term or event;
+- anchors: at each boundary the store holds just the anchors that rewards hold, after whatever restart or rewind.
+
+`end` adds that nothing is left open, and that the job had as many rounds as it was told to have: no more than the one
+under way when it was told of fewer.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
+from rljob_runtime.simulator.core.events import (
+    Asked,
+    Checkpointed,
+    Committed,
+    Event,
+    Exported,
+    Learned,
+    Loaded,
+    Published,
+    Reported,
+    Restored,
+    Row,
+    StoreLost,
+    Submitted,
+    Trained,
+)
+from rljob_runtime.simulator.core.tokens import digest, phase, text
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An invariant that does not hold. `event` counts from 1, `at` is in seconds."""
+
+    invariant: str
+    detail: str
+    at: float
+    event: int
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.detail} (at {self.at:.3f} s, event {self.event})"
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """`drawn`: how many prompts the cursor has passed."""
+
+    drawn: int
+    queue: frozenset[str]
+
+
+class Invariants(ABC):
+    """An observer: what both modes have in common. The first violation is kept, and `on_broken` called once."""
+
+    def __init__(
+        self,
+        group_size: int,
+        prompts_an_epoch: int,
+        now: Callable[[], float],
+        on_broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.broken: Violation | None = None
+        self.events = 0
+        self.planned = False
+        """Whether no update may be lost (`FaultPlan.planned`)."""
+        self._group_size = group_size
+        self._prompts_an_epoch = prompts_an_epoch
+        self._now = now
+        self._on_broken = on_broken
+        # The store's rows.
+        self._boundaries: dict[int, _Boundary] = {}
+        self._store_lost = False
+        # The trainer's weights: `_contents[s]` after s updates.
+        self._history: list[tuple[str, ...]] = []
+        self._contents = [digest(())]
+        self._trained: set[str] = set()
+        self._checkpoint = 0
+        # What was handed out.
+        self._versions: dict[int, int] = {}
+        self._leases: dict[tuple[TrajectoryKey, int, int], str] = {}
+        self._last_report = (0, 0)
+        self._tellable = 0
+        """Rounds that a report under way may tell of: it may have been true when it was sent."""
+        # What rewards learned: in the store by step, and in hand at the last closing of a round.
+        self._anchors: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        self._learned: dict[str, int] | None = None
+        # What was asked for.
+        self._most_rounds = 0
+        self._exported = self._asked_late = False
+
+    def __call__(self, event: Event) -> None:
+        """An observer's view of one event."""
+        self.events += 1
+        match event:
+            case Committed(rows):
+                self._commit(rows)
+            case StoreLost():
+                self._store_lost = True
+            case Submitted():
+                self._submitted(event)
+            case Trained():
+                self._update(event)
+            case Restored():
+                self._restored(event)
+            case Checkpointed(step):
+                self._checkpoint = max(self._checkpoint, step)
+            case Asked(rounds):
+                self._most_rounds, self._asked_late = max(rounds, len(self._history) + 1), self._exported
+            case Exported():
+                self._exported, self._asked_late = True, False
+            case Learned(anchors):
+                self._learned = dict(anchors)
+            case Published(version, step, content):
+                self._expect(
+                    self._versions.setdefault(version, content) == content == self._contents[step],
+                    "one history",
+                    f"version {version} was published with other weights than those after step {step}",
+                )
+            case Loaded(replica, version, content):
+                known = self._versions.get(version)
+                self._expect(known == content, "one version", f"{replica} loaded other weights as version {version}")
+            case Reported(status, number):
+                report = (status.term or 0, number)
+                self._expect(report >= self._last_report, "one history", f"{report} after {self._last_report}")
+                # Who takes over tells at first what its predecessor knew.
+                tellable = max(self._tellable, len(self._history))
+                self._expect(
+                    (status.round or 0) <= tellable or status.stage == "Starting",
+                    "one history",
+                    f"round {status.round} was reported, {tellable} are trained",
+                )
+                self._last_report, self._tellable = report, len(self._history)
+            case _:
+                pass
+
+    def end(self, rounds: int) -> None:
+        """The job says that it is complete, and was told last to have so many rounds. What it is told while the answer
+        with its final model is under way comes too late."""
+        done, newest = len(self._history), max(self._boundaries, default=0)
+        right = rounds <= done <= max(rounds, self._most_rounds)
+        self._expect(right or self._asked_late, "the job ends", f"{done} of {rounds} rounds are done")
+        self._expect(newest == done, "the job ends", f"the store stands at {newest} of {done}")
+
+    def _expect(self, holds: bool, invariant: str, detail: str) -> None:
+        if not holds and self.broken is None:
+            self.broken = Violation(invariant, detail, self._now(), self.events)
+            self._on_broken()
+
+    # --- the trainer ---
+
+    def _update(self, event: Trained) -> None:
+        self._expect(event.step == len(self._history) + 1, "one history", f"step {event.step} is not the next")
+        self._expect(event.before == self._contents[-1], "one history", f"step {event.step} starts from other weights")
+        ids = tuple(str(scored.response.key) for group in event.groups for scored in group.responses)
+        again = [one for one in ids if one in self._trained]
+        self._expect(
+            not again and len(set(ids)) == len(ids), "trained once", f"step {event.step} trains {again or ids} again"
+        )
+        self._one_gradient(event)
+        for group in event.groups:
+            self._whole(group)
+            self._of_one_version(group, event.before)
+        self._exported = self._asked_late = False
+        self._history.append(ids)
+        self._contents.append(event.after)
+        self._trained.update(ids)
+
+    def _one_gradient(self, event: Trained) -> None:
+        summed = Counter(prompt for part in event.parts for prompt in part.prompts)
+        wanted = Counter(group.prompt for group in event.groups)
+        self._expect(
+            summed == wanted,
+            "one gradient",
+            f"step {event.step}: {summed - wanted} too much, {wanted - summed} too little",
+        )
+        for part in event.parts:
+            self._expect(
+                part.content == event.before,
+                "one gradient",
+                f"step {event.step}: {part.worker} computed with other weights",
+            )
+
+    def _whole(self, group: Group) -> None:
+        keys = {scored.response.key for scored in group.responses}
+        self._expect(
+            len(keys) == len(group.responses) == self._group_size and {key.prompt for key in keys} == {group.prompt},
+            "whole groups",
+            f"the group of {group.prompt} has {len(keys)} of {self._group_size} responses",
+        )
+
+    @abstractmethod
+    def _of_one_version(self, group: Group, weights: int) -> None:
+        """The group is what the update may train on that starts from `weights`."""
+
+    def _not_invented(self, response: Response) -> None:
+        key, version = response.key, response.weight_version
+        made = text(phase(key, version), 0, len(response.token_ids))
+        self._expect(
+            (tuple(response.token_ids), tuple(response.logprobs)) == made,
+            "one version",
+            f"{key} has tokens of other weights",
+        )
+
+    def _restored(self, event: Restored) -> None:
+        step = event.step
+        self._expect(step == self._checkpoint, "no progress lost", f"restored {step}, checkpoint {self._checkpoint}")
+        self._expect(
+            step <= len(self._history) and self._contents[step] == event.content,
+            "one history",
+            f"other weights were restored as those after step {step}",
+        )
+        done = len(self._history)
+        self._expect(step == done or not self.planned, "no update lost", f"restored {step}, {done} were finished")
+        self._tellable = max(self._tellable, done)
+        for ids in self._history[step:]:
+            self._trained.difference_update(ids)
+        del self._history[step:], self._contents[step + 1 :]
+
+    # --- replicas ---
+
+    # --- replicas ---
+
+    def _submitted(self, event: Submitted) -> None:
+        lease = (event.key, event.version, event.attempt)
+        first = lease not in self._leases
+        holder = self._leases.setdefault(lease, event.replica)
+        self._expect(
+            holder == event.replica, "one lease", f"{event.key} attempt {event.attempt} at {holder} and {event.replica}"
+        )
+        held = self._held_of(event.key, event.attempt) if first else 0
+        self._expect(
+            event.prefix >= held, "no progress lost", f"{event.key} goes on from {event.prefix} of {held} tokens"
+        )
+
+    @abstractmethod
+    def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
+        """Tokens that the store held of a response when this attempt under way was given; else 0."""
+
+    # --- the store ---
+
+    @abstractmethod
+    def _commit(self, rows: Iterable[Row]) -> None:
+        """A transaction wrote these."""
+
+    @abstractmethod
+    def _closed(self, step: int) -> None:
+        """The store has a new boundary."""
+
+    def _boundary_row(self, row: Row) -> list[int]:
+        (step,) = row.identity
+        if row.values is None:
+            del self._boundaries[step]
+            self._expect(
+                len(self._history) < step, "no progress lost", f"round {step} was undone, and the trainer holds it"
+            )
+            return []
+        if self._store_lost:
+            self._history_begins(step)
+        epoch, position, queue = row.values
+        assert isinstance(epoch, int)
+        assert isinstance(position, int)
+        drawn = epoch * self._prompts_an_epoch + position
+        self._boundaries[step] = _Boundary(drawn, frozenset(json.loads(str(queue))))
+        return [step]
+
+    def _history_begins(self, step: int) -> None:
+        """The new store knows nothing of the rounds up to `step`, and they were all the same; later ones never were."""
+        self._store_lost = False
+        for later in [one for one in self._boundaries if one > step]:
+            del self._boundaries[later]
+        for later in [one for one in self._anchors if one > step]:
+            del self._anchors[later]
+
+    def _anchor_row(self, row: Row) -> None:
+        (step,) = row.identity
+        if row.values is None:
+            self._anchors.pop(step, None)
+            return
+        rule, test, milliseconds = row.values
+        assert isinstance(milliseconds, int)
+        self._anchors[step][f"{rule}/{test}"] = milliseconds
+
+    def _anchored(self) -> None:
+        if self._learned is None:
+            return
+        stored: dict[str, int] = {}
+        for _, anchors in sorted(self._anchors.items()):
+            stored.update(anchors)
+        differ = sorted(stored.items() ^ self._learned.items())
+        self._expect(not differ, "anchors", f"the store and the rewards differ: {differ[:3]}")
+        self._learned = None

@@ -1,0 +1,1 @@
+"""Peers: simulated machines, engines, relays, trainer, rewards and operator."""

@@ -1,0 +1,296 @@
+"""The machines of a simulated job and the processes on them: `protocols.Binding`, and where faults take hold.
+
+Everything random comes from one seed, by name, so that what one process draws depends on no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_api.status import Member, Role
+from rljob_runtime.protocols import PeerTimeout, RolloutMachine, Trainer
+from rljob_runtime.protocols.remote import Bounds, HostedRelay, HostedReplica, HostedTrainer, HostedWorker
+from rljob_runtime.simulator.core.events import Observe, ProcessEnded, ProcessStarted, unobserved
+from rljob_runtime.simulator.core.network import Called, Condition, Process, SimulatedWire, Trouble
+from rljob_runtime.simulator.core.process_clock import Pace
+from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
+from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, SimulatedReplica, steady
+from rljob_runtime.simulator.peers.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
+
+SHORT_BOUNDS = Bounds(
+    command=5.0, poll=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
+)
+"""For jobs whose rounds take seconds."""
+
+HEAD_SECONDS = 15.0
+"""After which the head of the cluster gives a silent node up, and tells who waits for an actor on it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the machines are, and how fast. Seconds."""
+
+    replicas: int = 1
+    """On each rollout machine, in its first layout."""
+    lendable: bool = False
+    """Whether there is a gradient worker on each of them."""
+    shares_accelerators: bool = False
+    """Whether it computes on those of the replicas: one of them has the memory, or the other."""
+    engine: EngineKind = field(default_factory=lambda: steady(0.02))
+    tensor_parallel: int = 1
+    """Of the first layout, the smallest; `engine` is its."""
+    wider: tuple[tuple[int, EngineKind], ...] = ()
+    """Engines of further layouts, by tensor parallel size."""
+    layout_seconds: float = 0.0
+    """To change the layout of a machine."""
+    lengths: Lengths | None = None
+    latency: float = 0.002
+    """Of a message, on average."""
+    hop_seconds: float = 0.2
+    transfer_seconds: float = 0.0
+    bounds: Bounds = SHORT_BOUNDS
+
+
+@dataclass
+class Machine:
+    """A pod: its processes come and go, its shared memory stays while it lives."""
+
+    condition: Condition = field(default_factory=Condition)
+    weights: Weights = field(default_factory=Weights)
+    processes: dict[str, Process] = field(default_factory=dict)
+    off: bool = False
+    """It has no power; nothing and nobody on it answers."""
+    incarnation: int = 0
+    """Whose processes these are."""
+
+    def refresh(self) -> None:
+        """Its condition changed."""
+        for process in self.processes.values():
+            process.refresh()
+
+
+class World(Called):
+    """All machines of a simulated job. `seed` decides latencies and what becomes of messages."""
+
+    def __init__(
+        self, seed: int = 0, site: Site | None = None, costs: TrainerCosts | None = None, observe: Observe = unobserved
+    ) -> None:
+        self.site = site or Site()
+        super().__init__()
+        self.costs = costs or TrainerCosts()
+        self.network = Network(self.site.hop_seconds, self.site.transfer_seconds, roads=self)
+        self.disk = TrainerDisk()
+        self.machines: dict[str, Machine] = {}
+        self.absent: Counter[str] = Counter()
+        """Processes that cannot be started, and incarnations of machines that are off."""
+        self._own: defaultdict[str, Condition] = defaultdict(Condition)
+        self._gates: dict[str, asyncio.Event] = {}
+        self._ended: set[str] = set()
+        """Incarnations whose actors a head has ended that did not reach them."""
+        self._boots = 0
+        self._seed = seed
+        self._observe = observe
+
+    # --- questions ---
+
+    def process(self, name: str) -> Process | None:
+        """A running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""
+        return self.machine(name.partition("/")[0]).processes.get(name)
+
+    def condition(self, name: str) -> Condition:
+        """A process's own, from one start of it to the next."""
+        return self._own[name]
+
+    def machine(self, name: str) -> Machine:
+        """A machine by name; `trainer` is one."""
+        return self.machines.setdefault(name, Machine())
+
+    def open(self, sender: str, receiver: str) -> bool:
+        """`relay.Roads`."""
+        ends = [self.process(name if name == TRAINER else f"{name}/relay") for name in (sender, receiver)]
+        return all(
+            process is not None and not process.suffers(Trouble.CUT) and not process.suffers(Trouble.FROZEN)
+            for process in ends
+        )
+
+    def answers(self, sender: str, receiver: str) -> bool:
+        """`relay.Roads`."""
+        ways = [
+            condition
+            for name in (sender, receiver)
+            for condition in (self.machine(name).condition, self._own[f"{name}/relay"])
+        ]
+        return not self.machine(receiver).off and not any(Trouble.CUT in condition for condition in ways)
+
+    # --- faults ---
+
+    def kill(self, machine: str) -> None:
+        """End all processes of a machine and forget what it held; they may be made anew on it."""
+        self._end(machine)
+        self.machine(machine).weights = Weights()
+
+    def kill_process(self, name: str) -> None:
+        """End one process. Its machine's memory stays."""
+        machine = self.machine(name.partition("/")[0])
+        process = machine.processes.pop(name, None)
+        if process is not None:
+            if isinstance(process.peer, SimulatedRelay):
+                self.network.relays.pop(process.peer.machine, None)
+            process.kill(told_after=HEAD_SECONDS if machine.off else 0.0)
+            self._observe(ProcessEnded(name))
+
+    def power_off(self, incarnation: str) -> None:
+        """End a machine (`rollout-1.2`): nothing can be made on this incarnation any more. A rollout machine is silent,
+        until the head of the cluster gives it up; the trainer's processes end together, each seen by the others."""
+        self.absent[incarnation] += 1
+        machine = incarnation.partition(".")[0]
+        if machine.startswith(TRAINER):
+            self.kill(TRAINER)
+        else:
+            self.machine(machine).off = True
+            self.kill(machine)
+
+    def hold_back(self, machine: str) -> asyncio.Event:
+        """The machine takes its time: its processes are not made until the event is set."""
+        gate = self._gates[machine] = asyncio.Event()
+        return gate
+
+    def _end(self, machine: str) -> None:
+        for name in list(self.machine(machine).processes):
+            self.kill_process(name)
+
+    # --- Binding ---
+
+    async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
+        await self._expect(TRAINER, *map(_incarnation, members))
+        self._take_up_tables(TRAINER, members)
+        process = self.process(TRAINER)
+        if process is None:
+            pace = Pace()
+            peer = SimulatedTrainer(self.disk, self.network, self.costs, pace, self._observe)
+            process = self._start(TRAINER, peer, pace)
+        return HostedTrainer(self._wire(process), self.site.bounds)
+
+    async def has_trainer(self, members: Sequence[Member]) -> bool:
+        self._take_up_tables(TRAINER, members)
+        return self.process(TRAINER) is not None
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+        name = member.machine
+        parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]
+        workers = [f"{name}/worker"] if self.site.lendable else []
+        await self._expect(_incarnation(member), f"{name}/relay", *parts, *workers)
+        self._take_up_tables(name, (member,))
+        if name in self._gates:
+            await self._gates[name].wait()
+        self.machine(name).incarnation = member.incarnation
+        relay = self.process(f"{name}/relay") or self._start_relay(name)
+        replicas = [self.process(part) or self._start_replica(part) for part in parts]
+        return RolloutMachine(
+            member,
+            HostedRelay(name, self._wire(relay), self.site.bounds),
+            tuple(HostedReplica(process.name, self._wire(process), self.site.bounds) for process in replicas),
+            self.site.tensor_parallel,
+            self._worker(name) if self.site.lendable else None,
+            self.site.lendable and self.site.shares_accelerators,
+        )
+
+    async def release(self, member: Member) -> None:
+        """The head ends the actors of a pod: at once where it reaches them, else when one with its tables does."""
+        name = TRAINER if member.role is Role.TRAINER else member.machine
+        condition = self.machine(name).condition
+        out_of_reach = Trouble.CUT in self.life.condition or Trouble.CUT in condition or Trouble.FROZEN in condition
+        theirs = member.role is Role.TRAINER or member.incarnation >= self.machine(name).incarnation
+        if theirs and out_of_reach:
+            self._ended.add(_incarnation(member))
+        elif theirs:
+            self._end(name)
+
+    def _take_up_tables(self, machine: str, members: Sequence[Member]) -> None:
+        """Whoever asks for actors reaches them: those that a head has ended are no more."""
+        ended = self._ended & set(map(_incarnation, members))
+        if ended and Trouble.CUT not in self.life.condition:
+            self._ended -= ended
+            self._end(machine)
+
+    async def _expect(self, *names: str) -> None:
+        """Processes that cannot be started, and machines that are off, have not joined."""
+        missing = [name for name in names if self.absent[name]]
+        if missing:
+            await asyncio.sleep(self.site.bounds.join)
+            raise PeerTimeout(f"{missing[0]} has not joined")
+
+    def _start_relay(self, machine: str) -> Process:
+        relay = SimulatedRelay(machine, self.machine(machine).weights, self.network, self._observe)
+        self.network.relays[machine] = relay
+        return self._start(f"{machine}/relay", relay, Pace())
+
+    def _start_replica(self, name: str) -> Process:
+        pace, machine = Pace(), name.partition("/")[0]
+        replica = SimulatedReplica(
+            name,
+            self.machine(machine).weights,
+            self.site.engine,
+            self.site.lengths,
+            layouts={self.site.tensor_parallel: self.site.engine, **dict(self.site.wider)},
+            layout_seconds=self.site.layout_seconds,
+            boot=f"{self._boots + 1}",
+            pace=pace,
+            observe=self._observe,
+            free=lambda: not (self.site.shares_accelerators and any(one.holds for one in self._workers_of(machine))),
+        )
+        return self._start(name, replica, pace)
+
+    def _workers_of(self, machine: str) -> list[SimulatedWorker]:
+        return [one.peer for one in self.machine(machine).processes.values() if isinstance(one.peer, SimulatedWorker)]
+
+    def _all_rest(self, machine: str) -> bool:
+        peers = [process.peer for process in self.machine(machine).processes.values()]
+        return all(peer.rests for peer in peers if isinstance(peer, SimulatedReplica))
+
+    def _worker(self, machine: str) -> HostedWorker:
+        name, pace = f"{machine}/worker", Pace()
+        process = self.process(name) or self._start(
+            name,
+            SimulatedWorker(
+                machine,
+                self.machine(machine).weights,
+                lambda: self._desks_from(machine),
+                self.costs,
+                pace,
+                self._observe,
+                lambda: not self.site.shares_accelerators or self._all_rest(machine),
+            ),
+            pace,
+        )
+        return HostedWorker(machine, self._wire(process), self.site.bounds)
+
+    def _desks_from(self, machine: str) -> Desks | None:
+        """The trainer's desks, where a connection from this machine reaches it."""
+        trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
+        if trainer is None or worker is None or any(p.suffers(Trouble.CUT) for p in (trainer, worker)):
+            return None
+        peer: SimulatedTrainer = trainer.peer
+        return peer.desks
+
+    def _start(self, name: str, peer: object, pace: Pace) -> Process:
+        machine = self.machine(name.partition("/")[0])
+        machine.off = False
+        self._boots += 1
+        process = machine.processes[name] = Process(name, peer, (self._own[name], machine.condition), pace)
+        process.refresh()
+        self._observe(ProcessStarted(name, self._boots))
+        return process
+
+    def _wire(self, process: Process) -> SimulatedWire:
+        rng = random.Random(f"{self._seed}/{process.name}/{self._boots}")
+        return SimulatedWire(process, rng, self.site.latency, self.life)
+
+
+def _incarnation(member: Member) -> str:
+    return f"{member.machine}.{member.incarnation}"

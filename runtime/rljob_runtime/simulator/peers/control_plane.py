@@ -1,0 +1,332 @@
+"""The RLJob at the API server and an operator that does what it is told. By the real one's policies it chooses tensor
+parallel sizes and the number of machines, where the job leaves a choice, which of them come and go, and the moment when
+their pods may go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+from rljob_api import RLJob
+from rljob_api.status import (
+    ElasticityHistory,
+    Finished,
+    Member,
+    ParallelismHistory,
+    RelayTopology,
+    RLJobStatus,
+    Role,
+    RuntimeStatus,
+    Target,
+    TargetPhase,
+    TargetTensorParallel,
+)
+from rljob_operator.policies.base.observation import Observed, Pod
+from rljob_operator.policies.lifecycle import drain, end
+from rljob_operator.policies.scaling import autoscaler, parallelism_planner
+from rljob_operator.policies.scaling import machines as machine_scaling
+from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.protocols import Job, PeerTimeout
+from rljob_runtime.simulator.core.events import Asked, Observe, Reported, unobserved
+from rljob_runtime.simulator.core.network import (
+    DISORDER_SECONDS,
+    LOSS_SHARE,
+    SLOW_MESSAGE_SECONDS,
+    Called,
+    Condition,
+    Trouble,
+)
+from rljob_runtime.simulator.core.process_clock import loop_time
+
+CALL_SECONDS = 5.0
+"""After which a call of the API server counts as lost."""
+
+
+class SimulatedControlPlane(Called):
+    """`protocols.ControlPlane`. `latency`: of a call, in seconds. `restless`: layouts change at random after rounds."""
+
+    def __init__(
+        self,
+        job: RLJob,
+        machines: int,
+        seed: int = 0,
+        latency: float = 0.0,
+        observe: Observe = unobserved,
+        restless: bool = False,
+    ) -> None:
+        super().__init__()
+        self.reports: list[RuntimeStatus] = []
+        self.unreachable = False
+        self.condition = Condition()
+        self._rng = random.Random(f"{seed}/api")
+        self._latency = latency
+        self._observe = observe
+        self._restless = random.Random(f"{seed}/restless") if restless else None
+        self._counted = 0
+        self._changed = asyncio.Event()
+        self._incarnations = {f"rollout-{index}": 1 for index in range(machines)}
+        self._trainer = 1
+        self._unplaced: set[str] = set()
+        self._leaving: set[str] = set()
+        """Machines whose pod was asked to go and is still there."""
+        self._gone: set[str] = set()
+        """Machines without a pod that get no other one for now."""
+        self._drain_since: datetime | None = None
+        size = job.spec.rollout.tensor_parallel_size
+        parallel = TargetTensorParallel(short=size, long=size)
+        self._target = Target(revision=1, machines=tuple(self._incarnations), tensor_parallel=parallel)
+        self._parallelism: ParallelismHistory | None = None
+        self._elasticity: ElasticityHistory | None = None
+        self._epoch = 1
+        self._job = self._before = job
+        self._refresh()
+        self._before = self._job
+        self.rounds = job.spec.rounds
+        """As the coordinator was told last."""
+
+    @property
+    def name(self) -> str:
+        """The job's."""
+        return self._job.name
+
+    @property
+    def answers(self) -> bool:
+        """Whether the operator's own calls come through."""
+        return not self.unreachable and Trouble.CUT not in self.condition
+
+    @property
+    def last(self) -> RuntimeStatus:
+        """The newest report."""
+        return self.reports[-1]
+
+    @property
+    def finished(self) -> Finished | None:
+        """How the job ended, as a coordinator told: no other one is started then."""
+        return self.last.finished if self.reports else None
+
+    def incarnation(self, machine: str) -> str:
+        """The pod that a machine has now, as `rollout-1.2`."""
+        number = self._trainer if machine.startswith("trainer") else self._incarnations[machine]
+        return f"{machine}.{number}"
+
+    # --- what the operator does ---
+
+    def replace(self, machine: str) -> None:
+        """A new pod for a machine, at once, unless it is one that is to go."""
+        self._renew(machine)
+        if self._target.phase is TargetPhase.SUSPEND or machine in self.leaving:
+            self._gone.add(machine)
+        self.place(machine)
+
+    def ask_to_go(self, machine: str) -> None:
+        """Somebody deletes the machine's pod. It keeps its place until it has gone: see `replace`."""
+        self._leaving.add(machine)
+        self._refresh()
+
+    def withdraw(self, machine: str) -> None:
+        """A machine's pod is gone. The next one is listed, and has no address until `place`."""
+        self._renew(machine)
+        self._unplaced.add(machine)
+        self._refresh()
+
+    def place(self, machine: str) -> None:
+        """The pod of a machine runs: it has an address."""
+        self._unplaced.discard(machine)
+        self._refresh()
+
+    def _renew(self, machine: str) -> None:
+        self._leaving.discard(machine)
+        if machine.startswith("trainer"):
+            self._trainer += 1
+        else:
+            self._incarnations[machine] = self._incarnations.get(machine, 0) + 1
+        self._epoch += 1
+
+    def scale(self, machines: int) -> None:
+        """A user edits the number of machines."""
+        rollout = self._job.spec.rollout.model_copy(update={"machines": machines})
+        self._respec(rollout=rollout)
+        self._want(machine_scaling.wanted_count(rollout))
+
+    def _want(self, count: int, **why: str) -> None:
+        names = machine_scaling.choose_machines(self._target.machines, count, self._unplaced)
+        for name in names:
+            self._incarnations.setdefault(name, 1)
+        self._epoch += 1
+        self._drain_since = _now()
+        self._retarget(machines=names, **why)
+
+    def _choose_number(self, said: RuntimeStatus) -> None:
+        heard = (said.applied or 0) >= self._target.revision
+        size = autoscaler.size(self._job.spec, self._elasticity, said.last_round, heard, None, _now())
+        self._elasticity = size.history
+        if size.why:
+            self._want(size.count, reason=size.why)
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Machines whose pods are to go."""
+        return frozenset(self._incarnations) - self._gone - set(self._target.machines)
+
+    def dismiss(self) -> list[str]:
+        """Let go of the pods that are to go and may: their incarnations."""
+        gone = drain.dismissed(self._seen(), self._status(), self._job.spec, _now())
+        self._gone |= gone
+        if gone:
+            self._refresh()
+        return [self.incarnation(machine) for machine in sorted(gone)]
+
+    def may_stop(self) -> bool:
+        """Whether all pods of a job that is to be suspended may go."""
+        status = self._status()
+        ended = end.coordinators_word(status) is not None
+        return not ended and drain.may_stop(self._seen(), status, self._job.spec, _now())
+
+    def stop(self) -> list[str]:
+        """Let go of all pods but the coordinator's: their incarnations."""
+        there = [machine for machine in ("trainer-0", *self._incarnations) if machine not in self._gone]
+        self._gone |= {"trainer-0", *self._incarnations}
+        self._refresh()
+        return [self.incarnation(machine) for machine in there]
+
+    def resume(self) -> None:
+        """New pods for the trainer and for the machines of the target."""
+        for machine in ("trainer-0", *self._target.machines):
+            self._renew(machine)
+        self.set_phase(TargetPhase.RUN)
+
+    def _seen(self) -> Observed:
+        """The pods, as far as it matters for letting go."""
+        there = [name for name in self._incarnations if name not in self._gone]
+        rollouts = [_pod(name, Role.ROLLOUT, ready=name not in self._unplaced) for name in there]
+        trainers = [_pod("trainer-0", Role.TRAINER, ready=True)] if "trainer-0" not in self._gone else []
+        coordinator = _pod("coordinator-0", Role.COORDINATOR, ready=self.life.alive)
+        return Observed(pods=(coordinator, *trainers, *rollouts))
+
+    def _status(self) -> RLJobStatus:
+        """The whole, with what the coordinator reported."""
+        runtime = self.reports[-1] if self.reports else None
+        return self._job.status.model_copy(update={"runtime": runtime, "drain_since": self._drain_since})
+
+    def set_tensor_parallel(self, short: int, long: int) -> None:
+        """Other layouts for rounds to come."""
+        self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
+
+    def _choose_layouts(self, said: RuntimeStatus) -> None:
+        rollout, told = self._job.spec.rollout, self._target
+        if len(rollout.tensor_parallel_sizes) == 1:
+            return
+        if self._restless is not None:
+            last = said.last_round
+            if last is not None and last.round != self._counted:
+                self._counted = last.round
+                short, long = self._restless.choices(rollout.tensor_parallel_sizes, k=2)
+                self.set_tensor_parallel(short, long)
+            return
+        choice = parallelism_planner.choose(
+            rollout, told, self._parallelism, said.last_round, len(told.machines), said.applied
+        )
+        changed, self._parallelism = choice.history != self._parallelism, choice.history
+        if choice.sizes != told.tensor_parallel:
+            self._retarget(tensor_parallel=choice.sizes, reason="; ".join(choice.reasons))
+        elif changed:
+            self._refresh()
+
+    def set_phase(self, phase: TargetPhase) -> None:
+        """Run or Suspend. A job that runs has all of its pods."""
+        self._drain_since = _now()
+        if phase is TargetPhase.RUN:
+            self._gone -= {"trainer-0", *self._target.machines}
+        self._retarget(phase=phase)
+
+    def set_rounds(self, rounds: int) -> None:
+        """A user edits the spec."""
+        self._respec(rounds=rounds)
+        self._refresh()
+
+    def _respec(self, **changes: Any) -> None:
+        spec = self._job.spec.model_copy(update=changes)
+        self._set(self._job.model_copy(update={"spec": spec}))
+
+    def _retarget(self, **changes: Any) -> None:
+        self._target = self._target.model_copy(update={**changes, "revision": self._target.revision + 1})
+        self._refresh()
+
+    def _refresh(self) -> None:
+        members = [
+            self._member("trainer-0", self._trainer, "10.0.0.1", Role.TRAINER),
+            *(
+                self._member(name, incarnation, "10.0.0.2", Role.ROLLOUT)
+                for name, incarnation in self._incarnations.items()
+            ),
+        ]
+        relay = RelayTopology(epoch=self._epoch, chain=self._target.machines)
+        status = self._job.status.model_copy(
+            update={
+                "members": tuple(member for member in members if member.machine not in self._gone),
+                "target": self._target,
+                "parallelism": self._parallelism,
+                "relay": relay,
+            }
+        )
+        self._set(self._job.model_copy(update={"status": status}))
+
+    def _member(self, machine: str, incarnation: int, ip: str, role: Role) -> Member:
+        placed = machine not in self._unplaced
+        leaving = machine in self._leaving or None
+        return Member(machine=machine, incarnation=incarnation, ip=ip if placed else None, role=role, leaving=leaving)
+
+    def _set(self, job: RLJob) -> None:
+        self._before, self._job = self._job, job
+        self._changed.set()
+
+    # --- ControlPlane ---
+
+    async def observe(self) -> Job:
+        await self.travel()
+        stale = self._suffers(Trouble.DISORDER) and self._rng.random() < 0.5
+        await self.travel()
+        job = self._before if stale else self._job
+        if job.spec.rounds != self.rounds:
+            self.rounds = job.spec.rounds
+            self._observe(Asked(self.rounds))
+        return Job(job, str(self._target.revision))
+
+    async def wait_changed(self, seconds: float) -> None:
+        await news(self._changed, seconds)
+
+    async def report(self, status: RuntimeStatus) -> None:
+        await self.travel()
+        self.reports.append(status)
+        self._choose_layouts(status)
+        self._choose_number(status)
+        self._observe(Reported(status, status.event))
+        await self.travel()
+
+    async def travel(self) -> None:
+        """Half of a call. Raises `PeerTimeout` where it is lost; never returns to a coordinator that is no more."""
+        seconds = self._latency / 2
+        if self._suffers(Trouble.SLOW):
+            seconds += SLOW_MESSAGE_SECONDS
+        if self._suffers(Trouble.DISORDER):
+            seconds += self._rng.uniform(0.0, DISORDER_SECONDS)
+        lost = self._suffers(Trouble.CUT) or (self._suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE)
+        if self.unreachable or lost:
+            await asyncio.sleep(CALL_SECONDS if lost else 0.0)
+            raise PeerTimeout("the API server does not answer")
+        await asyncio.sleep(seconds)
+        await self.life.awake()
+
+    def _suffers(self, trouble: Trouble) -> bool:
+        life = self.life
+        return any(trouble in condition for condition in (self.condition, life.condition, life.api))
+
+
+def _pod(machine: str, role: Role, ready: bool) -> Pod:
+    return Pod(machine, machine, role, machine, incarnation=1, phase="Running", ready=ready)
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(loop_time(), UTC)

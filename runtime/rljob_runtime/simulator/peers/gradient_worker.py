@@ -1,0 +1,91 @@
+"""A simulated gradient worker: what it has summed is which groups, and with weights of what content."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rljob_runtime.protocols import ComputeReport, Handover, Refused, RelayMember, TermFence, WrongVersion
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.simulator.core.events import Brought, Observe, Summed, unobserved
+from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts, tokens_of
+
+DesksNow = Callable[[], Desks | None]
+"""The trainer's desks, as long as they can be reached from the machine."""
+
+
+class SimulatedWorker:
+    """`protocols.GradientWorker`. Does one thing at a time. `room`: whether what it computes with has memory left."""
+
+    def __init__(
+        self,
+        name: str,
+        weights: Weights | None = None,
+        desks: DesksNow = lambda: None,
+        costs: TrainerCosts | None = None,
+        pace: Pace | None = None,
+        observe: Observe = unobserved,
+        room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = name
+        self._weights = weights or Weights()
+        self._desks = desks
+        self._costs = costs or TrainerCosts()
+        self._pace = pace or Pace()
+        self._observe = observe
+        self._room = room
+        self._fence = TermFence(name)
+        self._busy = asyncio.Lock()
+        self._task: tuple[int, int, int] | None = None
+        self._content = 0
+        self._groups: dict[PromptKey, Group] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether weights or sums lie in memory."""
+        return self._task is not None
+
+    async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
+        self._fence.check(term)
+        async with self._busy:
+            since, start = loop_time(), 0.0
+            if not self._room():
+                raise Refused(f"{self.name}: out of memory: the seats' engines hold it")
+            if self._task != (term, step, version):
+                if self._weights.whole != version:
+                    raise WrongVersion(f"the relay holds version {self._weights.whole}, not {version}")
+                self._task, self._content, self._groups = (term, step, version), self._weights.content, {}
+                start = self._costs.lend
+            fresh = [group for group in groups if group.prompt not in self._groups]
+            tokens = tokens_of(fresh)
+            seconds = start + tokens * self._costs.lent_token
+            await self._pace.sleep(seconds)
+            self._groups.update((group.prompt, group) for group in fresh)
+            if fresh:
+                prompts = tuple(group.prompt for group in fresh)
+                self._observe(Summed(self.name, step, prompts, self._content, since))
+            return ComputeReport(step, len(self._groups), tokens, seconds)
+
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+        self._fence.check(term)
+        async with self._busy:
+            if self._task is None or self._task[:2] != (term, step) or not self._groups:
+                raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
+            since, version = loop_time(), self._task[2]
+            desks = self._desks()
+            sharing = desks.count if desks is not None else 1
+            await self._pace.sleep(self._costs.bring * sharing)
+            desks = self._desks()  # the trainer may have been lost on the way
+            if desks is None:
+                raise Refused(f"contribution {number} did not reach {desk.host}")
+            desks.put(number, self._content)
+            self._observe(Brought(self.name, step, len(self._groups), since))
+            groups = tuple(sorted(self._groups))
+            return Handover(step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1)
+
+    async def release(self, term: int) -> None:
+        self._fence.check(term)
+        async with self._busy:
+            self._task, self._groups = None, {}

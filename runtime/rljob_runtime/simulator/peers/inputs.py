@@ -1,0 +1,141 @@
+"""Simulated prompts and rewards: contents are keys, lengths and seconds come from a workload."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rljob_runtime.protocols import RewardFailed
+from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
+from rljob_runtime.simulator.core.process_clock import SOON, Pace, Signal, loop_time
+from rljob_runtime.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class SimulatedPrompt:
+    """A prompt whose content is its key."""
+
+    key: PromptKey
+    token_ids: tuple[int, ...]
+
+
+def three_tokens(key: PromptKey) -> int:
+    """Length of every prompt where no workload says other."""
+    return 3
+
+
+class SimulatedPrompts:
+    """`protocols.PromptSource`: `size` prompts an epoch, in order."""
+
+    stop_token_ids: tuple[int, ...] = ()
+    skipped = 0
+
+    def __init__(self, size: int = 1000, tokens_of: Callable[[PromptKey], int] = three_tokens) -> None:
+        self.size = size
+        self._tokens_of = tokens_of
+
+    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        first = cursor.epoch * self.size + cursor.position
+        keys = tuple(PromptKey(*divmod(place, self.size)) for place in range(first, first + count))
+        return keys, Cursor(*divmod(first + count, self.size))
+
+    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self.draw(cursor, count)
+
+    def prompt(self, key: PromptKey) -> SimulatedPrompt:
+        return SimulatedPrompt(key, (key.index % 97,) * self._tokens_of(key))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Not text, but as good as text for a reward that looks at nothing else."""
+        return f"{len(token_ids)} tokens, {zlib.crc32(array('i', token_ids).tobytes()):08x}"
+
+
+class WorkloadLengths:
+    """Lengths of a workload: its step is the epoch, and every weight version answers anew (`attempt`). The first
+    `responses` of a prompt are drawn together, so that they are as alike as the workload has them. Prompts are cut at
+    `most_prompt` tokens."""
+
+    def __init__(self, workload: Workload, responses: int, most_prompt: int) -> None:
+        self._most_prompt = most_prompt
+        self._drawn = lru_cache(maxsize=4096)(
+            lambda prompt, version: workload.prompt(prompt.epoch, prompt.index, responses, version)
+        )
+
+    def response(self, key: TrajectoryKey, version: int) -> int:
+        """`replica.Lengths`."""
+        return int(self._drawn(key.prompt, version).responses[key.sample].output_tokens)
+
+    def prompt(self, key: PromptKey) -> int:
+        """Tokens of a prompt."""
+        return min(self._most_prompt, max(1, int(self._drawn(key, 0).input_tokens)))
+
+
+class SimulatedRewards:
+    """`protocols.Rewards`. Scores by the text alone (one of `levels` scores below 1), after `seconds(text)`; fails for
+    the prompts that `fails` names, as often as it says. Runs for longer than `bound` are ended as failures, as the pool
+    does."""
+
+    def __init__(
+        self,
+        seconds: Callable[[str], float] = lambda text: 0.1,
+        fails: dict[str, int] | None = None,
+        bound: float = 30.0,
+        levels: int = 1000,
+        observe: Observe = unobserved,
+    ) -> None:
+        self.pace = Pace()
+        self._levels = levels
+        self._crashed = Signal()
+        self._seconds = seconds
+        self._fails = fails if fails is not None else {}
+        self._bound = bound
+        self._observe = observe
+        self._scored, self._spent = 0, 0.0
+
+    def figures(self) -> RewardFigures:
+        return RewardFigures(scored=self._scored, seconds=self._spent)
+
+    def take_anchors(self) -> Anchors:
+        return {}
+
+    def restore_anchors(self, anchors: Anchors) -> None:
+        """Nothing is bounded by what was learned."""
+
+    def forget(self) -> None:
+        """The coordinator's pod is another one: what was in memory is gone."""
+
+    def crash(self) -> None:
+        """Everything that is being scored fails."""
+        self._crashed.fire()
+
+    async def score(self, prompt: object, response_text: str) -> float:
+        since, name = loop_time(), str(getattr(prompt, "key", prompt))
+        reward: float | None = None
+        if await self._runs(self._seconds(response_text)) and self._fails.get(name, 0) <= 0:
+            reward = zlib.crc32(response_text.encode()) % self._levels / self._levels
+        elif self._fails.get(name, 0) > 0:
+            self._fails[name] -= 1
+        self._observe(Scored(name, reward, since))
+        self._spent += loop_time() - since
+        self._scored += reward is not None
+        if reward is None:
+            raise RewardFailed(f"the reward of {name} failed")
+        return reward
+
+    async def _runs(self, seconds: float) -> bool:
+        """Whether a run of so long came to its end."""
+        due = self.pace.now() + seconds
+        try:
+            async with asyncio.timeout(self._bound if math.isfinite(self._bound) else None):
+                await self.pace.until(due, self._crashed)
+        except TimeoutError:
+            return False
+        return due - self.pace.now() <= SOON

@@ -1,0 +1,71 @@
+"""The job's Lease at the simulated API server, which the production's `TermLease` takes and renews; and the operator's
+look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rljob_runtime.coordinator.control_plane.lease import DURATION, TermLease
+from rljob_runtime.coordinator.control_plane.pod_client import Conflict
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+
+LOOK_SECONDS = 5.0
+"""Between two looks of the operator's."""
+
+
+class SimulatedLeases:
+    """`lease.Leases`. Calls travel as others to the API server do."""
+
+    def __init__(self, control: SimulatedControlPlane) -> None:
+        self._control = control
+        self._version = 0
+        self._spec: dict[str, Any] = {"leaseDurationSeconds": DURATION}
+
+    def of(self, pod: int) -> TermLease:
+        """The Lease as this coordinator's pod takes it."""
+        name = f"{self._control.name}-coordinator-0-{pod}"
+        return TermLease(self, "simulated", self._control.name, name, lambda: datetime.fromtimestamp(loop_time(), UTC))
+
+    @property
+    def looks(self) -> tuple[int, str]:
+        """Its version, which each renewal raises, and its holder."""
+        return self._version, self._spec.get("holderIdentity") or ""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        await self._control.travel()
+        lease = {"spec": dict(self._spec), "version": self._version}
+        await self._control.travel()
+        return lease
+
+    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        await self._control.travel()
+        if body["version"] != self._version:
+            raise Conflict(f"version {body['version']} is not {self._version}")
+        self._version, self._spec = self._version + 1, dict(body["spec"])
+        lease = {"spec": dict(self._spec), "version": self._version}
+        await self._control.travel()
+        return lease
+
+
+class Watch:
+    """What the operator knows of a Lease: for how long it has seen it unchanged. It counts no time in which it could
+    not look."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, str] | None = None
+        self._unchanged = 0.0
+
+    def look(self, lease: tuple[int, str] | None) -> None:
+        """At one look, `LOOK_SECONDS` after the one before; None: the API server did not answer."""
+        if lease is None:
+            return
+        self._unchanged = self._unchanged + LOOK_SECONDS if lease == self._seen else 0.0
+        self._seen = lease
+
+    @property
+    def silent(self) -> bool:
+        """Whether its holder has not renewed it for its duration."""
+        return self._seen is not None and bool(self._seen[1]) and self._unchanged > DURATION

@@ -1,0 +1,251 @@
+"""A simulated trainer: its weights are the history of what it was trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.protocols import (
+    Chain,
+    ContributeReport,
+    Handover,
+    PublishReport,
+    Refused,
+    RelayMember,
+    TermFence,
+    TrainerState,
+    TrainReport,
+)
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.simulator.core.events import (
+    Checkpointed,
+    Contributed,
+    Exported,
+    Observe,
+    Part,
+    Published,
+    Restored,
+    Trained,
+    unobserved,
+)
+from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.core.tokens import digest
+from rljob_runtime.simulator.peers.relay import Network
+
+TRAINER = "trainer"
+
+History = tuple[tuple[str, ...], ...]
+"""The ids of each update, in order."""
+
+
+@dataclass
+class TrainerDisk:
+    """What outlives the trainer's process: checkpoints by step. `full`: by how many faults."""
+
+    checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
+    standings: dict[int, str] = field(default_factory=dict)
+    """The coordinator's document in each."""
+    full: int = 0
+
+
+@dataclass
+class TrainerCosts:
+    """Seconds. An update takes `step` and `token` for each token trained on; `publish` is the copy into the host
+    buffer."""
+
+    start: float = 0.0
+    step: float = 2.0
+    token: float = 0.0
+    publish: float = 0.0
+    lend: float = 0.0
+    """Until a lent machine computes: its engines give up their memory, and it takes the weights."""
+    lent_token: float = 0.0
+    """Of a lent machine, for each token that it sums."""
+    bring: float = 0.0
+    """One lent machine's sums, from it to the trainer, whose link all of them share."""
+    checkpoint: float = 0.0
+    mismatch: float = 0.0
+    """No cost: the KL of the sampler to the trainer that an update reports."""
+
+
+@dataclass(frozen=True)
+class Early:
+    """Sums that are in before their update: whose, with weights of what content, over which groups."""
+
+    worker: str
+    content: int
+    groups: tuple[Group, ...]
+
+
+class Desks:
+    """Where lent machines bring their sums: what lies there by number, as the content of the weights that it was
+    computed with. `count`: desks that are open."""
+
+    def __init__(self) -> None:
+        self.lying: dict[int, int] = {}
+        self.count = 0
+
+    def open(self, count: int) -> None:
+        """For so many contributions; nothing lies there."""
+        self.lying, self.count = {}, count
+
+    def put(self, number: int, content: int) -> None:
+        """A contribution came in. Raises `Refused` where there is no such desk."""
+        if not 1 <= number <= self.count:
+            raise Refused(f"contribution {number} did not reach the trainer: {self.count} desks are open")
+        self.lying[number] = content
+
+
+def tokens_of(groups: Sequence[Group]) -> int:
+    """Response tokens in these groups."""
+    return sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
+
+
+class SimulatedTrainer:
+    """`protocols.Trainer`. Does one thing at a time, as the ranks do. A new one starts from the newest checkpoint."""
+
+    def __init__(
+        self,
+        disk: TrainerDisk | None = None,
+        network: Network | None = None,
+        costs: TrainerCosts | None = None,
+        pace: Pace | None = None,
+        observe: Observe = unobserved,
+    ) -> None:
+        self._disk = disk or TrainerDisk()
+        self._network = network
+        self._costs = costs or TrainerCosts()
+        self._pace = pace or Pace()
+        self._observe = observe
+        self.publishing: int | None = None
+        self._fence = TermFence("the trainer")
+        self._busy = asyncio.Lock()
+        self._step = max(self._disk.checkpoints)
+        self.history = self._disk.checkpoints[self._step]
+        self._restored = f"step-{self._step}" if self._step else None
+        self._started = False
+        self._published: tuple[int, int] | None = None
+        self.desks = Desks()
+        self._early: list[Early] = []
+        """Whose gradients of groups of the next step are in."""
+
+    async def start(self, term: int) -> TrainerState:
+        self._fence.check(term)
+        async with self._busy:
+            if not self._started:
+                await self._pace.sleep(self._costs.start)
+                self._started = True
+                self._observe(Restored(self._step, digest(self.history)))
+            kept = max(self._disk.checkpoints)
+            standing = self._disk.standings.get(kept)
+            return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"}, kept, standing)
+
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        self._fence.check(term)
+        async with self._busy:
+            if step == self._step:
+                return ContributeReport(step, 0, 0.0)
+            if step != self._step + 1:
+                raise Refused(f"step {step} takes no groups: {self._step} are done")
+            if any(self._held().get(group.prompt, group) != group for group in groups):
+                self._early = []
+            fresh = [group for group in groups if group.prompt not in self._held()]
+            since, seconds = loop_time(), tokens_of(fresh) * self._costs.token
+            await self._pace.sleep(seconds)
+            if fresh:
+                self._early.append(Early(TRAINER, digest(self.history), tuple(fresh)))
+                self._observe(Contributed(step, tuple(group.prompt for group in fresh), since))
+            return ContributeReport(step, len(self._held()), seconds, tokens_of(fresh))
+
+    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        self._fence.check(term)
+        self.desks.open(count)
+        return tuple(RelayMember(f"desk-{number}", 0, TRAINER, number) for number in range(1, count + 1))
+
+    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+        self._fence.check(term)
+        async with self._busy:
+            step = handover.step
+            if step == self._step:
+                return ContributeReport(step, 0, 0.0)
+            if (handover.term, step) != (term, self._step + 1):
+                raise Refused(f"a contribution of term {handover.term} to step {step}: {self._step} are done")
+            if self._published != (handover.version, self._step):
+                raise Refused(f"a contribution with version {handover.version}; {self._published} is at hand")
+            if handover.number not in self.desks.lying:
+                raise Refused(f"contribution {handover.number} is expected; its desk holds none")
+            if {group.prompt for group in groups} != set(handover.groups):
+                raise Refused(f"{handover.worker} contributes other groups than are expected")
+            known = [group.prompt in self._held() for group in groups]
+            if any(known) and not all(known):
+                raise Refused(f"a part of what {handover.worker} contributes is in already")
+            if not any(known):
+                self._early.append(Early(handover.worker, self.desks.lying[handover.number], tuple(groups)))
+            return ContributeReport(step, len(self._held()), 0.0)
+
+    def _held(self) -> dict[PromptKey, Group]:
+        return {group.prompt: group for early in self._early for group in early.groups}
+
+    async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+        self._fence.check(term)
+        async with self._busy:
+            if step not in (self._step, self._step + 1):
+                raise Refused(f"step {step} is not the next: {self._step} are done")
+            if not {group.prompt: group for group in groups}.items() >= self._held().items():
+                self._early = []
+            early = self._held()
+            late = tuple(group for group in groups if group.prompt not in early)
+            seconds = self._costs.step + tokens_of(late) * self._costs.token
+            if step > self._step:
+                since, before = loop_time(), digest(self.history)
+                parts = [*self._early, *([Early(TRAINER, before, late)] if late else ())]
+                self._early = []
+                await self._pace.sleep(seconds)
+                ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
+                self.history = (*self.history, ids)
+                self._step = step
+                self.desks.open(0)
+                told = tuple(Part(p.worker, p.content, tuple(group.prompt for group in p.groups)) for p in parts)
+                self._observe(Trained(step, tuple(groups), before, digest(self.history), since, told))
+            return TrainReport(
+                step, 0.0, 1.0, 1e-3, self._costs.mismatch, 0.0, 1.0, tokens_of(groups), seconds, len(early)
+            )
+
+    async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
+        self._fence.check(term)
+        async with self._busy:
+            if step != self._step:
+                raise Refused(f"version {version} of step {step}: {self._step} is at hand")
+            last = self._published
+            if last is not None and version <= last[0] and last != (version, step):
+                raise Refused(f"version {version} at step {step}: version {last[0]} was published at {last[1]}")
+            since, content = loop_time(), digest(self.history)
+            self.publishing = version
+            await self._pace.sleep(self._costs.publish)
+            self.publishing = None
+            self._published = version, step
+            self._observe(Published(version, step, content, since))
+            if self._network is not None and chain.members:
+                self._network.ship("trainer", chain.members[0].machine, version, content)
+            return PublishReport(version, 1, loop_time() - since)
+
+    async def checkpoint(self, term: int, step: int, standing: str) -> str:
+        self._fence.check(term)
+        async with self._busy:
+            if step != self._step:
+                raise Refused(f"step {step} is not at hand: {self._step} is")
+            if self._disk.full:
+                raise Refused("no space left on the checkpoint volume")
+            since = loop_time()
+            await self._pace.sleep(self._costs.checkpoint)
+            self._disk.checkpoints[step], self._disk.standings[step] = self.history, standing
+            self._observe(Checkpointed(step, since))
+            return f"step-{step}"
+
+    async def export(self, term: int) -> str:
+        self._fence.check(term)
+        if self._disk.full:
+            raise Refused("no space left on the checkpoint volume")
+        self._observe(Exported(self._step))
+        return "/var/lib/rljob/checkpoints/model"

@@ -1,0 +1,362 @@
+"""Plays a scenario under a fault plan: the real coordinator, started again whenever it dies, until the job ends."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rljob_api.status import Finished, FinishedOutcome
+from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBinding
+from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
+from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.core.async_utils import alongside
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.store.connection import StoreHeld
+from rljob_runtime.protocols import PromptSource, StaleTerm
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.event_digest import EventDigest
+from rljob_runtime.simulator.core.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
+from rljob_runtime.simulator.core.network import LIFE, Life, Trouble
+from rljob_runtime.simulator.core.process_clock import first_of, loop_time
+from rljob_runtime.simulator.faults.injector import Injector, Seat
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.faults.spec_edits import Editor
+from rljob_runtime.simulator.invariants.asynchronous import invariants_of
+from rljob_runtime.simulator.invariants.common import Violation
+from rljob_runtime.simulator.peers.cluster import World
+from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards, WorkloadLengths
+from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, SimulatedLeases, Watch
+from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore, is_full_disk
+from rljob_runtime.simulator.scenario import Scenario
+from rljob_runtime.workloads import Workload, open_workload
+
+JOIN_PATIENCE = 5.0
+RESTART_SECONDS = 1.0
+"""From a coordinator's end to the next one's start, at least."""
+KILL_SECONDS = 30.0
+"""From the operator's word until the kubelet has killed a pod that stands still."""
+NEXT_POD_SECONDS = 5.0
+"""The same where its pod was asked to go: the next one is made when it has gone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. Two runs with the same `digest` took the same steps at the same times."""
+
+    violation: Violation | None
+    seconds: float
+    """Virtual."""
+    events: int
+    coordinators: int
+    digest: str
+
+    @property
+    def passed(self) -> bool:
+        """No invariant was broken."""
+        return self.violation is None
+
+
+def play(
+    scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = (), workload: Workload | None = None
+) -> Outcome:
+    """Run to the end of the job, or to the first violation. Pure but for a temporary file: the same arguments give the
+    same outcome. `workload`: one that has no name, in place of the scenario's."""
+    with tempfile.TemporaryDirectory(prefix="rljob-simulate-") as folder:
+        drawn = workload or open_workload(scenario.workload, scenario.seed)
+        run = _Run(scenario, plan, Path(folder) / "state.db", observers, drawn)
+        try:
+            virtual_time.run(run.to_the_end())
+        except (virtual_time.Deadlock, virtual_time.Livelock) as error:
+            run.fail("the job ends", str(error))
+        return run.outcome()
+
+
+class _Run:
+    """One run's objects."""
+
+    def __init__(
+        self, scenario: Scenario, plan: FaultPlan, path: Path, observers: Sequence[Observe], workload: Workload
+    ) -> None:
+        self._scenario = scenario
+        self._plan = plan
+        self._path = path
+        self._observers = observers
+        self._digest = EventDigest()
+        self._job = scenario.job
+        own = Settings.of(self._job)
+        self._settings = replace(
+            own if scenario.adapt is None else scenario.adapt(own),
+            join_patience=JOIN_PATIENCE,
+            poll_wait=scenario.poll_seconds,
+            first_responses=scenario.first_responses,
+        )
+        self._lengths = WorkloadLengths(
+            workload,
+            scenario.launched_responses,
+            scenario.max_prompt_tokens,
+        )
+        self._prompts = SimulatedPrompts(scenario.prompts_an_epoch, self._lengths.prompt)
+        self._seconds = 0.0
+        self._coordinators = 0
+
+    # --- results ---
+
+    def outcome(self) -> Outcome:
+        invariants = self._invariants
+        return Outcome(invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.text())
+
+    def fail(self, invariant: str, detail: str) -> None:
+        """The run cannot go on."""
+        if self._invariants.broken is None:
+            self._invariants.broken = Violation(invariant, detail, self._seconds, self._invariants.events)
+
+    def _observe(self, event: Event) -> None:
+        self._seconds = loop_time()
+        self._digest.add(self._seconds, event)
+        self._invariants(event)
+        for observe in self._observers:
+            observe(event)
+
+    # --- the run ---
+
+    async def to_the_end(self) -> None:
+        scenario = self._scenario
+        asyncio.get_running_loop().set_exception_handler(self._stumbled)
+        self._broken = asyncio.Event()
+        self._invariants = invariants_of(self._job, scenario.prompts_an_epoch, self._broken.set)
+        self._invariants.planned = self._plan.planned
+        self._world = World(
+            scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
+        )
+        self._control = SimulatedControlPlane(
+            self._job,
+            scenario.machines,
+            scenario.seed,
+            scenario.site.latency,
+            self._observe,
+            scenario.restless,
+        )
+        self._rewards = self._make_rewards()
+        self._seat = Seat()
+        self._seat.changed = self._reach_all
+        self._leases = SimulatedLeases(self._control)
+        self._pods = 0
+        self._former: list[asyncio.Task[Finished | None]] = []
+        """Pods that another one has the place of, which may live."""
+        self._lives: dict[Life, WatchedStore | None] = {}
+        """Whoever lives, with the store that it has open."""
+        Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
+        if scenario.edit is not None:
+            Editor(self._control, self._world, self._seat).schedule(scenario.edit)
+        job = asyncio.create_task(self._coordinators_in_turn())
+        stop = asyncio.create_task(self._broken.wait())
+        edited = scenario.edit.end if scenario.edit is not None else 0.0
+        patience = max(self._plan.end, edited) + scenario.horizon + scenario.patience_seconds
+        await asyncio.wait({job, stop}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        self._seconds = loop_time()
+        if job.done():
+            self._judge(job.result())
+        else:
+            self.fail("the job ends", f"it has not, {patience:.0f} s after its start")
+        for task in (job, stop):
+            task.cancel()
+        await asyncio.gather(job, stop, return_exceptions=True)
+
+    def _make_rewards(self) -> SimulatedRewards:
+        scenario = self._scenario
+        if scenario.programs is not None:
+            return ProgramRewards(scenario.programs, scenario.seed, self._observe)
+        seconds = scenario.reward_seconds
+        return SimulatedRewards(lambda text: seconds, levels=scenario.reward_levels, observe=self._observe)
+
+    def _stumbled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop failed: nobody waits for it, so nobody else would tell."""
+        if "handle" in context:
+            self.fail("the simulator works", f"{context['message']}: {context.get('exception')!r}")
+            self._broken.set()
+        else:
+            loop.default_exception_handler(context)
+
+    def _judge(self, finished: Finished) -> None:
+        if finished.outcome is not FinishedOutcome.COMPLETE:
+            self.fail("the job ends", f"{finished.outcome}, {finished.reason}: {finished.message}")
+        self._invariants.end(self._control.rounds)
+
+    async def _coordinators_in_turn(self) -> Finished:
+        """As the operator does: another coordinator whenever one ends without having told the job's end, or has let
+        its Lease expire."""
+        try:
+            while True:
+                while self._seat.absent:
+                    await first_of((self._seat.returned,), None)
+                if self._seat.lost_disk:
+                    self._lose_store()
+                self._pods += 1
+                finished = await self._until_replaced(self._pods) or self._control.finished
+                if finished is not None:
+                    return finished
+                await asyncio.sleep(NEXT_POD_SECONDS if self._seat.asked.is_set() else RESTART_SECONDS)
+        finally:
+            for pod in self._former:
+                pod.cancel()
+            await asyncio.gather(*self._former, return_exceptions=True)
+
+    async def _until_replaced(self, number: int) -> Finished | None:
+        """A coordinator's pod, to its end, or until it is silent: it may live then, cut off from the API server."""
+        pod = asyncio.create_task(self._one_pod(number))
+        silence = asyncio.create_task(self._silence())
+        try:
+            await asyncio.wait({pod, silence}, return_when=asyncio.FIRST_COMPLETED)
+            if pod.done():
+                return pod.result()
+            silence.result()
+        except BaseException:
+            pod.cancel()
+            raise
+        finally:
+            silence.cancel()
+        condition, api = self._seat.condition, self._seat.api
+        if Trouble.CUT not in condition and Trouble.CUT not in api:
+            # The kubelet there hears of it.
+            asyncio.get_running_loop().call_later(KILL_SECONDS, pod.cancel)
+        self._former.append(pod)
+        self._seat.move()
+        return None
+
+    async def _silence(self) -> None:
+        """Return when the operator has seen the Lease unchanged for its duration."""
+        watch = Watch()
+        while not watch.silent:
+            await asyncio.sleep(LOOK_SECONDS)
+            watch.look(self._leases.looks if self._control.answers else None)
+
+    async def _one_pod(self, number: int) -> Finished | None:
+        """A program after the other in one pod: who has lost its Lease starts over, and stands by."""
+        while True:
+            try:
+                return await self._one_life(number)
+            except LeaseLost:
+                await asyncio.sleep(RESTART_SECONDS)
+            except StaleTerm:
+                return None
+
+    def _lose_store(self) -> None:
+        for file in self._path.parent.glob(f"{self._path.name}*"):
+            file.unlink()
+        self._seat.lost_disk = False
+        self._observe(StoreLost())
+
+    async def _one_life(self, number: int) -> Finished | None:
+        """None when it was killed, died of a full disk, or left. Raises `LeaseLost` and `StaleTerm`."""
+        life, since = self._begin_life(number), loop_time()
+        lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
+        taking = asyncio.create_task(self._take_office(life, lease))
+        tasks: list[asyncio.Task[Any]] = [killed, taking]
+        store: WatchedStore | None = None
+        try:
+            await asyncio.wait({taking, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                return None
+            store, term = taking.result()
+            self._coordinators += 1
+            self._observe(CoordinatorStarted(term))
+            self._lives[life] = store
+            self._reach_all()
+            coordinator = self._coordinator(life, lease, store, term)
+            work = asyncio.create_task(alongside(coordinator.run(), lease.keep()))
+            tasks += [work, asyncio.create_task(self._asked_to_go(coordinator))]
+            await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
+            finished, why = self._last_words(work) if work.done() else (None, "killed")
+            self._observe(CoordinatorEnded(term, why, since))
+            if work.done() and isinstance(work.exception(), LeaseLost | StaleTerm):
+                work.result()
+            return finished
+        finally:
+            life.alive = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._lives.pop(life, None)
+            if store is not None:
+                store.close()
+
+    def _begin_life(self, number: int) -> Life:
+        """Of a program in this pod."""
+        life = Life(self._seat.condition, self._seat.api)
+        if number == self._pods:
+            self._world.life = self._control.life = life
+            self._seat.crashes.clear()
+            self._seat.asked.clear()
+            self._rewards.forget()
+        self._lives[life] = None
+        LIFE.set(life)
+        return life
+
+    async def _take_office(self, life: Life, lease: TermLease) -> tuple[WatchedStore, int]:
+        """As in `entrypoints.coordinator` and `opening`: the Lease, then the store, whoever holds it still. A pod that
+        lost the Lease in the meantime is told by `StaleTerm`."""
+        await lease.wait_for_server()
+        term = await lease.take()
+        return await alongside(self._open_store(term), lease.keep())
+
+    async def _open_store(self, term: int) -> tuple[WatchedStore, int]:
+        while True:
+            try:
+                store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
+            except StoreHeld:
+                await asyncio.sleep(RESTART_SECONDS)
+            else:
+                return store, store.adopt_term(term)
+
+    def _reach_all(self) -> None:
+        """Faults of a pod reach the coordinators that live there."""
+        for life, store in self._lives.items():
+            self._reach(life, store)
+
+    async def _asked_to_go(self, coordinator: Coordinator) -> None:
+        await self._seat.asked.wait()
+        coordinator.stop()
+
+    def _reach(self, life: Life, store: WatchedStore | None) -> None:
+        if store is not None:
+            store.fill_disk(self._seat.full_disk > 0)
+        if Trouble.FROZEN not in life.condition:
+            life.mail.go_on()
+
+    def _last_words(self, work: asyncio.Task[Finished | None]) -> tuple[Finished | None, str]:
+        error = work.exception()
+        if error is None:
+            finished = work.result()
+            return finished, "left" if finished is None else "finished"
+        if isinstance(error, LeaseLost):
+            return None, "lost its Lease"
+        if isinstance(error, StaleTerm):
+            return None, "met a later term"
+        if not is_full_disk(error):
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")
+            self._broken.set()
+        return None, repr(error)
+
+    def _coordinator(self, life: Life, lease: TermLease, store: WatchedStore, term: int) -> Coordinator:
+        return Coordinator(
+            self._control,
+            ConfirmedBinding(self._world, lease.confirm),
+            InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
+            self._open_prompts,
+            self._rewards,
+            self._settings,
+            term,
+            before=self._control.reports[-1] if self._control.reports else None,
+        )
+
+    async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
+        await asyncio.sleep(self._scenario.prompts_seconds)
+        return self._prompts

@@ -1,0 +1,1 @@
+"""Algorithm: the policy loss and the group advantages."""

@@ -1,0 +1,1 @@
+"""Checkpoint: the trainer's state on the volume, and the exported model."""

@@ -1,0 +1,1 @@
+"""Model: the policy, its loading, packing, attention, sharding and optimizer."""

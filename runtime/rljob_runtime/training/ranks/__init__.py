@@ -1,0 +1,1 @@
+"""Ranks: the trainer's processes, one by one and as one group."""

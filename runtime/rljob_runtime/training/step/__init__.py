@@ -1,0 +1,1 @@
+"""Step: one optimizer step from raw gradient sums."""

@@ -1,0 +1,116 @@
+"""Rows -> raw gradient sums, with the weights in hand: what trainer ranks and lent machines have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from rljob_runtime.training.algorithm.loss import Sums, policy_loss
+from rljob_runtime.training.batch.delivery import Outline
+from rljob_runtime.training.batch.rows import Share
+from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.policy import Policy
+from rljob_runtime.training.model.sharding import RankGroup
+from rljob_runtime.training.step.contribution import Contribution, take_gradients
+
+TRAINER = "trainer"
+"""The name under which the trainer's own contributions count."""
+
+
+class GradientComputer:
+    """Computes contributions with `policy`, in the name of `worker`. All ranks call the same methods with the same
+    groups, each with its own share of the rows."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainingConfig,
+        *,
+        reference: Policy | None = None,
+        ranks: RankGroup | None = None,
+        worker: str = TRAINER,
+    ):
+        if config.kl_coefficient > 0 and reference is None:
+            raise ValueError("kl_coefficient is above 0, so a reference model is needed")
+        self.policy = policy
+        self.config = config
+        self.reference = reference
+        self.ranks = ranks or RankGroup()
+        self.worker = worker
+
+    def check_tokens(self, groups: Iterable[Outline]) -> None:
+        """Raise `ValueError` for a token that the model does not have."""
+        highest = max((group.highest_token for group in groups), default=0)
+        if highest >= self.policy.vocabulary:
+            raise ValueError(f"token {highest} is outside the model's vocabulary of {self.policy.vocabulary}")
+
+    def logprobs(self, share: Share) -> list[Tensor]:
+        """What the weights in hand say of this rank's rows, on the CPU: `contribute`'s `proximal` later."""
+        return [self.policy.frozen_logprobs(batch).cpu() for batch in self._rows(share)]
+
+    def contribute(
+        self,
+        step: int,
+        groups: Sequence[Outline],
+        share: Share,
+        *,
+        term: int = 0,
+        proximal: Sequence[Tensor] | None = None,
+    ) -> Contribution:
+        """The raw gradient of `groups`, computed by all ranks together (a sharded sum when there are several).
+        `proximal`: the `logprobs` of the same share at the start of the step, where the weights have moved since.
+        Raises `ValueError`, on all ranks, when their rows together are not all of the groups."""
+        # A computation that broke off may have left a part of its gradient.
+        self.policy.model.zero_grad(set_to_none=True)
+        sums = Sums()
+        for number, batch in enumerate(self._rows(share)):
+            start = None if proximal is None else proximal[number].to(self.policy.device)
+            sums = sums + self._backward(batch, start)
+        contribution = Contribution(
+            step=step,
+            worker=self.worker,
+            term=term,
+            groups=frozenset(group.prompt for group in groups),
+            gradients=take_gradients(self.policy.model),
+            sums=self.ranks.sum(sums),
+        )
+        check_counts(contribution, groups)
+        return contribution
+
+    def _rows(self, share: Share) -> Iterator[MicroBatch]:
+        """This rank's rows, the same ones at each call."""
+        for row in share.rows():
+            yield lay_out(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
+
+    def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> Sums:
+        """Add the raw gradient of one row to the parameters' gradients."""
+        reference = self.reference.frozen_logprobs(batch) if self.reference else None
+        logprobs, entropy = self.policy.logprobs(batch)
+        loss, sums = policy_loss(
+            logprobs,
+            batch.behaviour,
+            batch.advantages,
+            batch.weights,
+            self.config,
+            proximal=proximal,
+            reference=reference,
+            entropy=entropy,
+            sequences=batch.sequences,
+        )
+        torch.autograd.backward(loss)
+        return sums
+
+
+def check_counts(contribution: Contribution, groups: Sequence[Outline]) -> None:
+    """Raise `ValueError` unless it has summed as many tokens and responses as these groups have: one of the two counts
+    divides the gradient."""
+    has = contribution.sums.tokens, contribution.sums.sequences
+    wanted = sum(group.tokens for group in groups), sum(group.sequences for group in groups)
+    if has != wanted:
+        raise ValueError(
+            f"{contribution.worker} has summed {has[0]} tokens of {has[1]} responses; its groups have "
+            f"{wanted[0]} of {wanted[1]}"
+        )
