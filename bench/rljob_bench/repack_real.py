@@ -39,11 +39,11 @@ from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.local.run import local_places
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import resolve
-from rljob_runtime.protocols import Binding, Replica, RolloutMachine, TrainReport, WrongVersion
-from rljob_runtime.protocols.delegating import DelegatingBinding
-from rljob_runtime.protocols.remote import Bounds
-from rljob_runtime.ray_backend.actors import Places
-from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.protocols import Backend, MachinePeers, Replica, TrainReport, WrongVersion
+from rljob_runtime.protocols.delegating import DelegatingBackend
+from rljob_runtime.protocols.remote import CallTimeouts
+from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import local_ray
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
@@ -53,7 +53,7 @@ from rljob_runtime.relay.settings import RelaySettings
 NAME = "repack-real"
 ANCHOR = "Laminar §8.4: 0.69 s a repack of 32B on H800s, 1.26 times the tokens"
 LOAD_TRIES = 60
-PATIENT = Bounds(command=300, poll=300, beat=60)
+PATIENT = CallTimeouts(command=300, poll=300, beat=60)
 """A machine that is busy is no machine that is lost: with one less there is nothing to compare."""
 
 
@@ -224,20 +224,20 @@ def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
     )
 
 
-class _Machines(DelegatingBinding):
+class _Machines(DelegatingBackend):
     """Another binding, that remembers the seats it found."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: Backend) -> None:
         super().__init__(binding)
         self.seats: dict[str, Replica] = {}
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
         self.seats |= {seat.name: seat for seat in found.seats}
         return found
 
 
-async def _in_turn(plan: Plan, places: Places, seed: int) -> tuple[list[Trial], list[Measured], float]:
+async def _in_turn(plan: Plan, places: ActorPlacement, seed: int) -> tuple[list[Trial], list[Measured], float]:
     """The jobs, after a short one that starts the processes and is not counted; then the moves by hand, and what others
     had to do before these."""
     job = job_of(plan, False, seed)
@@ -246,7 +246,7 @@ async def _in_turn(plan: Plan, places: Places, seed: int) -> tuple[list[Trial], 
     settings, clock = RelaySettings.of(job.spec.relay), asyncio.get_running_loop().time
     trials: list[Trial] = []
     with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
-        machines = _Machines(RayBinding(job, places, resource_of=lambda member: member.machine, bounds=PATIENT))
+        machines = _Machines(RayBackend(job, places, resource_of=lambda member: member.machine, bounds=PATIENT))
         version = 0
         for term, technique in enumerate(("warm-up", "without", "repack"), start=1):
             rounds = plan.rounds if term > 1 else 1

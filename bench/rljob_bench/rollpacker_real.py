@@ -34,8 +34,8 @@ from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.local.run import local_places
 from rljob_runtime.models.source import resolve
 from rljob_runtime.protocols import TrainReport
-from rljob_runtime.ray_backend.actors import Places
-from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import local_ray
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
@@ -169,7 +169,7 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
     )
 
 
-async def _in_turn(plan: Plan, workload: Workload, places: Places, seed: int) -> list[Trial]:
+async def _in_turn(plan: Plan, workload: Workload, places: ActorPlacement, seed: int) -> list[Trial]:
     """The jobs, after a short one that starts the processes and is not counted."""
     job = job_of(plan, "plain", seed)
     folder = await asyncio.to_thread(resolve, plan.model, places.models)
@@ -177,7 +177,7 @@ async def _in_turn(plan: Plan, workload: Workload, places: Places, seed: int) ->
     dtype: torch.dtype = getattr(torch, plan.dtype)
     trials: list[Trial] = []
     with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
-        machines = RayBinding(job, places, resource_of=lambda member: member.machine)
+        machines = RayBackend(job, places, resource_of=lambda member: member.machine)
         version = 0
         for term, technique in enumerate(("plain", *TECHNIQUES), start=1):
             rounds = plan.rounds if term > 1 else 1

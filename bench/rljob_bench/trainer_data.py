@@ -29,10 +29,10 @@ from typing import Any
 
 from rljob_api import RLJob, load
 from rljob_runtime.cli.bench_result import figure
-from rljob_runtime.protocols.remote import Bounds
+from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.ray_backend.actors import Host
-from rljob_runtime.ray_backend.backend import RayRank, RayWire
+from rljob_runtime.ray_backend.actors import ActorHost
+from rljob_runtime.ray_backend.backend import RayChannel, RayRank
 from rljob_runtime.ray_backend.local_ray import local_ray
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, for_train
 from rljob_runtime.training.config import Aggregation
@@ -207,8 +207,8 @@ async def _in_turn(plan: Plan, groups: tuple[Group, ...]) -> dict[str, list[Cost
 
 
 async def _rank(number: int, plan: Plan) -> RayRank:
-    handle = Host.options(num_cpus=0, max_concurrency=64).remote(RANK, {"row": plan.row})  # type: ignore[attr-defined]
-    rank = RayRank(RayWire(f"rank-{number}", handle), "127.0.0.1", Bounds())
+    handle = ActorHost.options(num_cpus=0, max_concurrency=64).remote(RANK, {"row": plan.row})  # type: ignore[attr-defined]
+    rank = RayRank(RayChannel(f"rank-{number}", handle), "127.0.0.1", CallTimeouts())
     await rank.call("ready")
     return rank
 

@@ -57,7 +57,7 @@ def text(path):
         return ""
 found = []
 for process in pathlib.Path("/proc").glob("[0-9]*"):
-    if text(process / "cmdline").startswith("ray::Host"):
+    if text(process / "cmdline").startswith("ray::ActorHost"):
         # A relay writes the weights in shared memory, a replica reads them.
         maps = text(process / "maps").splitlines()
         writes = any("/dev/shm/" in line and f"/{machine}/" in line and " rw-s " in line for line in maps)

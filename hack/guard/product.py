@@ -21,7 +21,7 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.decisions import Event
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.simulator.core.events import Event as Simulated
 from rljob_runtime.simulator.core.events import Reported
 from rljob_runtime.simulator.run import play
@@ -83,7 +83,7 @@ def numbers(status: object) -> Iterator[str]:
 def registries() -> dict[str, CollectorRegistry]:
     """Make the registry of each process, with every metric in it."""
     coordinator = CoordinatorMetrics(CollectorRegistry())
-    coordinator.watch_rewards(RewardFigures)
+    coordinator.watch_rewards(RewardStats)
     coordinator.watch_loop(lambda: 0.0)
     return {"operator": Metrics().registry, "coordinator": coordinator.registry}
 

@@ -38,7 +38,7 @@ def machine() -> Iterator[str]:
 
 def host(*held: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        ["ray::Host", "-c", MAPS, *held],
+        ["ray::ActorHost", "-c", MAPS, *held],
         executable=sys.executable,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -25,7 +25,7 @@ def member(incarnation: int, machine: str = "rollout-0") -> Member:
     return Member(machine=machine, incarnation=incarnation, ip="10.0.0.1", role=Role.ROLLOUT)
 
 
-class Binding:
+class Backend:
     """One segment a machine: who holds it keeps it until its actors are ended. What comes up stays at that."""
 
     def __init__(self, late: float = 0.0) -> None:
@@ -51,7 +51,7 @@ class Binding:
             del self.held[member.machine]
 
 
-def fleet_of(binding: Binding) -> tuple[Fleet, Reporter]:
+def fleet_of(binding: Backend) -> tuple[Fleet, Reporter]:
     settings = Settings.of(job())
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), settings.back_off)
     fleet = Fleet(binding, 1, settings, reporter)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def fleet_of(binding: Binding) -> tuple[Fleet, Reporter]:
 @pytest.mark.parametrize("late", [0.0, 3.0], ids=["up", "on its way"])
 def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
     """Where no pod goes with it, its relay would hold the segment for ever."""
-    binding = Binding(late)
+    binding = Backend(late)
 
     async def program():
         fleet, reporter = fleet_of(binding)
@@ -81,7 +81,7 @@ def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
 
 
 def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no_more():
-    binding = Binding()
+    binding = Backend()
     binding.held = {"rollout-0": 9, "rollout-1": 9}
 
     async def program():
@@ -101,11 +101,11 @@ def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no
     virtual_time.run(program())
 
 
-INIT_FAILED = """The actor died because of an error raised in its creation task, ray::Host.__init__() (pid=7)
+INIT_FAILED = """The actor died because of an error raised in its creation task, ray::ActorHost.__init__() (pid=7)
   File "actors.py", line 80, in __init__
 rljob_runtime.relay.segment.SegmentBusy: /dev/shm/rljob-a/rollout-0: another process writes this segment"""
 KILLED = """The actor died unexpectedly before finishing this task.
-\tclass_name: Host
+\tclass_name: ActorHost
 \tpid: 7
 The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker \
 unexpectedly exits with a connection error code 2. End of file.

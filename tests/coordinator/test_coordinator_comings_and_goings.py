@@ -12,7 +12,7 @@ from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import PeerGone
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Loaded, Published, Submitted
@@ -200,7 +200,7 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
                 await asyncio.sleep(self.fails_after)
                 raise PeerGone("dead")
 
-        class Binding:
+        class Backend:
             async def trainer(self, term, members):
                 started.append(Slow(fails_after=1.0))
                 return started[-1]
@@ -213,7 +213,7 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
 
         settings = Settings.of(stage.job)
         reporter = Reporter(SimulatedControlPlane(stage.job, 1), RuntimeStatus(), settings.back_off)
-        seat = TrainerSeat(Binding(), 1, settings, reporter)
+        seat = TrainerClient(Backend(), 1, settings, reporter)
         seat.follow([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
         await seat.start()
         late = asyncio.ensure_future(seat.call(lambda trainer: trainer.export(1)))

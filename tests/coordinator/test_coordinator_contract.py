@@ -28,7 +28,7 @@ from rljob_runtime.protocols import (
     StaleTerm,
     WrongVersion,
 )
-from rljob_runtime.protocols.remote import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteReplica, RemoteWorker
 from rljob_runtime.protocols.trajectory import (
     FinishReason,
     Group,
@@ -46,7 +46,7 @@ from rljob_runtime.simulator.peers.replica import SimulatedReplica, steady
 from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
-BOUNDS = Bounds(command=20.0)
+BOUNDS = CallTimeouts(command=20.0)
 KEY = TrajectoryKey(PromptKey(0, 3), 1)
 DESK = RelayMember("desk", 0, "127.0.0.1", 1)
 
@@ -120,7 +120,7 @@ class InProcess:
             async def kill():
                 process.kill()
 
-            replica = HostedReplica("replica-0", wire, BOUNDS)
+            replica = RemoteReplica("replica-0", wire, BOUNDS)
             await prepare(replica)
             await test(wire, replica, kill)
 
@@ -133,7 +133,7 @@ class InProcess:
             async def kill():
                 process.kill()
 
-            await test(HostedWorker("rollout-0", SimulatedWire(process, random.Random(1), latency=0.001), BOUNDS), kill)
+            await test(RemoteWorker("rollout-0", SimulatedWire(process, random.Random(1), latency=0.001), BOUNDS), kill)
 
         virtual_time.run(program())
 
@@ -146,27 +146,27 @@ class OverRay:
 
     def run(self, test):
         async def program(wire, kill):
-            replica = HostedReplica(wire.name, wire, BOUNDS)
+            replica = RemoteReplica(wire.name, wire, BOUNDS)
             await prepare(replica)
             await test(wire, replica, kill)
 
         self._with_actor("make_peer", program)
 
     def run_worker(self, test):
-        self._with_actor("make_worker_peer", lambda wire, kill: test(HostedWorker("rollout-0", wire, BOUNDS), kill))
+        self._with_actor("make_worker_peer", lambda wire, kill: test(RemoteWorker("rollout-0", wire, BOUNDS), kill))
 
     def _with_actor(self, factory, use):
         import ray
 
-        from rljob_runtime.ray_backend.actors import Host
-        from rljob_runtime.ray_backend.backend import RayWire
+        from rljob_runtime.ray_backend.actors import ActorHost
+        from rljob_runtime.ray_backend.backend import RayChannel
 
         self.made += 1
         name = f"peer-{self.made}"
-        handle = Host.options(
+        handle = ActorHost.options(
             name=name, lifetime="detached", num_cpus=0, max_task_retries=0, max_concurrency=16
         ).remote(f"test_coordinator_contract:{factory}", {})
-        wire = RayWire(name, handle)
+        wire = RayChannel(name, handle)
 
         async def program():
             pid = await wire.call(60, "pid")
@@ -496,8 +496,8 @@ def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_pat
     """Ray counts them as the seats', so there is none left for it to give."""
     import ray
 
-    from rljob_runtime.ray_backend.actors import Places
-    from rljob_runtime.ray_backend.backend import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import ActorPlacement
+    from rljob_runtime.ray_backend.backend import Factories, RayBackend
 
     manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     manifest["spec"]["streamTraining"] = {"enabled": True}
@@ -505,9 +505,9 @@ def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_pat
     job = load(manifest)
     member = Member(machine="rollout-0", incarnation=3, ip="127.0.0.1", role=Role.ROLLOUT)
     peer = "test_coordinator_contract:make_peer"
-    binding = RayBinding(
+    binding = RayBackend(
         job,
-        Places(*[tmp_path] * 5),
+        ActorPlacement(*[tmp_path] * 5),
         resource_of=lambda _: "rollout-0.1",
         bounds=BOUNDS,
         factories=Factories(relay=peer, replica=peer, worker="test_coordinator_contract:make_worker_peer"),
@@ -530,20 +530,20 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     """Of one incarnation; the next incarnation of the machine has actors of its own."""
     import ray
 
-    from rljob_runtime.ray_backend.actors import Places
-    from rljob_runtime.ray_backend.backend import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import ActorPlacement
+    from rljob_runtime.ray_backend.backend import Factories, RayBackend
 
     manifest = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     manifest["spec"]["streamTraining"] = {"enabled": True}
     manifest["spec"]["rollout"]["machines"] = 2
     job = load(manifest)
     member = Member(machine="rollout-0", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
-    places = Places(*[tmp_path] * 5)
+    places = ActorPlacement(*[tmp_path] * 5)
     peer = "test_coordinator_contract:make_peer"
 
     def found(term, member):
         """Process ids of what a coordinator, which has nothing but the job, finds or makes."""
-        binding = RayBinding(
+        binding = RayBackend(
             job,
             places,
             resource_of=lambda _: "rollout-0.1",
@@ -566,8 +566,8 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
 
 @pytest.mark.engine
 def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster, tmp_path):
-    from rljob_runtime.ray_backend.actors import Places
-    from rljob_runtime.ray_backend.backend import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import ActorPlacement
+    from rljob_runtime.ray_backend.backend import Factories, RayBackend
 
     job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
     member = Member(machine="trainer-0", incarnation=1, ip="127.0.0.1", role=Role.TRAINER)
@@ -575,7 +575,7 @@ def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster
 
     def binding():
         factories = Factories(rank="test_coordinator_contract:make_peer")
-        return RayBinding(job, Places(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
+        return RayBackend(job, ActorPlacement(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
 
     def there(*members):
         return asyncio.run(binding().has_trainer(members))
@@ -594,7 +594,7 @@ NEVER_MADE = """
 import sys, time, ray
 
 @ray.remote
-class Host:
+class ActorHost:
     def __init__(self, late): ...
 
 @ray.remote(num_cpus=0)
@@ -603,7 +603,7 @@ def late():
 
 ray.init(address=sys.argv[1], namespace=sys.argv[2], log_to_driver=False)
 for name in sys.argv[3:]:
-    Host.options(name=name, lifetime="detached", num_cpus=0).remote(late.remote())
+    ActorHost.options(name=name, lifetime="detached", num_cpus=0).remote(late.remote())
 print("registered", flush=True)
 sys.stdin.read()
 """
@@ -614,15 +614,15 @@ def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_clu
     """It was cut off in the middle of making it. Ray keeps the name, and never makes the process."""
     import ray
 
-    from rljob_runtime.ray_backend.actors import Places
-    from rljob_runtime.ray_backend.backend import Factories, RayBinding
+    from rljob_runtime.ray_backend.actors import ActorPlacement
+    from rljob_runtime.ray_backend.backend import Factories, RayBackend
 
     job = load(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
     member = Member(machine="rollout-0", incarnation=7, ip="127.0.0.1", role=Role.ROLLOUT)
     trainer = Member(machine="trainer-0", incarnation=7, ip="127.0.0.1", role=Role.TRAINER)
     peer = "test_coordinator_contract:make_peer"
     factories = Factories(relay=peer, replica=peer, worker=peer, rank=peer)
-    binding = RayBinding(job, Places(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
+    binding = RayBackend(job, ActorPlacement(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
     names = [f"{job.name}/rollout-0.7/relay", f"{job.name}/trainer-0.7/rank-0"]
 
     address = ray.get_runtime_context().gcs_address

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.on_policy.plan_next_round import choose
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.store.store import Store
@@ -427,7 +427,7 @@ def test_the_spec_leaves_open_what_is_auto(spec, plans):
 
 
 def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
-    random, watch, engine = Random(0), EngineWatch(), Engine(LAW, 1 << 20, 256)
+    random, watch, engine = Random(0), EngineObserver(), Engine(LAW, 1 << 20, 256)
 
     def poll(now: float) -> None:
         load = engine.load(now)
@@ -461,7 +461,7 @@ def asked(one: Request) -> GenerateRequest:
 
 
 def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
-    watch = EngineWatch()
+    watch = EngineObserver()
     busy = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0)
     for boot, stats, now in (
         ("1", busy, 0.0),
@@ -474,7 +474,7 @@ def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
 
 
 def test_a_seat_that_has_made_room_does_not_say_that_its_engine_has_none():
-    watch = EngineWatch()
+    watch = EngineObserver()
     stats = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0, kv_tokens=500, max_running=8)
     watch.note("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
     watch.note("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)), 1.0)
@@ -482,7 +482,7 @@ def test_a_seat_that_has_made_room_does_not_say_that_its_engine_has_none():
 
 
 def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
-    before, watch = EngineWatch(), EngineWatch()
+    before, watch = EngineObserver(), EngineObserver()
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
     for name in ("rollout-0/replica-0", "rollout-0/replica-1"):
         before.note(name, ReplicaReport("1", 0, (), 1, small), 0.0)

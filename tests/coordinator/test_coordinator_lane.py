@@ -9,11 +9,19 @@ import pytest
 from test_coordinator_streaming import Seat, some
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.fleet.machine import RESTING, Left, Machine
-from rljob_runtime.coordinator.stream_training.loaned_worker import GIVEN_UP_FACTOR, Lane, tokens_of
+from rljob_runtime.coordinator.fleet.machine import RESTING, MachineLeft, RolloutMachine
+from rljob_runtime.coordinator.stream_training.loaned_worker import GIVEN_UP_FACTOR, LoanedWorker, tokens_of
 from rljob_runtime.coordinator.stream_training.stream import Streaming
-from rljob_runtime.protocols import ComputeReport, Handover, PeerGone, PeerTimeout, Refused, RelayMember, RolloutMachine
-from rljob_runtime.protocols.remote import Bounds, HostedWorker
+from rljob_runtime.protocols import (
+    ComputeReport,
+    ContributionReceipt,
+    MachinePeers,
+    PeerGone,
+    PeerTimeout,
+    Refused,
+    RelayMember,
+)
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteWorker
 from rljob_runtime.scheduling.lending.gain import Measured
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
@@ -51,7 +59,7 @@ class Worker:
         async with self._busy:
             await asyncio.sleep(self.bring)
             groups = tuple(group.prompt for group in self._groups)
-            return Handover(step, self.name, term, 1, number, groups, tokens_of(self._groups), 1)
+            return ContributionReceipt(step, self.name, term, 1, number, groups, tokens_of(self._groups), 1)
 
     async def release(self, term):
         async with self._busy:
@@ -80,9 +88,9 @@ class Owner:
         self.tasks.append(asyncio.ensure_future(work))
 
 
-def machine_of(worker: Worker) -> Machine:
+def machine_of(worker: Worker) -> RolloutMachine:
     member = Member(machine=worker.name, incarnation=1, ip="10.0.0.1", role=Role.ROLLOUT)
-    return Machine(RolloutMachine(member, None, (), worker=worker), 1, (), "10.0.0.1", 1, 1)
+    return RolloutMachine(MachinePeers(member, None, (), worker=worker), 1, (), "10.0.0.1", 1, 1)
 
 
 class Loan:
@@ -95,7 +103,7 @@ class Loan:
         self.measured = Measured()
         self.measured.training.note(1, USUAL)
         self.measured.lent.note(1, USUAL)
-        self.lane = Lane(self.machine, self.owner, 1, 1, 1, self.measured)
+        self.lane = LoanedWorker(self.machine, self.owner, 1, 1, 1, self.measured)
 
     async def begin(self, *groups: int) -> asyncio.Task:
         task = self.lane.task = asyncio.create_task(self.lane.compute(tuple(some(*groups))))
@@ -185,7 +193,7 @@ def test_a_machine_that_left_was_not_slow():
     async def program(loan):
         task = await loan.begin(1, 2)
         loan.machine.gone.set()
-        with pytest.raises(Left):
+        with pytest.raises(MachineLeft):
             await task
         assert loan.owner.lost == []
         await loan.lane.close()
@@ -247,7 +255,7 @@ def test_a_release_waits_for_the_call_in_hand():
     async def program():
         worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(lent_token=1.0))
         wire = SimulatedWire(Process("worker", worker), random.Random(1), latency=0.001)
-        hosted = HostedWorker("rollout-0", wire, Bounds(command=3.0, gradients=30.0))
+        hosted = RemoteWorker("rollout-0", wire, CallTimeouts(command=3.0, gradients=30.0))
         computing = asyncio.create_task(hosted.compute(1, 1, 1, some(1, tokens=9)))
         await asyncio.sleep(0.1)
         await hosted.release(1)

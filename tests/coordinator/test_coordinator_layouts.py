@@ -12,7 +12,7 @@ from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.errors import LayoutNotUsable
 from rljob_runtime.coordinator.fleet.layouts import PROBLEM, check_layouts
 from rljob_runtime.protocols import PeerGone, Refused
-from rljob_runtime.protocols.engine_slots import Seats
+from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import LaidOut, Loaded, ProcessStarted, Submitted
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
@@ -26,12 +26,12 @@ from rljob_runtime.simulator.peers.replica import SimulatedReplica
     [(1, 1, 1, (0,)), (2, 1, 2, (0,)), (4, 1, 2, (0, 2)), (8, 2, 2, (0, 1, 2, 3)), (8, 2, 8, (0,)), (6, 1, 3, (0, 3))],
 )
 def test_the_seats_that_lead(accelerators, each, size, leading):
-    assert Seats(accelerators, each).leading(size) == leading
+    assert EngineSlots(accelerators, each).leading(size) == leading
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 64))
 def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(count, each, size):
-    seats = Seats(count * each, each)
+    seats = EngineSlots(count * each, each)
     if size in seats.sizes:
         used = [index * each + place for index in seats.leading(size) for place in range(size)]
         assert used == list(range(count * each))
@@ -42,7 +42,7 @@ def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(co
 
 def test_accelerators_that_do_not_split_into_seats_are_refused():
     with pytest.raises(ValueError, match="8 accelerators of a machine do not split into seats of 3"):
-        Seats(8, 3)
+        EngineSlots(8, 3)
 
 
 def test_a_size_that_does_not_split_the_model_ends_the_job_before_any_engine_is_built():

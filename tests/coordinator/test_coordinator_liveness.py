@@ -14,8 +14,8 @@ from rljob_api.constants import KEEPS_FAILING
 from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
-from rljob_runtime.coordinator.generation.replica_pool import Herd
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import Progress, Relapses, StandStills
@@ -89,13 +89,13 @@ ASKED = GenerateRequest(KEY, 3, (1,), Sampling(max_tokens=8, temperature=1.0, se
 LAUNCHED = Launch(KEY, Lease(Wedged.name, 3))
 
 
-def followed(replica: Wedged, *commands: Callable[[Herd], Awaitable[None]]) -> tuple[float, Lost]:
+def followed(replica: Wedged, *commands: Callable[[ReplicaPool], Awaitable[None]]) -> tuple[float, Lost]:
     """When that replica was found wanting, or a minute; and what the fleet was told."""
 
     async def follow() -> tuple[float, Lost]:
         fleet = Lost()
         settings = replace(Settings.of(job()), stall=10.0)
-        herd = Herd(fleet, 1, settings, EngineWatch(), lambda event: None, lambda: {replica.name: replica})
+        herd = ReplicaPool(fleet, 1, settings, EngineObserver(), lambda event: None, lambda: {replica.name: replica})
         await herd.track({})
         for command in commands:
             await command(herd)

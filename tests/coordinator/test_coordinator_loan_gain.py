@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.perf_model.latency_model import LatencyLaw
 from rljob_runtime.protocols import EngineStats, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import (
@@ -77,9 +77,9 @@ def test_a_larger_batch_never_makes_fewer_tokens_a_second_nor_a_shorter_step(one
     assert large * known.decode(small, 0, 1) >= small * known.decode(large, 0, 1) * (1 - 1e-9)
 
 
-def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineWatch:
+def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineObserver:
     """A watch that saw ten steps of each of these batches."""
-    watch, made, now = EngineWatch(tensor_parallel), 0, 0.0
+    watch, made, now = EngineObserver(tensor_parallel), 0, 0.0
     for batch in batches:
         for _ in range(2):
             stats = EngineStats(batch, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=900)
@@ -91,17 +91,17 @@ def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> Engi
 
 
 def test_the_speed_of_engines_is_that_of_the_last_rounds_in_this_layout():
-    assert EngineWatch().engine_speed() is None
+    assert EngineObserver().engine_speed() is None
     first = watch_of(4, 8)
     assert first.kv_tokens("m0/replica-0") == 900
     assert first.kv_tokens("m1/replica-0") == 0
     seen = first.engine_speed()
     assert (seen.least, seen.most) == (4, 8)
     assert seen.decode(8, 0, 1) == pytest.approx(0.1, rel=0.01)
-    second = EngineWatch()
+    second = EngineObserver()
     second.carry_on(first)
     assert second.engine_speed() == seen
-    wider = EngineWatch(2)
+    wider = EngineObserver(2)
     wider.carry_on(first)
     assert wider.engine_speed() is None
 

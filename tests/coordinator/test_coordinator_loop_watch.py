@@ -8,14 +8,14 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rljob_runtime.coordinator.core.event_loop_lag import KEPT_SECONDS, LOOK_SECONDS, LoopWatch
+from rljob_runtime.coordinator.core.event_loop_lag import KEPT_SECONDS, LOOK_SECONDS, EventLoopLag
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 
 NAME = "rljob_coordinator_loop_longest_turn_seconds"
 
 
 async def test_a_long_turn_is_shown_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    watch, registry = LoopWatch(), CollectorRegistry()
+    watch, registry = EventLoopLag(), CollectorRegistry()
     CoordinatorMetrics(registry).watch_loop(lambda: watch.longest_seconds)
     assert registry.get_sample_value(NAME) == 0
     task = asyncio.create_task(watch.run())
@@ -41,7 +41,7 @@ async def test_a_long_turn_is_shown_and_told(caplog: pytest.LogCaptureFixture) -
     ],
 )
 def test_a_turn_is_shown_for_a_minute_or_two(notes: list[tuple[float, float]], longest: float) -> None:
-    watch = LoopWatch()
+    watch = EventLoopLag()
     for now, late in notes:
         watch.note(now, late)
     assert watch.longest_seconds == longest

@@ -9,27 +9,27 @@ import pytest
 
 from rljob_api.constants import PRE_STOP_PATIENCE
 from rljob_runtime.entrypoints.pre_stop import ACTOR, actors, reachable, wait
-from rljob_runtime.ray_backend.actors import Host
+from rljob_runtime.ray_backend.actors import ActorHost
 
 
 def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
     titles = {
         "1": b"python\0-m\0rljob_runtime.pod\0worker\0",
-        "20": b"ray::Host\0\0\0",
+        "20": b"ray::ActorHost\0\0\0",
         "21": b"ray::IDLE\0",
-        "22": b"ray::Host.call\0",
+        "22": b"ray::ActorHost.call\0",
         "23": b"",
         "25": b"ray::DashboardAgent" + b" " * 40 + b"\0",
         "26": b"ray::RuntimeEnvAgent" + b" " * 40 + b"\0",
-        "self": b"ray::Host\0",
+        "self": b"ray::ActorHost\0",
     }
     for name, title in titles.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "cmdline").write_bytes(title)
     (tmp_path / "24").mkdir()  # has just ended
     (tmp_path / "uptime").write_text("1.0")
-    assert actors(tmp_path) == ["ray::Host", "ray::Host.call"]
-    assert f"ray::{Host.__ray_actor_class__.__name__}" == ACTOR
+    assert actors(tmp_path) == ["ray::ActorHost", "ray::ActorHost.call"]
+    assert f"ray::{ActorHost.__ray_actor_class__.__name__}" == ACTOR
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 import pytest
 from ray import exceptions
 
-from rljob_runtime.coordinator.core.event_loop_lag import LoopWatch
+from rljob_runtime.coordinator.core.event_loop_lag import EventLoopLag
 from rljob_runtime.protocols import PeerGone, PeerTimeout
-from rljob_runtime.protocols.remote import Bounds, HostedReplica, HostedWorker
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteReplica, RemoteWorker
 from rljob_runtime.ray_backend.actors import Answer
-from rljob_runtime.ray_backend.backend import RayWire
+from rljob_runtime.ray_backend.backend import RayChannel
 
 
 class Handle:
@@ -32,7 +32,7 @@ class Handle:
 def test_an_actor_that_dies_after_its_caller_gave_up_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def give_up() -> None:
         handle = Handle()
-        call = asyncio.create_task(RayWire("a", handle).call(60.0, "poll"))
+        call = asyncio.create_task(RayChannel("a", handle).call(60.0, "poll"))
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
@@ -48,7 +48,7 @@ def test_one_that_dies_before_is_gone() -> None:
     async def wait() -> None:
         handle = Handle()
         handle.made.set_exception(exceptions.ActorDiedError())
-        await RayWire("a", handle).call(60.0, "poll")
+        await RayChannel("a", handle).call(60.0, "poll")
 
     with pytest.raises(PeerGone, match="its process has ended"):
         asyncio.run(wait())
@@ -65,18 +65,18 @@ class SlowPickle(Handle):
 @pytest.mark.parametrize(
     "send",
     [
-        lambda wire: HostedReplica("a", wire, Bounds()).submit(1, ()),
-        lambda wire: HostedWorker("a", wire, Bounds()).compute(1, 1, 1, ()),
+        lambda wire: RemoteReplica("a", wire, CallTimeouts()).submit(1, ()),
+        lambda wire: RemoteWorker("a", wire, CallTimeouts()).compute(1, 1, 1, ()),
     ],
     ids=["submit", "compute"],
 )
 def test_the_loop_goes_on_while_what_models_wrote_is_pickled(send):
     async def longest_turn() -> float:
-        watch, handle = LoopWatch(), SlowPickle()
+        watch, handle = EventLoopLag(), SlowPickle()
         handle.made.set_result(Answer())
         watching = asyncio.create_task(watch.run())
         await asyncio.sleep(0)
-        await send(RayWire("a", handle))
+        await send(RayChannel("a", handle))
         watching.cancel()
         return watch.longest_seconds
 
@@ -85,7 +85,7 @@ def test_the_loop_goes_on_while_what_models_wrote_is_pickled(send):
 
 def test_a_message_that_is_never_sent_is_given_up():
     async def give_up() -> None:
-        await HostedReplica("a", RayWire("a", SlowPickle()), Bounds(command=0.1)).submit(1, ())
+        await RemoteReplica("a", RayChannel("a", SlowPickle()), CallTimeouts(command=0.1)).submit(1, ())
 
     with pytest.raises(PeerTimeout, match=r"no answer to submit within 0\.1 s"):
         asyncio.run(give_up())
@@ -108,7 +108,7 @@ def test_nothing_overtakes_what_is_on_its_way_though_its_caller_gave_it_up():
 
     async def play() -> list[str]:
         handle = Order()
-        worker = HostedWorker("a", RayWire("a", handle), Bounds())
+        worker = RemoteWorker("a", RayChannel("a", handle), CallTimeouts())
         computing = asyncio.create_task(worker.compute(1, 1, 1, ()))
         await asyncio.sleep(0.05)
         computing.cancel()

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.protocols import RewardFailed, RewardsUnavailable
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutRule
 from rljob_runtime.simulator.core import virtual_time
@@ -83,10 +83,10 @@ def test_a_rewound_round_taught_nothing(tmp_path):
 
 def test_the_report_has_what_the_rewards_did_in_its_round(tmp_path):
     class Programs(SimulatedRewards):
-        def figures(self) -> RewardFigures:
+        def figures(self) -> RewardStats:
             done = super().figures()
             ended = type(done.programs)({"Exited": 3 * done.scored})
-            return RewardFigures(done.scored, done.seconds, programs=ended, timeouts=done.scored, shadow_timeouts=1)
+            return RewardStats(done.scored, done.seconds, programs=ended, timeouts=done.scored, shadow_timeouts=1)
 
     stage = Stage(tmp_path / "state.db", job=job(rounds=2, prompts=3, responses=2), rewards=Programs())
     assert stage.play().outcome is FinishedOutcome.COMPLETE
@@ -105,7 +105,7 @@ def test_a_round_without_programs_says_nothing_of_them(tmp_path):
 
 
 def test_metrics_show_what_the_rewards_count():
-    figures = RewardFigures(scored=7, seconds=1.5, timeouts=3, shadow_timeouts=2, late=1, processes=4)
+    figures = RewardStats(scored=7, seconds=1.5, timeouts=3, shadow_timeouts=2, late=1, processes=4)
     figures.failed["code", "SandboxFailed"] = 2
     figures.programs["TimedOut"] = 5
     metrics = CoordinatorMetrics(CollectorRegistry())

@@ -9,7 +9,7 @@ from coordinator_kit import Stage, job, until
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import PeerGone, Refused, StaleTerm
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import ProcessStarted
@@ -42,7 +42,7 @@ class Trainer:
         return "state"
 
 
-class Binding:
+class Backend:
     """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start; on the
     incarnations `gone` none comes up, and nobody says so. `released`: whose actors were ended, which takes so long.
     `whole`: whether all ranks of a trainer are there, or none."""
@@ -79,9 +79,9 @@ class Binding:
         self.ended.append(asyncio.get_running_loop().time())
 
 
-def seat_on(binding: Binding) -> TrainerSeat:
+def seat_on(binding: Backend) -> TrainerClient:
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), SETTINGS.back_off)
-    return TrainerSeat(binding, 1, SETTINGS, reporter)
+    return TrainerClient(binding, 1, SETTINGS, reporter)
 
 
 async def fails(trainer):
@@ -99,7 +99,7 @@ def pods(incarnation: int) -> list[Member]:
 @pytest.mark.timeout(20)
 def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
     async def program():
-        seat = seat_on(binding := Binding())
+        seat = seat_on(binding := Backend())
         seat.follow(pods(1))
         await seat.start()
         seat.follow(())
@@ -129,7 +129,7 @@ def test_a_job_whose_trainers_next_pod_has_no_address_yet_waits_and_goes_on(stag
 
 def test_nothing_is_started_on_pods_that_may_go():
     async def program():
-        seat = seat_on(binding := Binding())
+        seat = seat_on(binding := Backend())
         seat.follow(pods(1))
         await seat.start()
         assert not seat.leaving
@@ -153,7 +153,7 @@ def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
     """Where the API server is slow to confirm the office, that takes seconds, and whoever asked for it may be gone."""
 
     async def program():
-        seat = seat_on(binding := Binding(release_seconds=7.0))
+        seat = seat_on(binding := Backend(release_seconds=7.0))
         seat.follow(pods(1))
         await seat.start()
         losing = asyncio.create_task(seat.call(fails))
@@ -173,7 +173,7 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
     """A rank that lives on knows the ranks that it began with: no other can take the place of one."""
 
     async def program():
-        seat = seat_on(binding := Binding(whole=False, release_seconds=3.0))
+        seat = seat_on(binding := Backend(whole=False, release_seconds=3.0))
         seat.follow(pods(1))
         await seat.start()
         return binding
@@ -184,7 +184,7 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
 
 def test_at_the_coordinators_end_nobody_is_ended_any_more():
     async def program():
-        seat = seat_on(binding := Binding(release_seconds=7.0))
+        seat = seat_on(binding := Backend(release_seconds=7.0))
         seat.follow(pods(1))
         await seat.start()
         losing = asyncio.create_task(seat.call(fails))
@@ -200,7 +200,7 @@ def test_at_the_coordinators_end_nobody_is_ended_any_more():
 
 def test_other_pods_are_tried_at_once():
     async def program():
-        seat = seat_on(binding := Binding(seconds=10.0))
+        seat = seat_on(binding := Backend(seconds=10.0))
         seat.follow(pods(1))
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(5.0)
@@ -217,7 +217,7 @@ def test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replace
     """Its pod was gone before the Ray cluster noticed: an actor made for that node waits for its return."""
 
     async def program():
-        seat = seat_on(binding := Binding(gone=(1,)))
+        seat = seat_on(binding := Backend(gone=(1,)))
         seat.follow(pods(1))
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(12.0)
@@ -235,7 +235,7 @@ def test_what_is_let_go_of_is_what_was_made():
     """Not what is on the pods that came since."""
 
     async def program():
-        seat = seat_on(binding := Binding())
+        seat = seat_on(binding := Backend())
         seat.follow(pods(1))
         await seat.start()
         seat.follow(pods(2))
@@ -247,7 +247,7 @@ def test_what_is_let_go_of_is_what_was_made():
 
 def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
     async def program():
-        seat = seat_on(binding := Binding(deaths=4))
+        seat = seat_on(binding := Backend(deaths=4))
         seat.follow(pods(1))
         assert await seat.start() == "state"
         return [later - sooner for (sooner, _), (later, _) in pairwise(binding.made)]

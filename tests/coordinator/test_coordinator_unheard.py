@@ -11,10 +11,10 @@ from coordinator_kit import Stage, job
 
 from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.core.async_utils import Aside, Broken, StageTasks
+from rljob_runtime.coordinator.core.async_utils import BackgroundTasks, Broken, StageTasks
 from rljob_runtime.coordinator.fleet.broadcast import Broadcast
-from rljob_runtime.coordinator.fleet.machine import Machine
-from rljob_runtime.coordinator.generation.scoring import Scoring
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.generation.scoring import RewardRequests
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rljob_runtime.simulator.peers.replica import SimulatedReplica
@@ -68,7 +68,7 @@ def test_a_poller_that_ends_by_a_bug_ends_the_coordinator(tmp_path, mode, monkey
 @pytest.mark.parametrize("mode", MODES)
 def test_a_scorer_that_ends_by_a_bug_ends_the_coordinator(tmp_path, mode, monkeypatch):
     stage = Stage(tmp_path / "state.db", job=job(rounds=3, mode=mode))
-    monkeypatch.setattr(Scoring, "_ask", stumble_later)
+    monkeypatch.setattr(RewardRequests, "_ask", stumble_later)
     with pytest.raises(Bug):
         stage.play()
 
@@ -90,7 +90,7 @@ def test_a_delivery_that_ends_by_a_bug_ends_the_coordinator(tmp_path, monkeypatc
 
 def test_what_a_machine_is_asked_aside_is_heard(tmp_path, monkeypatch):
     stage = Stage(tmp_path / "state.db", job=job(rounds=3))
-    monkeypatch.setattr(Machine, "end_loan", stumble_later)
+    monkeypatch.setattr(RolloutMachine, "end_loan", stumble_later)
     with pytest.raises(Bug):
         stage.play()
 
@@ -115,7 +115,7 @@ def test_stage_tasks_tell_of_errors_alone():
 
 def test_what_goes_on_aside_is_heard_when_it_is_asked_for():
     async def program() -> None:
-        aside = Aside()
+        aside = BackgroundTasks()
         aside.start(asyncio.sleep(0.1))
         await asyncio.sleep(1)
         aside.check()

@@ -1,11 +1,11 @@
-"""Waiting for news: what came is told once, what does not come ends the wait in time; what goes on aside is
+"""Waiting for wait_for_event: what came is told once, what does not come ends the wait in time; what goes on aside is
 ended at the end."""
 
 import asyncio
 
 import pytest
 
-from rljob_runtime.coordinator.core.async_utils import Aside, news
+from rljob_runtime.coordinator.core.async_utils import BackgroundTasks, wait_for_event
 from rljob_runtime.simulator.core import virtual_time
 
 
@@ -20,7 +20,7 @@ def test_news_or_the_end_of_patience(comes_after, bound, told, waited):
             event.set()
         elif comes_after is not None:
             loop.call_later(comes_after, event.set)
-        answer = await news(event, bound)
+        answer = await wait_for_event(event, bound)
         return answer, event.is_set(), loop.time()
 
     assert virtual_time.run(program()) == (told, False, waited)
@@ -30,14 +30,14 @@ def test_news_that_came_before_the_wait_is_told_once():
     async def program():
         event = asyncio.Event()
         event.set()
-        return [await news(event, 1.0) for _ in range(2)]
+        return [await wait_for_event(event, 1.0) for _ in range(2)]
 
     assert virtual_time.run(program()) == [True, False]
 
 
 def test_what_goes_on_aside_is_given_a_moment_at_the_end():
     async def program():
-        aside, ended, loop = Aside(), [], asyncio.get_running_loop()
+        aside, ended, loop = BackgroundTasks(), [], asyncio.get_running_loop()
         await aside.close()
 
         async def work(seconds):

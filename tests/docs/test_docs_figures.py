@@ -33,7 +33,7 @@ from rljob_runtime.coordinator.store import connection, opening, store
 from rljob_runtime.coordinator.stream_training import stream
 from rljob_runtime.data import prompt_cache
 from rljob_runtime.entrypoints import ray_node
-from rljob_runtime.protocols.remote import Bounds
+from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.rewards import code_scorer, function_scorer, remote_client
 from rljob_runtime.sandbox import confine_child, confine_self, supervisor
@@ -66,7 +66,7 @@ KEPT = settings.Settings.__dataclass_fields__
 LEASE_SECONDS = parser({}).get_default("coordinator_lease_seconds")
 BACK_OFF = ReplacementBackOff()
 PATIENCE = refusal.PATIENCE_SECONDS
-LIMITS, TIMEOUT, BOUNDS = Limits(), RewardTimeout(), Bounds()
+LIMITS, TIMEOUT, BOUNDS = Limits(), RewardTimeout(), CallTimeouts()
 RELAY = RelaySettings()
 
 FIGURES = [

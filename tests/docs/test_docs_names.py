@@ -17,7 +17,7 @@ from docs_kit import PAGES, ROOT, page, quoted, rows, text_of
 
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 
 IDS = [str(path.relative_to(ROOT)) for path in PAGES]
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -52,7 +52,7 @@ def _known() -> frozenset[str]:
 def _metrics() -> frozenset[str]:
     """The coordinator's, as a scrape has them. Those of the operator: `test_docs_operator`."""
     metrics = CoordinatorMetrics()
-    metrics.watch_rewards(lambda: RewardFigures({}))
+    metrics.watch_rewards(lambda: RewardStats({}))
     metrics.watch_loop(lambda: 0.0)
     return frozenset(
         f"{family.name}_total" if family.type == "counter" else family.name for family in metrics.registry.collect()

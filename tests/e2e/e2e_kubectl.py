@@ -102,7 +102,7 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
         title, stat = (process / "cmdline").read_text(), (process / "stat").read_text()
     except OSError:
         continue
-    if title.startswith("ray::Host"):
+    if title.startswith("ray::ActorHost"):
         fields = stat.rpartition(")")[2].split()
         found.append((int(process.name), int(fields[19]), int(fields[16])))
 print(json.dumps(found))

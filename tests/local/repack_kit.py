@@ -20,17 +20,17 @@ from rljob_bench.lib.recorded_peers import Event, WatchedBinding
 from rljob_bench.lib.replay import ReplayBinding, ReplayingReplica, StillTrainer
 from rljob_bench.lib.replayed_job import SHORT_SUMS
 from rljob_runtime.coordinator.asynchronous import repack
-from rljob_runtime.coordinator.build import Folders, play
+from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.local.run import local_places
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.toy import VOCABULARY, toy_tokenizer
-from rljob_runtime.protocols import GenerateRequest, RolloutMachine
-from rljob_runtime.protocols.remote import Bounds, HostedRelay, HostedReplica
+from rljob_runtime.protocols import GenerateRequest, MachinePeers
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteReplica
 from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
-from rljob_runtime.ray_backend.actors import Places, make_relay, make_replica
-from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.actors import ActorPlacement, make_relay, make_replica
+from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import local_ray
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
@@ -43,7 +43,7 @@ LONG, SHORT = 700, 20
 looks."""
 CONTEXT = 1024
 UPDATES, PROMPTS, RESPONSES = 8, 4, 4
-PATIENT = Bounds(command=300, poll=300, beat=60)
+PATIENT = CallTimeouts(command=300, poll=300, beat=60)
 """A machine that is busy is no machine that is lost."""
 
 
@@ -128,7 +128,7 @@ class _Replaying(ReplayingReplica):
 class _Binding(ReplayBinding):
     stop: Callable[[], None]
 
-    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> MachinePeers:
         found = await self._binding.rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(_Replaying(seat, self._lengths) for seat in found.seats))
 
@@ -168,29 +168,29 @@ class _Wire:
 
 
 class _InProcess:
-    """The rollout machines of a `Binding`, in threads of this process."""
+    """The rollout machines of a `Backend`, in threads of this process."""
 
-    def __init__(self, job: RLJob, places: Places) -> None:
+    def __init__(self, job: RLJob, places: ActorPlacement) -> None:
         self._job = job
         self._places = places
         self.peers: list[Any] = []
 
-    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> MachinePeers:
         relay = make_relay(self._job, member, self._places)
         replica = make_replica(self._job, member, self._places, "replica-0", model_files)
         self.peers += [relay, replica]
-        seat = HostedReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
-        return RolloutMachine(member, HostedRelay(member.machine, _Wire(relay), PATIENT), (seat,))
+        seat = RemoteReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
+        return MachinePeers(member, RemoteRelay(member.machine, _Wire(relay), PATIENT), (seat,))
 
     async def release(self, member: Any) -> None:
         return
 
 
 @contextlib.asynccontextmanager
-async def _machines(job: RLJob, places: Places) -> AsyncIterator[Any]:
+async def _machines(job: RLJob, places: ActorPlacement) -> AsyncIterator[Any]:
     if job.spec.rollout.engine == "VLLM":
         # Engines of vLLM share what is global in a process.
-        yield RayBinding(job, places, resource_of=lambda member: member.machine, bounds=PATIENT)
+        yield RayBackend(job, places, resource_of=lambda member: member.machine, bounds=PATIENT)
         return
     machines = _InProcess(job, places)
     yield machines
@@ -238,7 +238,7 @@ def play_job(engine: str, folder: Path) -> Played:
         return asyncio.run(_play(manifest, model, places))
 
 
-async def _play(job: RLJob, model: ModelFolder, places: Places) -> Played:
+async def _play(job: RLJob, model: ModelFolder, places: ActorPlacement) -> Played:
     played = Played(model, places.volume)
     settings = RelaySettings.of(job.spec.relay)
     clock = asyncio.get_running_loop().time
@@ -248,7 +248,7 @@ async def _play(job: RLJob, model: ModelFolder, places: Places) -> Played:
             trainer = DriftingTrainer(model, publisher)
             replaying = _Binding(machines, trainer, Lengths())  # type: ignore[arg-type]
             binding = WatchedBinding(replaying, played.history, clock)
-            played.finished = await play(
+            played.finished = await run_job(
                 job,
                 LazyRewards(job.spec),
                 LocalControlPlane(job, lambda status: None),

@@ -14,7 +14,7 @@ from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import Problem, RuntimeStatus
 from rljob_runtime.cli.run import _why
 from rljob_runtime.local import run as local_run
-from rljob_runtime.ray_backend.actors import Places
+from rljob_runtime.ray_backend.actors import ActorPlacement
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "minimal.yaml"
 
@@ -46,7 +46,7 @@ async def test_a_local_run_ends_with_the_mismatch(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(module, "play", play_to_a_halt)
     monkeypatch.setattr(module, "LazyRewards", lambda spec: None)
     job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
-    places = Places(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
+    places = ActorPlacement(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
     node = SimpleNamespace(ended=asyncio.Event().wait)
     result = await module._run(job, places, node, lambda status: None)
     assert _why(result) == f"{ENGINE_MISMATCH}: their KL is 5.4 a token"

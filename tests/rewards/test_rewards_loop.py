@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from rljob_api.rewards import CodeReward, JudgeReward
 from rljob_api.spec_training import DataSpec
-from rljob_runtime.coordinator.inputs import TellingPrompts
+from rljob_runtime.coordinator.inputs import ObservedPrompts
 from rljob_runtime.data import DataError, Prompt, PromptSet
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.models.toy import toy_tokenizer
@@ -162,7 +162,7 @@ async def test_no_response_holds_the_loop_while_it_becomes_text(tmp_path: Path) 
     path.write_text('{"prompt": "1 + 1 = ", "answer": "2"}\n')
     data = DataSpec.model_validate({"prompts": {"file": {"path": str(path)}}, "chat_template": False})
     tokenizer = toy_tokenizer()
-    prompts = TellingPrompts(PromptSet(open_source(data.prompts, data.seed), data, tokenizer), DataError)
+    prompts = ObservedPrompts(PromptSet(open_source(data.prompts, data.seed), data, tokenizer), DataError)
     chance = random.Random(26)
     responses = [tuple(chance.choices(range(len(tokenizer)), k=100_000)) for _ in range(4)]
     responses += [(token,) * 100_000 for token in range(0, len(tokenizer), 7)]
@@ -189,7 +189,7 @@ async def test_drawing_prompts_that_take_long_to_make_gives_others_their_turns()
             return tuple(range(cursor.position, cursor.position + count)), Cursor(0, cursor.position + count)
 
     async def work() -> None:
-        keys, cursor = await TellingPrompts(Slow(), DataError).take(Cursor(), 100)  # type: ignore[arg-type]
+        keys, cursor = await ObservedPrompts(Slow(), DataError).take(Cursor(), 100)  # type: ignore[arg-type]
         assert (keys, cursor) == (tuple(range(100)), Cursor(0, 100))
 
     assert await longest_turn(work) <= LONGEST_TURN

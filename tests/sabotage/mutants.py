@@ -3828,7 +3828,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a response that cannot be decoded is waited for",
         f"{RUNTIME}/coordinator/generation/scoring.py",
-        "            self._post(Scored(response, None, by_response=True))\n",
+        "            self._post(RewardReceived(response, None, by_response=True))\n",
         "",
         (f"{UNHEARD}::test_a_response_that_cannot_be_decoded_is_an_aborted_sample",),
     ),

@@ -104,10 +104,10 @@ async def test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all() -> N
 async def test_what_another_machine_summed_comes_without_tokens() -> None:
     ranks = [StandInRank(1, []) for _ in range(2)]
 
-    class Handover:
+    class ContributionReceipt:
         step = 1
 
-    await TrainerGroup(ranks).accept(7, Handover(), make_groups(1, 3))  # type: ignore[arg-type]
+    await TrainerGroup(ranks).accept(7, ContributionReceipt(), make_groups(1, 3))  # type: ignore[arg-type]
     assert [len(rank.packed) for rank in ranks] == [1, 0]
     assert all(isinstance(rank.arguments[-1], Delivery) for rank in ranks)
 

@@ -28,9 +28,9 @@ from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.protocols import Chain, Handover, Refused, RelayMember, StaleTerm, WrongVersion
+from rljob_runtime.protocols import Chain, ContributionReceipt, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.ray_backend.actors import Places, WorkerPeer, make_worker
+from rljob_runtime.ray_backend.actors import ActorPlacement, WorkerPeer, make_worker
 from rljob_runtime.relay.gradient_transfer import Courier, CourierSettings, Desks
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
@@ -106,7 +106,7 @@ class Site:
     def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
         return self.trainer.open_desks(term, count)
 
-    def hand_over(self, worker: GradientUnit) -> Handover:
+    def hand_over(self, worker: GradientUnit) -> ContributionReceipt:
         """As the only one."""
         return worker.hand_over(1, 1, 1, *self.open())
 
@@ -297,7 +297,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     assert site.trainer.accept(2, handover, groups[1:3]).groups == 0
 
 
-def with_counts(handover: Handover, groups: list[Group]) -> dict[str, object]:
+def with_counts(handover: ContributionReceipt, groups: list[Group]) -> dict[str, object]:
     """Figures whose counts of tokens and responses are those of these groups."""
     lengths = [len(scored.response.token_ids) for group in groups for scored in group.responses]
     return {"figures": (*handover.figures[:-2], float(sum(lengths)), float(len(lengths)))}
@@ -490,7 +490,7 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     job = load(manifest)
     (tmp_path / "key").write_bytes(KEY)
     member = Member(machine="rollout", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
-    places, threads = Places(memory, tmp_path, tmp_path, tmp_path, tmp_path / "key"), torch.get_num_threads()
+    places, threads = ActorPlacement(memory, tmp_path, tmp_path, tmp_path, tmp_path / "key"), torch.get_num_threads()
     files = {"config.json": (model_folder / "config.json").read_bytes()}
     worker, groups = make_worker(job, member, places, files), make_groups(3, 2)
     torch.set_num_threads(threads)

@@ -23,9 +23,9 @@ from torch import Tensor
 from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.fleet.machine import Machine
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.stream_training.stream import Streaming
-from rljob_runtime.protocols import ComputeReport, Refused, RolloutMachine
+from rljob_runtime.protocols import ComputeReport, MachinePeers, Refused
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import WorkerPeer
 from rljob_runtime.rollout.engines.rank_processes import Zygote
@@ -86,13 +86,13 @@ class Owner:
         self.lost: list[str] = []
         self.tasks: list[asyncio.Future[None]] = []
 
-    def lend(self, machine: Machine) -> None:
+    def lend(self, machine: RolloutMachine) -> None:
         """It is lent."""
 
-    def take_back(self, machine: Machine, again: bool) -> None:
+    def take_back(self, machine: RolloutMachine, again: bool) -> None:
         self.back.append((machine.name, again))
 
-    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         self.lost.append(machine.name)
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -122,9 +122,9 @@ class Loan:
         await asyncio.gather(*self.owner.tasks)
 
 
-def machine_of(worker: Counted) -> Machine:
+def machine_of(worker: Counted) -> RolloutMachine:
     member = Member(machine=worker.name, incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
-    return Machine(RolloutMachine(member, None, (), worker=worker), 1, (), "127.0.0.1", 1, 1)
+    return RolloutMachine(MachinePeers(member, None, (), worker=worker), 1, (), "127.0.0.1", 1, 1)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from rljob_runtime.protocols import Chain, ContributeReport, Handover, PublishReport, TrainReport
+from rljob_runtime.protocols import Chain, ContributeReport, ContributionReceipt, PublishReport, TrainReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.training.batch.delivery import Progress, for_contribute, for_train
 from rljob_runtime.training.config import TrainingConfig
@@ -139,7 +139,7 @@ class LoneRank(TrainerRank):
     def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         return self._through_the_group(lambda group: group.contribute(term, step, groups))
 
-    def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         return self._through_the_group(lambda group: group.accept(term, handover, groups))
 
     def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:

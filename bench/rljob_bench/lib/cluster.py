@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from rljob_runtime.perf_model.hardware import VLLM_NVLINK, Accelerator, Achieved
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.perf_model.roofline import memory, roofline
-from rljob_runtime.protocols.engine_slots import Seats
-from rljob_runtime.protocols.remote import Bounds
+from rljob_runtime.protocols.engine_slots import EngineSlots
+from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.simulator.peers.assumptions import STANDARD, Assumptions
 from rljob_runtime.simulator.peers.cluster import Site
 from rljob_runtime.simulator.peers.profiled_engines import MeasuredEngine, MeasuredEngines
@@ -57,8 +57,8 @@ class Cluster:
             )
 
     @property
-    def _seats(self) -> Seats:
-        return Seats(self.accelerators_per_machine, self.tensor_parallel)
+    def _seats(self) -> EngineSlots:
+        return EngineSlots(self.accelerators_per_machine, self.tensor_parallel)
 
     @property
     def weight_bytes(self) -> float:
@@ -98,7 +98,7 @@ class Cluster:
             latency=assumed.message_seconds.value,
             hop_seconds=assumed.relay_chunk.value / link + assumed.relay_start_seconds.value,
             transfer_seconds=self.weight_bytes / link + (chunks - 1) * assumed.relay_start_seconds.value,
-            bounds=Bounds(),
+            bounds=CallTimeouts(),
         )
 
     def costs(self) -> TrainerCosts:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.status import Member
-from rljob_runtime.protocols import Binding, GenerateRequest, Replica, ReplicaReport, RolloutMachine
-from rljob_runtime.protocols.delegating import DelegatingBinding
+from rljob_runtime.protocols import Backend, GenerateRequest, MachinePeers, Replica, ReplicaReport
+from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 
 
@@ -92,15 +92,15 @@ class WatchedReplica:
         return event.version
 
 
-class WatchedBinding(DelegatingBinding):
+class WatchedBinding(DelegatingBackend):
     """Another binding, its replicas watched."""
 
-    def __init__(self, binding: Binding, history: list[Event], clock: Callable[[], float]) -> None:
+    def __init__(self, binding: Backend, history: list[Event], clock: Callable[[], float]) -> None:
         super().__init__(binding)
         self._history = history
         self._clock = clock
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(WatchedReplica(seat, self._history, self._clock) for seat in found.seats))
 

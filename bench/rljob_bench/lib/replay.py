@@ -17,23 +17,23 @@ import torch
 from rljob_api.status import Member, Role
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.protocols import (
-    Binding,
+    Backend,
     Chain,
     ContributeReport,
+    ContributionReceipt,
     Delta,
     GenerateRequest,
-    Handover,
+    MachinePeers,
     PublishReport,
     Refused,
     RelayMember,
     Replica,
     ReplicaReport,
-    RolloutMachine,
     Trainer,
     TrainerState,
     TrainReport,
 )
-from rljob_runtime.protocols.delegating import DelegatingBinding
+from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, TrajectoryKey
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.workloads import Workload
@@ -121,7 +121,7 @@ class StillTrainer:
     async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
         raise Refused("this trainer computes no gradients")
 
-    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         raise Refused("this trainer computes no gradients")
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
@@ -149,10 +149,10 @@ class StillTrainer:
         return str(self._folder.path)
 
 
-class ReplayBinding(DelegatingBinding):
+class ReplayBinding(DelegatingBackend):
     """The rollout machines of another binding, their replicas replaying, and this trainer."""
 
-    def __init__(self, machines: Binding, trainer: Trainer, lengths: ReplayedLengths) -> None:
+    def __init__(self, machines: Backend, trainer: Trainer, lengths: ReplayedLengths) -> None:
         super().__init__(machines)
         self._trainer = trainer
         self._lengths = lengths
@@ -163,7 +163,7 @@ class ReplayBinding(DelegatingBinding):
     async def has_trainer(self, members: Sequence[Member]) -> bool:
         return True
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
         return replace(found, seats=tuple(ReplayingReplica(seat, self._lengths) for seat in found.seats))
 

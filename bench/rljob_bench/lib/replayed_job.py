@@ -8,12 +8,12 @@ from typing import Any
 
 from rljob_api import RLJob, load
 from rljob_api.status import FinishedOutcome, RLJobStatus, RuntimeStatus
-from rljob_runtime.coordinator.build import Folders, play
+from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.local.control_plane import LocalControlPlane
-from rljob_runtime.protocols import Binding
-from rljob_runtime.ray_backend.actors import Places
+from rljob_runtime.protocols import Backend
+from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.workloads import Generator, Workload, parameters
 from rljob_runtime.workloads.scaled import Scaled
 
@@ -88,13 +88,13 @@ def replayed_job(name: str, sizes: Sizes, seed: int, version: int, **spec: Any) 
 
 
 async def play_replayed(
-    job: RLJob, what: str, binding: Binding, places: Places, term: int, observers: Sequence[RoundObserver]
+    job: RLJob, what: str, binding: Backend, places: ActorPlacement, term: int, observers: Sequence[RoundObserver]
 ) -> RuntimeStatus:
     """One job to its end. Raises `RuntimeError`, which says `what` it was, where it fails: then there is no figure."""
     control = LocalControlPlane(job, lambda status: None)
     folders = Folders(places.volume / f"job-{term}", places.scratch)
     folders.state.mkdir()
-    finished = await play(job, LazyRewards(job.spec), control, binding, folders, term, observers=observers)
+    finished = await run_job(job, LazyRewards(job.spec), control, binding, folders, term, observers=observers)
     if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
         raise RuntimeError(f"{what}: {finished.message if finished else 'interrupted'}")
     return control.status.runtime or RuntimeStatus()

@@ -17,7 +17,7 @@ from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.protocols import Binding, ControlPlane, PromptSource
+from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
 """Seconds for which a store is waited for that another process has, where nobody knows that it will end."""
@@ -31,11 +31,11 @@ class Folders:
     scratch: Path
 
 
-async def play(
+async def run_job(
     job: RLJob,
     rewards: LazyRewards,
     control: ControlPlane,
-    binding: Binding,
+    binding: Backend,
     folders: Folders,
     term: int,
     observers: Sequence[RoundObserver] = (),

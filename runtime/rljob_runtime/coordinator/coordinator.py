@@ -17,13 +17,13 @@ from dataclasses import replace
 from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
 from rljob_runtime.coordinator.asynchronous.loop import Updates
-from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch, Halts
-from rljob_runtime.coordinator.control_plane.commands import Orders
-from rljob_runtime.coordinator.control_plane.target_follower import Following
+from rljob_runtime.coordinator.control_plane.blocked import BlockedConditions, EngineMismatch
+from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
+from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.errors import (
-    Ended,
     ExportRefused,
     Interrupted,
+    JobEnded,
     LayoutNotUsable,
     ModelNotUsable,
     TrainerLost,
@@ -31,7 +31,7 @@ from rljob_runtime.coordinator.core.errors import (
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.layouts import check_layouts
-from rljob_runtime.coordinator.loop.context import Course, Parts, RoundObserver
+from rljob_runtime.coordinator.loop.context import CoordinatorContext, RoundObserver, TrainingLoop
 from rljob_runtime.coordinator.on_policy.loop import Rounds
 from rljob_runtime.coordinator.on_policy.report import rounds_finished
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
@@ -41,10 +41,10 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
 from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
-from rljob_runtime.coordinator.trainer.weight_publisher import Publication
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
+from rljob_runtime.coordinator.trainer.weight_publisher import WeightPublisher
 from rljob_runtime.protocols import (
-    Binding,
+    Backend,
     ControlPlane,
     PromptsNotUsable,
     PromptSource,
@@ -74,7 +74,7 @@ class Coordinator:
     def __init__(
         self,
         control: ControlPlane,
-        binding: Binding,
+        binding: Backend,
         store: StoreAccess,
         prompts_from: PromptsFrom,
         rewards: Rewards,
@@ -92,14 +92,14 @@ class Coordinator:
         self._reporter = Reporter(control, taken_up(before or RuntimeStatus(), term), settings.back_off)
         self._reporter.on_written = on_report
         self._fleet = Fleet(binding, term, settings, self._reporter)
-        self._trainer = TrainerSeat(binding, term, settings, self._reporter)
+        self._trainer = TrainerClient(binding, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, store, term, settings, self._reporter)
         reported = before.weight_version or 0 if before is not None else None
-        self._publication = Publication(store, self._fleet, self._trainer, self._reporter, reported)
-        self._following = Following(control, self._fleet, self._trainer, self._reporter)
-        self._halts = Halts(self._reporter, self._following, settings.rewards_back_off)
-        self._orders = Orders(self._following, self._checkpoints, self._trainer)
-        parts = Parts(
+        self._publication = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
+        self._following = TargetFollower(control, self._fleet, self._trainer, self._reporter)
+        self._halts = BlockedConditions(self._reporter, self._following, settings.rewards_back_off)
+        self._orders = BoundaryCommands(self._following, self._checkpoints, self._trainer)
+        parts = CoordinatorContext(
             store,
             settings,
             term,
@@ -111,7 +111,7 @@ class Coordinator:
             rewards,
             observers,
         )
-        self.course: Course = (
+        self.course: TrainingLoop = (
             Updates(parts, self._orders)
             if settings.mode is Mode.ASYNCHRONOUS
             else Rounds(parts, self._orders, before.kind if before is not None else None)
@@ -178,7 +178,7 @@ class Coordinator:
                 await self._halts.for_good(error)
             except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
-            except Ended as ended:
+            except JobEnded as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
         await self._leave()
         return None
@@ -199,7 +199,7 @@ class Coordinator:
     # --- the job, from top to bottom ---
 
     async def _play(self, restarts: int) -> None:
-        """From wherever the job stands to its end. Raises `Ended` there."""
+        """From wherever the job stands to its end. Raises `JobEnded` there."""
         boundary = await self._recover(restarts)
         while True:
             # A round under way is played to its end though fewer are asked for by now: its update may be done already.
@@ -214,7 +214,7 @@ class Coordinator:
             # The final model may wait long for space, and more rounds may be asked for meanwhile.
             if boundary.step >= self._following.rounds:
                 self._reporter.update(model_path=path)
-                raise Ended(rounds_finished(boundary.step, path))
+                raise JobEnded(rounds_finished(boundary.step, path))
 
     async def _prune(self) -> None:
         """A round goes for each that comes; where the store has many more than it is to keep, some at a time."""

@@ -17,7 +17,7 @@ from rljob_runtime.protocols import (
     RewardsNotUsable,
     RewardsUnavailable,
 )
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, RewardsNotReady, rules_of
@@ -46,7 +46,7 @@ class Drawn(Protocol):
     def skipped(self) -> int: ...
 
 
-class TellingPrompts:
+class ObservedPrompts:
     """A prompt source whose data errors end the job with their message. What takes long does not hold the event
     loop."""
 
@@ -97,7 +97,7 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
 
     problem = reference_problem(rules_of(spec.rewards))
     try:
-        return TellingPrompts(open_data(spec.data, model_files, scratch, problem), DataError)
+        return ObservedPrompts(open_data(spec.data, model_files, scratch, problem), DataError)
     except DataError as error:
         raise PromptsNotUsable(str(error)) from error
 
@@ -131,9 +131,9 @@ class LazyRewards:
             raise RewardFailed("the rewards are not open")
         return await self._pool.score(prompt, response_text)
 
-    def figures(self) -> RewardFigures:
+    def figures(self) -> RewardStats:
         """See `protocols.Rewards`."""
-        return self._pool.figures() if self._pool is not None else RewardFigures()
+        return self._pool.figures() if self._pool is not None else RewardStats()
 
     def take_anchors(self) -> Anchors:
         """See `protocols.Rewards`."""

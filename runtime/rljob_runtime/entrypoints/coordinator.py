@@ -29,14 +29,14 @@ from rljob_api.constants import (
     TMP_DIR,
 )
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.build import Folders, play
-from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBinding
+from rljob_runtime.coordinator.build import Folders, run_job
+from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControlPlane
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.control_plane.pod_client import ApiClient, Server
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.core.async_utils import alongside
-from rljob_runtime.coordinator.core.event_loop_lag import LoopWatch
+from rljob_runtime.coordinator.core.event_loop_lag import EventLoopLag
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
@@ -45,8 +45,8 @@ from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.pod_env import RELAY_KEY, Identity
 from rljob_runtime.entrypoints.ray_head import HeadApart
 from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
-from rljob_runtime.ray_backend.actors import Places
-from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.rewards import Elsewhere
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ async def run(identity: Identity) -> int:
     its Lease: nothing of the job's is held here any more, and the program that follows this one stands by."""
     head = HeadApart()
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
-    watch = LoopWatch()
+    watch = EventLoopLag()
     metrics.watch_loop(lambda: watch.longest_seconds)
 
     def why_not_ready() -> str | None:
@@ -121,7 +121,7 @@ async def _coordinate(
     started: asyncio.Event,
     elsewhere: Elsewhere | None,
 ) -> int:
-    places = Places(
+    places = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
         scratch=Path(TMP_DIR) / "rljob",
         # Beside the checkpoints: a trainer that is replaced or resumed finds its model unpacked.
@@ -129,7 +129,7 @@ async def _coordinate(
         volume=Path(STATE_DIR),
         relay_key=RELAY_KEY,
     )
-    binding = RayBinding(job, places, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
+    binding = RayBackend(job, places, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
 
     def on_start(coordinator: Coordinator) -> None:
         # From here on SIGTERM is a request to stop, not the end.
@@ -139,11 +139,11 @@ async def _coordinate(
     folders = Folders(Path(STATE_DIR), places.scratch)
     rewards = LazyRewards(job.spec, elsewhere)
     metrics.watch_rewards(rewards.figures)
-    finished = await play(
+    finished = await run_job(
         job,
         rewards,
         control,
-        ConfirmedBinding(binding, lease.confirm),
+        ConfirmedBackend(binding, lease.confirm),
         folders,
         term,
         observers=[metrics.round],

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rljob_api.constants import ENV_COORDINATOR_ADDRESS, PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS, RAY_PORT
 
-ACTOR = "ray::Host"
+ACTOR = "ray::ActorHost"
 """How Ray titles a process of ours, by its class and perhaps a method. Its own processes have such titles too: idle
 workers, and agents that live as long as the pod."""
 

@@ -12,7 +12,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed, Pod
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.plan import plan
-from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import Job
 
 # A plan changes the world, which changes the plan; it settles in a few steps, and a policy that does not is a bug.
@@ -93,7 +93,7 @@ class LocalControlPlane:
         return Job(self._job, str(self._version))
 
     async def wait_changed(self, seconds: float) -> None:
-        await news(self._changed, seconds)
+        await wait_for_event(self._changed, seconds)
 
     async def report(self, status: RuntimeStatus) -> None:
         self._set(self._job.status.model_copy(update={"runtime": status}))

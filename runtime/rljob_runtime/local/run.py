@@ -13,14 +13,14 @@ from pathlib import Path
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RLJobStatus, RuntimeStatus
-from rljob_runtime.coordinator.build import Folders, play
+from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
 from rljob_runtime.models.source import cache_folder
-from rljob_runtime.ray_backend.actors import Places
-from rljob_runtime.ray_backend.backend import RayBinding
+from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import LocalRay, local_ray
 from rljob_runtime.relay.segment import SHARED_MEMORY
 
@@ -44,10 +44,10 @@ def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] 
 
 
 @contextlib.contextmanager
-def local_places(folder: Path, shared: Path) -> Iterator[Places]:
+def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
     """All state is below `folder`, weights are in `shared`, which is nobody else's: what a run that was killed left
     there goes, and all of it goes at the end."""
-    places = Places(
+    places = ActorPlacement(
         shared_memory=shared,
         scratch=folder / "scratch",
         models=cache_folder(),
@@ -66,7 +66,7 @@ def local_places(folder: Path, shared: Path) -> Iterator[Places]:
 
 
 async def _run(
-    job: RLJob, places: Places, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
+    job: RLJob, places: ActorPlacement, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
 ) -> RuntimeStatus:
     running: list[Coordinator] = []
 
@@ -84,10 +84,10 @@ async def _run(
                 coordinator.stop()
 
     control = LocalControlPlane(job, show)
-    binding = RayBinding(job, places, resource_of=lambda member: member.machine)
+    binding = RayBackend(job, places, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
     folders = Folders(places.volume, places.scratch)
-    playing = asyncio.create_task(play(job, rewards, control, binding, folders, term=1, on_start=started))
+    playing = asyncio.create_task(run_job(job, rewards, control, binding, folders, term=1, on_start=started))
     ended = asyncio.create_task(node.ended())
     try:
         await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -8,10 +8,10 @@ seen a higher one answers `StaleTerm`. Every call may raise `PeerGone` (it is de
 
 from __future__ import annotations
 
-from rljob_runtime.protocols.backend import Binding, ControlPlane, Job, RolloutMachine
+from rljob_runtime.protocols.backend import Backend, ControlPlane, Job, MachinePeers
 from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
 from rljob_runtime.protocols.fencing import TermFence, check_term
-from rljob_runtime.protocols.gradient_worker import ComputeReport, GradientWorker, Handover
+from rljob_runtime.protocols.gradient_worker import ComputeReport, ContributionReceipt, GradientWorker
 from rljob_runtime.protocols.prompts import PromptRecord, PromptsNotUsable, PromptSource
 from rljob_runtime.protocols.relay import Chain, Relay, RelayMember, RelayStatus
 from rljob_runtime.protocols.replica import Delta, EngineStats, GenerateRequest, Replica, ReplicaReport
@@ -19,17 +19,18 @@ from rljob_runtime.protocols.rewards import RewardFailed, Rewards, RewardsNotUsa
 from rljob_runtime.protocols.trainer import ContributeReport, PublishReport, Trainer, TrainerState, TrainReport
 
 __all__ = [
-    "Binding",
+    "Backend",
     "Chain",
     "ComputeReport",
     "ContributeReport",
+    "ContributionReceipt",
     "ControlPlane",
     "Delta",
     "EngineStats",
     "GenerateRequest",
     "GradientWorker",
-    "Handover",
     "Job",
+    "MachinePeers",
     "PeerError",
     "PeerGone",
     "PeerTimeout",
@@ -47,7 +48,6 @@ __all__ = [
     "Rewards",
     "RewardsNotUsable",
     "RewardsUnavailable",
-    "RolloutMachine",
     "StaleTerm",
     "TermFence",
     "TrainReport",

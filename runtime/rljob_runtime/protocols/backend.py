@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rljob_api import RLJob
 from rljob_api.status import Member, RuntimeStatus
-from rljob_runtime.protocols.engine_slots import Seats
+from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.protocols.errors import Refused
 from rljob_runtime.protocols.gradient_worker import GradientWorker
 from rljob_runtime.protocols.relay import Relay
@@ -17,7 +17,7 @@ from rljob_runtime.protocols.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class RolloutMachine:
+class MachinePeers:
     """The actors of one rollout machine: its relay, and a seat for each `accelerators_per_seat` of its accelerators."""
 
     member: Member
@@ -33,12 +33,14 @@ class RolloutMachine:
         """The seats that generate in this layout. Raises `Refused` where it does not fit the machine."""
         each = self.accelerators_per_seat
         try:
-            return tuple(self.seats[index] for index in Seats(len(self.seats) * each, each).leading(tensor_parallel))
+            return tuple(
+                self.seats[index] for index in EngineSlots(len(self.seats) * each, each).leading(tensor_parallel)
+            )
         except ValueError as error:
             raise Refused(f"{self.member.machine}: {error}") from error
 
 
-class Binding(Protocol):
+class Backend(Protocol):
     """Finds or makes the actors on a machine that has joined. Names are deterministic, so a coordinator that comes back
     finds the ones that lived on."""
 
@@ -50,7 +52,7 @@ class Binding(Protocol):
         """Whether a former coordinator's trainer group lives on these pods. Raises `PeerError` where nobody can say."""
         ...
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         """Relay and seats of one machine, whatever layout they are in; `PeerTimeout` when it has not joined within the
         bound."""
         ...

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Seats:
+class EngineSlots:
     """The seats of a machine with `accelerators`, `each` of them to a seat. Raises `ValueError` where they do not
     split."""
 
@@ -32,7 +32,7 @@ class Seats:
     def leading(self, tensor_parallel: int) -> tuple[int, ...]:
         """The seats that lead a replica in this layout. Raises `ValueError` with both numbers where it does not fit.
 
-        >>> Seats(4).leading(2), Seats(8, each=2).leading(4)
+        >>> EngineSlots(4).leading(2), EngineSlots(8, each=2).leading(4)
         ((0, 2), (0, 2))
         """
         fits = tensor_parallel >= self.each and not tensor_parallel % self.each

@@ -27,7 +27,7 @@ class ComputeReport:
 
 
 @dataclass(frozen=True)
-class Handover:
+class ContributionReceipt:
     """A contribution that lies at the trainer's desk as version `number`: raw sums over `groups` of `step`, computed
     with the published weights `version`. `figures` are the fields of `training.algorithm.loss.Sums`, in order; `tokens`
     the loss tokens among them."""
@@ -54,7 +54,7 @@ class GradientWorker(Protocol):
         hold that version whole, `Refused` for groups that cannot be trained on."""
         ...
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
         """Bring the sums of `step` to the trainer's desk as version `number`, and return when they lie there whole.
         Raises `Refused` when it holds none, or cannot bring them."""
         ...

@@ -1,5 +1,5 @@
-"""Peers that live elsewhere: each protocol method is one call over a `Wire`, under a bound that is given, not chosen
-here.
+"""Peers that live elsewhere: each protocol method is one call over a `PeerChannel`, under a bound that is given, not
+chosen here.
 
 A binding is a wire (Ray, or the simulator's) and a way to place peers; it holds no decision, timer of its own or retry.
 """
@@ -14,8 +14,8 @@ from rljob_runtime.protocols import (
     Chain,
     ComputeReport,
     ContributeReport,
+    ContributionReceipt,
     GenerateRequest,
-    Handover,
     PublishReport,
     RelayMember,
     RelayStatus,
@@ -27,7 +27,7 @@ from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CallTimeouts:
     """The longest a call may take, in seconds, by what it does at the far end."""
 
     command: float = 30.0
@@ -50,7 +50,7 @@ class Bounds:
     """Until a machine that is a member shows up as a node."""
 
 
-class Wire(Protocol):
+class PeerChannel(Protocol):
     """The way to one peer. Raises the protocol module's errors only."""
 
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
@@ -58,10 +58,10 @@ class Wire(Protocol):
         ...
 
 
-class HostedReplica:
+class RemoteReplica:
     """A replica at the end of a wire."""
 
-    def __init__(self, name: str, wire: Wire, bounds: Bounds) -> None:
+    def __init__(self, name: str, wire: PeerChannel, bounds: CallTimeouts) -> None:
         self.name = name
         self._wire = wire
         self._bounds = bounds
@@ -89,10 +89,10 @@ class HostedReplica:
         return loaded
 
 
-class HostedWorker:
+class RemoteWorker:
     """A gradient worker at the end of a wire."""
 
-    def __init__(self, name: str, wire: Wire, bounds: Bounds) -> None:
+    def __init__(self, name: str, wire: PeerChannel, bounds: CallTimeouts) -> None:
         self.name = name
         self._wire = wire
         self._bounds = bounds
@@ -103,8 +103,10 @@ class HostedWorker:
         )
         return report
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
-        handover: Handover = await self._wire.call(self._bounds.gradients, "hand_over", term, step, number, desk)
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
+        handover: ContributionReceipt = await self._wire.call(
+            self._bounds.gradients, "hand_over", term, step, number, desk
+        )
         return handover
 
     async def release(self, term: int) -> None:
@@ -112,10 +114,10 @@ class HostedWorker:
         await self._wire.call(self._bounds.release, "release", term)
 
 
-class HostedRelay:
+class RemoteRelay:
     """A relay at the end of a wire."""
 
-    def __init__(self, machine: str, wire: Wire, bounds: Bounds) -> None:
+    def __init__(self, machine: str, wire: PeerChannel, bounds: CallTimeouts) -> None:
         self.machine = machine
         self._wire = wire
         self._bounds = bounds
@@ -132,10 +134,10 @@ class HostedRelay:
         return reached
 
 
-class HostedTrainer:
+class RemoteTrainer:
     """The trainer's ranks as one: every rank hears every call, in the same order; the first rank's answer counts."""
 
-    def __init__(self, ranks: Wire, bounds: Bounds) -> None:
+    def __init__(self, ranks: PeerChannel, bounds: CallTimeouts) -> None:
         self._ranks = ranks
         self._bounds = bounds
 
@@ -151,7 +153,7 @@ class HostedTrainer:
         desks: tuple[RelayMember, ...] = await self._ranks.call(self._bounds.command, "open_desks", term, count)
         return desks
 
-    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, handover, tuple(groups))
         return report
 

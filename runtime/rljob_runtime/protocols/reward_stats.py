@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True)
-class RewardFigures:
+class RewardStats:
     """Totals since the coordinator started, or what was added to them."""
 
     scored: int = 0
@@ -29,7 +29,7 @@ class RewardFigures:
     processes: int = 0
     """Started to score in: workers and supervisors."""
 
-    def since(self, before: RewardFigures) -> RewardFigures:
+    def since(self, before: RewardStats) -> RewardStats:
         """What was added to `before`."""
         added = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
-        return RewardFigures(**added)
+        return RewardStats(**added)

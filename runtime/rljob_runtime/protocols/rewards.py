@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljob_runtime.protocols.errors import PeerError
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 
 Anchors = Mapping[str, Mapping[str, int]]
 """By rule and test, in milliseconds: as the store holds them."""
@@ -41,7 +41,7 @@ class Rewards(Protocol):
         """`prompt` is the `rljob_runtime.data.Prompt` drawn. A finite number, or `RewardFailed`."""
         ...
 
-    def figures(self) -> RewardFigures:
+    def figures(self) -> RewardStats:
         """Totals so far."""
         ...
 

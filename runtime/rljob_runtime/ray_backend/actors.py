@@ -22,7 +22,8 @@ from rljob_api.status import Member
 from rljob_runtime.protocols import PeerError
 
 DELIVERY_SECONDS = 240.0
-"""A loaned machine gives its sums up after that; below the bound of the call (`Bounds.gradients`), so that it tells."""
+"""A loaned machine gives its sums up after that; below the bound of the call (`CallTimeouts.gradients`), so that it
+tells."""
 
 COMPUTING_NICENESS = 15
 """Of every actor but a relay, which has the pod's own: it answers the coordinator's beats, and where answers are late
@@ -30,7 +31,7 @@ on a busy machine, so is what is done about one that is gone."""
 
 
 @dataclass(frozen=True)
-class Places:
+class ActorPlacement:
     """Where a pod (or a logical machine) keeps what. `host` is the address that its sockets listen on."""
 
     shared_memory: Path
@@ -55,7 +56,7 @@ class Answer:
 
 
 @ray.remote
-class Host:
+class ActorHost:
     """The actor: one peer, made by `factory` (`module:function`), and its methods by name. `niceness`: its threads'."""
 
     def __init__(self, factory: str, arguments: dict[str, Any], niceness: int = 0) -> None:
@@ -86,7 +87,7 @@ def stand_back(niceness: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
-def make_relay(job: RLJob, member: Member, places: Places) -> Any:
+def make_relay(job: RLJob, member: Member, places: ActorPlacement) -> Any:
     """`protocols.Relay`, listening on the pod's address."""
     from rljob_runtime.relay.relay import Relay, read_key
     from rljob_runtime.relay.settings import RelaySettings
@@ -101,7 +102,7 @@ def make_relay(job: RLJob, member: Member, places: Places) -> Any:
     )
 
 
-def make_replica(job: RLJob, member: Member, places: Places, name: str, model_files: dict[str, bytes]) -> Any:
+def make_replica(job: RLJob, member: Member, places: ActorPlacement, name: str, model_files: dict[str, bytes]) -> Any:
     """`protocols.Replica`, reading the machine's weights from shared memory."""
     from rljob_runtime.rollout.factory import make_replica
 
@@ -114,7 +115,7 @@ def make_replica(job: RLJob, member: Member, places: Places, name: str, model_fi
     )
 
 
-def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) -> Any:
+def make_rank(job: RLJob, member: Member, places: ActorPlacement, rank: int, size: int) -> Any:
     """One rank of the trainer in a thread of its own, with the way to the relays if it is the first."""
     import torch
 
@@ -151,7 +152,7 @@ def make_rank(job: RLJob, member: Member, places: Places, rank: int, size: int) 
     return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_desks=desks), places.host))
 
 
-def make_worker(job: RLJob, member: Member, places: Places, model_files: dict[str, bytes]) -> Any:
+def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files: dict[str, bytes]) -> Any:
     """`protocols.GradientWorker`: a rank for each accelerator of the machine, with the weights of its relay."""
     from rljob_runtime.relay.gradient_transfer import CourierSettings
     from rljob_runtime.relay.relay import read_key

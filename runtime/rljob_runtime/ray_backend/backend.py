@@ -19,11 +19,11 @@ from rljob_api import RLJob
 from rljob_api.status import Member, Role
 from rljob_runtime import protocols
 from rljob_runtime.coordinator.core.settings import lending_rules
-from rljob_runtime.protocols import GradientWorker, PeerError, PeerGone, PeerTimeout, Refused, RolloutMachine, Trainer
-from rljob_runtime.protocols.engine_slots import Seats
-from rljob_runtime.protocols.remote import Bounds, HostedRelay, HostedReplica, HostedWorker
+from rljob_runtime.protocols import GradientWorker, MachinePeers, PeerError, PeerGone, PeerTimeout, Refused, Trainer
+from rljob_runtime.protocols.engine_slots import EngineSlots
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteReplica, RemoteWorker
 from rljob_runtime.ray_backend.actor_table import is_abandoned
-from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS, Answer, Host, Places
+from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS, ActorHost, ActorPlacement, Answer
 from rljob_runtime.scheduling.lending.policy import LendingRules
 
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
@@ -47,11 +47,11 @@ class Factories:
     worker: str = "rljob_runtime.ray_backend.actors:make_worker"
 
 
-class Unforeseen(Refused):
+class UnexpectedActorError(Refused):
     """An error that is none of the protocol's: a bug of ours, and what was asked may be half done."""
 
 
-class RayWire:
+class RayChannel:
     """The way to one actor."""
 
     def __init__(self, name: str, handle: Any) -> None:
@@ -60,7 +60,7 @@ class RayWire:
         self._sending: set[asyncio.Future[Any]] = set()
 
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
-        """See `remote.Wire`. A caller that gives up leaves the far end to do what it was asked."""
+        """See `remote.PeerChannel`. A caller that gives up leaves the far end to do what it was asked."""
         future: asyncio.Future[Answer] | None = None
         try:
             async with asyncio.timeout(bound):
@@ -72,7 +72,7 @@ class RayWire:
                 future.cancel()
             raise PeerTimeout(f"{self.name}: no answer to {method} within {bound:g} s") from None
         except exceptions.RayTaskError as error:
-            raise Unforeseen(f"{self.name}: {method} failed: {error.cause!r}") from error
+            raise UnexpectedActorError(f"{self.name}: {method} failed: {error.cause!r}") from error
         except exceptions.ActorUnavailableError as error:
             raise PeerTimeout(f"{self.name}: cannot be reached now: {error}") from error
         except exceptions.RayActorError as error:
@@ -120,7 +120,7 @@ def _error_named(name: str) -> type[PeerError]:
 class RayRank:
     """One rank of the trainer, as `training.ranks.group.TrainerGroup` wants it."""
 
-    def __init__(self, wire: RayWire, host: str, bounds: Bounds) -> None:
+    def __init__(self, wire: RayChannel, host: str, bounds: CallTimeouts) -> None:
         self.host = host
         self._wire = wire
         self._bounds = bounds
@@ -131,7 +131,7 @@ class RayRank:
         starting = method in ("rendezvous", "start")
         try:
             return await self._wire.call(self._bounds.start if starting else self._bounds.train, method, *arguments)
-        except Unforeseen as error:
+        except UnexpectedActorError as error:
             if starting:
                 raise
             raise PeerGone(str(error)) from error
@@ -147,8 +147,8 @@ class RayRank:
             raise PeerTimeout(f"Ray's object store does not take what the ranks are to train on: {error}") from error
 
 
-class RayBinding:
-    """`protocols.Binding` over the Ray cluster that this process is connected to.
+class RayBackend:
+    """`protocols.Backend` over the Ray cluster that this process is connected to.
 
     `resource_of` names the custom resource that a member's node carries.
     """
@@ -156,19 +156,19 @@ class RayBinding:
     def __init__(
         self,
         job: RLJob,
-        places: Places,
+        places: ActorPlacement,
         resource_of: Callable[[Member], str],
-        bounds: Bounds | None = None,
+        bounds: CallTimeouts | None = None,
         factories: Factories | None = None,
     ) -> None:
         self._job = job
         self._places = places
         self._resource_of = resource_of
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or CallTimeouts()
         self._factories = factories or Factories()
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
-        """See `protocols.Binding.trainer`."""
+        """See `protocols.Backend.trainer`."""
         from rljob_runtime.training.ranks.group import TrainerGroup
 
         members = sorted(members, key=lambda member: int(member.machine.rpartition("-")[2]))
@@ -192,12 +192,12 @@ class RayBinding:
         )
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
-        """See `protocols.Binding.has_trainer`."""
+        """See `protocols.Backend.has_trainer`."""
         names = [self._actor_name(member, name) for member in members for name in self._rank_names()]
         return all(await asyncio.gather(*(asyncio.to_thread(self._there, name) for name in names)))
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
-        """See `protocols.Binding.rollout_machine`."""
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
+        """See `protocols.Backend.rollout_machine`."""
         relay = await self._actor(member, RELAY, self._factories.relay)
         seats, names = self._seats(), self._seat_names()
         wires = await asyncio.gather(
@@ -217,11 +217,11 @@ class RayBinding:
             await self._share_accelerators(wires)
         shares = bool(self._job.spec.rollout.accelerators_per_machine)
         worker = await self._worker(member, model_files, wires if shares else ())
-        return RolloutMachine(
+        return MachinePeers(
             member,
-            HostedRelay(member.machine, relay, self._bounds),
+            RemoteRelay(member.machine, relay, self._bounds),
             tuple(
-                HostedReplica(f"{member.machine}/{name}", wire, self._bounds)
+                RemoteReplica(f"{member.machine}/{name}", wire, self._bounds)
                 for name, wire in zip(names, wires, strict=True)
             ),
             seats.each,
@@ -229,7 +229,7 @@ class RayBinding:
             shares_accelerators=shares and worker is not None,
         )
 
-    async def _share_accelerators(self, wires: Sequence[RayWire]) -> None:
+    async def _share_accelerators(self, wires: Sequence[RayChannel]) -> None:
         """Tell each seat which accelerators its layouts may take: its own and those of the seats after it."""
         bound = self._bounds.command
         own = await asyncio.gather(*(wire.call(bound, "accelerators") for wire in wires))
@@ -237,7 +237,7 @@ class RayBinding:
         await asyncio.gather(*(wire.call(bound, "adopt", devices) for wire, devices in zip(wires, rest, strict=True)))
 
     async def _worker(
-        self, member: Member, model_files: dict[str, bytes], seats: Sequence[RayWire]
+        self, member: Member, model_files: dict[str, bytes], seats: Sequence[RayChannel]
     ) -> GradientWorker | None:
         """Made with the replicas, so that a loan finds it ready. It computes on all accelerators of these seats: Ray
         counts them as the seats', and gives the worker none."""
@@ -248,17 +248,17 @@ class RayBinding:
             bound = self._bounds.command
             own = await asyncio.gather(*(seat.call(bound, "accelerators") for seat in seats))
             await wire.call(bound, "adopt", [device for devices in own for device in devices])
-        return HostedWorker(member.machine, wire, self._bounds)
+        return RemoteWorker(member.machine, wire, self._bounds)
 
     async def release(self, member: Member) -> None:
-        """See `protocols.Binding.release`."""
+        """See `protocols.Backend.release`."""
         trainer = member.role is Role.TRAINER
         names = self._rank_names() if trainer else [RELAY, WORKER, *self._seat_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
-    def _seats(self) -> Seats:
+    def _seats(self) -> EngineSlots:
         rollout = self._job.spec.rollout
-        return Seats(rollout.slots, rollout.tensor_parallel_sizes[0])
+        return EngineSlots(rollout.slots, rollout.tensor_parallel_sizes[0])
 
     def _rank_names(self) -> list[str]:
         return [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
@@ -269,7 +269,7 @@ class RayBinding:
     def _actor_name(self, member: Member, name: str) -> str:
         return f"{self._job.name}/{member.machine}.{member.incarnation}/{name}"
 
-    async def _actor(self, member: Member, part: str, factory: str, gpus: int = 0, **arguments: Any) -> RayWire:
+    async def _actor(self, member: Member, part: str, factory: str, gpus: int = 0, **arguments: Any) -> RayChannel:
         """Find or make an actor on the member's pod, and wait until it is ready."""
         resource = self._resource_of(member)
         await asyncio.to_thread(self._expect_node, resource)
@@ -278,7 +278,7 @@ class RayBinding:
         places = replace(self._places, host=member.ip or "127.0.0.1")
         arguments |= {"job": self._job, "member": member, "places": places}
         handle = await asyncio.to_thread(
-            lambda: Host.options(  # type: ignore[attr-defined]
+            lambda: ActorHost.options(  # type: ignore[attr-defined]
                 name=full_name,
                 namespace=self._job.name,
                 get_if_exists=True,
@@ -291,7 +291,7 @@ class RayBinding:
                 max_concurrency=64,
             ).remote(factory, arguments, 0 if part == RELAY else COMPUTING_NICENESS)
         )
-        wire = RayWire(full_name, handle)
+        wire = RayChannel(full_name, handle)
         await wire.call(self._bounds.start, "ready")
         return wire
 

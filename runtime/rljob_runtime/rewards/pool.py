@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from rljob_runtime.protocols import RewardFailed
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.rewards.code_scorer import CodeScorer
 from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
@@ -127,12 +127,12 @@ class RewardPool:
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
         return total
 
-    def figures(self) -> RewardFigures:
+    def figures(self) -> RewardStats:
         """Totals since the start."""
         codes = self._codes.values()
         timeouts = [scorer.timeout.figures for scorer in codes]
         processes = sum(scorer.processes_started for scorer in codes)
-        return RewardFigures(
+        return RewardStats(
             scored=self._scored,
             seconds=self._seconds,
             failed=self._failed.copy(),

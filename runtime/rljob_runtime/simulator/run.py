@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.status import Finished, FinishedOutcome
-from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBinding
+from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.core.async_utils import alongside
@@ -348,7 +348,7 @@ class _Run:
     def _coordinator(self, life: Life, lease: TermLease, store: WatchedStore, term: int) -> Coordinator:
         return Coordinator(
             self._control,
-            ConfirmedBinding(self._world, lease.confirm),
+            ConfirmedBackend(self._world, lease.confirm),
             InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
             self._open_prompts,
             self._rewards,

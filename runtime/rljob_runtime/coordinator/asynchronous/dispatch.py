@@ -7,10 +7,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection
 
-from rljob_runtime.coordinator.generation.replica_pool import Herd
-from rljob_runtime.coordinator.generation.stats import Tally
-from rljob_runtime.coordinator.generation.token_receiver import Intake
-from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import GenerateRequest, PromptSource
 from rljob_runtime.protocols.trajectory import Lease, Sampling, TrajectoryKey, sample_seed
@@ -25,7 +25,13 @@ class Launches:
     """Of one coordinator. `flight` says what is launched where; what it costs is counted in `tally`."""
 
     def __init__(
-        self, parts: Parts, prompts: PromptSource, flight: InFlight, intake: Intake, herd: Herd, tally: Tally
+        self,
+        parts: CoordinatorContext,
+        prompts: PromptSource,
+        flight: InFlight,
+        intake: TokenReceiver,
+        herd: ReplicaPool,
+        tally: GenerationStats,
     ) -> None:
         self._settings = parts.settings
         self._store = parts.store

@@ -20,12 +20,12 @@ from rljob_runtime.coordinator.asynchronous.replica_weights import Holders, Load
 from rljob_runtime.coordinator.asynchronous.restore import ready, take_up
 from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
-from rljob_runtime.coordinator.generation.replica_pool import Herd, Polled
-from rljob_runtime.coordinator.generation.scoring import Scored, Scoring
-from rljob_runtime.coordinator.generation.stats import Tally
-from rljob_runtime.coordinator.generation.token_receiver import Intake
-from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
+from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardRequests
+from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
@@ -43,32 +43,32 @@ class _Reread:
     done: asyncio.Future[None]
 
 
-Event = Polled | Broken | Loaded | Scored | _Reread | None
+Event = ReplicaPolled | Broken | Loaded | RewardReceived | _Reread | None
 
 
 class Rollouts:
     """`run` until cancelled. `on_change` is called when an update might find its groups."""
 
-    def __init__(self, parts: Parts, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
+    def __init__(self, parts: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
         settings = parts.settings
         self._parts = parts
         self._prompts = prompts
         self.buffer = buffer
         self.flight = InFlight(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
-        self.tally = Tally()
+        self.tally = GenerationStats()
         self.barren: list[str] = []
         """Reasons of the groups that were filtered since the last one that became ready."""
         self.on_change: Callable[[], None] = lambda: None
         self._standstill = 0.0
         self._wanted = 0
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._intake = Intake(self.tally)
-        self._watch = EngineWatch(parts.fleet.tensor_parallel)
+        self._intake = TokenReceiver(self.tally)
+        self._watch = EngineObserver(parts.fleet.tensor_parallel)
         post = self._inbox.put_nowait
-        self._herd = Herd(parts.fleet, parts.term, settings, self._watch, post, parts.fleet.present)
+        self._herd = ReplicaPool(parts.fleet, parts.term, settings, self._watch, post, parts.fleet.present)
         self._launches = Launches(parts, prompts, self.flight, self._intake, self._herd, self.tally)
         self._holders = Holders(parts.fleet, parts.term, post, buffer.knows)
-        self._scoring = Scoring(prompts, parts.rewards, self.tally, post)
+        self._scoring = RewardRequests(prompts, parts.rewards, self.tally, post)
         self._repacking = Repacking(settings, self._watch, self._intake.partials, prompts)
         self._requeued: deque[PromptKey] = deque()
         self._cursor = Cursor()
@@ -303,7 +303,7 @@ class Rollouts:
 
     async def _handle(self, event: Event) -> None:
         match event:
-            case Polled(replica, report):
+            case ReplicaPolled(replica, report):
                 self.tally.note(replica.name, report)
                 self._holders.heard(replica, report.weight_version)
                 self._repacking.note(replica.name, report.stats)
@@ -312,9 +312,9 @@ class Rollouts:
                 raise error
             case Loaded():
                 self._holders.ended(event)
-            case Scored(response, None, by_response):
+            case RewardReceived(response, None, by_response):
                 await self._reward_failed(response, by_response)
-            case Scored(response, reward) if reward is not None:
+            case RewardReceived(response, reward) if reward is not None:
                 if self.flight.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
             case _Reread(done):

@@ -13,9 +13,9 @@ from rljob_api.status import Finished, FinishedOutcome, RoundKind
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.asynchronous.generation import Rollouts
 from rljob_runtime.coordinator.asynchronous.report import UpdateClock, totals_after, update_report
-from rljob_runtime.coordinator.control_plane.commands import Orders
-from rljob_runtime.coordinator.core.errors import Ended, Interrupted
-from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
+from rljob_runtime.coordinator.core.errors import Interrupted, JobEnded
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, TrainReport
@@ -27,9 +27,9 @@ LOOK_SECONDS = 1.0
 
 
 class Updates:
-    """`context.Course` of `mode: Asynchronous`."""
+    """`context.TrainingLoop` of `mode: Asynchronous`."""
 
-    def __init__(self, parts: Parts, orders: Orders) -> None:
+    def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands) -> None:
         settings = parts.settings
         self._parts = parts
         self._orders = orders
@@ -186,7 +186,7 @@ class Updates:
             reason, why = "NothingToLearn", "the rewards of all their responses were equal"
         else:
             reason, why = "RewardsKeepFailing", "their rewards kept failing; the log has the errors"
-        raise Ended(
+        raise JobEnded(
             Finished(
                 outcome=FinishedOutcome.FAILED,
                 reason=reason,

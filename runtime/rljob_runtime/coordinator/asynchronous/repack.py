@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.protocols import EngineStats, PromptSource
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
@@ -33,7 +33,7 @@ class Held:
 class Repacking:
     """Of one coordinator."""
 
-    def __init__(self, settings: Settings, watch: EngineWatch, partials: Partials, prompts: PromptSource) -> None:
+    def __init__(self, settings: Settings, watch: EngineObserver, partials: Partials, prompts: PromptSource) -> None:
         self._rules = settings.repack
         self._most_tokens = settings.max_response_tokens
         self._watch = watch

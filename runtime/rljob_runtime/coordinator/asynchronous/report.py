@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
-from rljob_runtime.coordinator.generation.stats import Tally
-from rljob_runtime.coordinator.generation.stopwatch import PartClock
+from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.scheduling.status_cadence import shown
 
 
-class UpdateClock(PartClock):
+class UpdateClock(Stopwatch):
     """Of an update, from the one before to its own end: waiting for groups (part 0), training (1), the copy that is
     published (2)."""
 
@@ -22,13 +22,13 @@ class UpdateClock(PartClock):
         """Seconds for which replicas had nothing to do because the buffer was full, on average."""
         self.start()
 
-    waited = trained = published = PartClock._mark
+    waited = trained = published = Stopwatch._mark
 
 
 def update_report(
     groups: Sequence[Group],
     stale: Mapping[PromptKey, int],
-    tally: Tally,
+    tally: GenerationStats,
     clock: UpdateClock,
     trained: TrainReport,
     layout: tuple[int, float],

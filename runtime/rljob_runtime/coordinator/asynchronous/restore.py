@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from statistics import pstdev
 
 from rljob_runtime.coordinator.asynchronous.experience_buffer import Ready
-from rljob_runtime.coordinator.generation.scoring import Scoring
-from rljob_runtime.coordinator.generation.token_receiver import Intake
+from rljob_runtime.coordinator.generation.scoring import RewardRequests
+from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols.trajectory import TrajectoryKey
@@ -25,7 +25,7 @@ def ready(groups: Iterable[KeptGroup]) -> Iterator[Ready]:
 
 
 async def take_up(
-    groups: Iterable[KeptGroup], store: StoreAccess, flight: InFlight, intake: Intake, scoring: Scoring
+    groups: Iterable[KeptGroup], store: StoreAccess, flight: InFlight, intake: TokenReceiver, scoring: RewardRequests
 ) -> None:
     """Groups in flight, as a former coordinator left them: their tokens are held again, what is whole is scored, and
     the rest waits for a replica."""

@@ -1,4 +1,4 @@
-"""Halts: what keeps a job from going on and is no reason to end it."""
+"""BlockedConditions: what keeps a job from going on and is no reason to end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 from rljob_api.constants import ENGINE_MISMATCH, HALTING
 from rljob_api.status import Problem
-from rljob_runtime.coordinator.control_plane.target_follower import Following
+from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.errors import ExportRefused
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import RewardsUnavailable
@@ -22,10 +22,10 @@ class EngineMismatch(Exception):
     reason = ENGINE_MISMATCH
 
 
-class Halts:
+class BlockedConditions:
     """Of one coordinator. What halts the job is a problem in its status until `over`."""
 
-    def __init__(self, reporter: Reporter, following: Following, back_off: BackOff) -> None:
+    def __init__(self, reporter: Reporter, following: TargetFollower, back_off: BackOff) -> None:
         self._reporter = reporter
         self._following = following
         self._back_off = back_off

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 from rljob_api.status import RoundKind
-from rljob_runtime.coordinator.control_plane.target_follower import Following
+from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.errors import Interrupted
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 
 
-class Orders:
+class BoundaryCommands:
     """Of the operator, and of whoever asks a pod to go. `step`: where the trainer stands, None while that is not
     known."""
 
-    def __init__(self, following: Following, checkpoints: Checkpoints, trainer: TrainerSeat) -> None:
+    def __init__(self, following: TargetFollower, checkpoints: Checkpoints, trainer: TrainerClient) -> None:
         self._following = following
         self._checkpoints = checkpoints
         self._trainer = trainer

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from rljob_api.status import Member
-from rljob_runtime.protocols import Binding
-from rljob_runtime.protocols.delegating import DelegatingBinding
+from rljob_runtime.protocols import Backend
+from rljob_runtime.protocols.delegating import DelegatingBackend
 
 
-class ConfirmedBinding(DelegatingBinding):
+class ConfirmedBackend(DelegatingBackend):
     """Another binding, that ends nobody unconfirmed. `confirm` returns once the API server has confirmed the office
     anew, and never where that cannot be reached."""
 
-    def __init__(self, binding: Binding, confirm: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, binding: Backend, confirm: Callable[[], Awaitable[None]]) -> None:
         super().__init__(binding)
         self._confirm = confirm
 
     async def release(self, member: Member) -> None:
-        """See `protocols.Binding.release`."""
+        """See `protocols.Backend.release`."""
         await self._confirm()
         await super().release(member)

@@ -12,7 +12,7 @@ from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, GROUP, K
 from rljob_api.last_accepted import accepted_job
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.control_plane.pod_client import APPLY, ApiClient
-from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import Job, PeerError, PeerTimeout
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class KubernetesControlPlane:
 
     async def wait_changed(self, seconds: float) -> None:
         """See `protocols.ControlPlane`."""
-        if not await news(self._changed, seconds):
+        if not await wait_for_event(self._changed, seconds):
             # Whatever the watch says: a look of our own now and then.
             await self._read()
             self._changed.clear()

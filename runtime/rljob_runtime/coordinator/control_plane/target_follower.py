@@ -12,7 +12,7 @@ from rljob_api import RLJob
 from rljob_api.status import Member, RelayTopology, Role, RoundKind, Target, TargetPhase
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ControlPlane, PeerError
 
 T = TypeVar("T")
@@ -24,11 +24,11 @@ LOOK_SECONDS = 1.0
 """How often what is awaited is weighed against a suspension: a trainer that dies meanwhile holds nothing any more."""
 
 
-class Following:
+class TargetFollower:
     """The operator's side of the job, as last seen. `on_change` is called after each look that brought something
     new."""
 
-    def __init__(self, control: ControlPlane, fleet: Fleet, trainer: TrainerSeat, reporter: Reporter) -> None:
+    def __init__(self, control: ControlPlane, fleet: Fleet, trainer: TrainerClient, reporter: Reporter) -> None:
         self._control = control
         self._fleet = fleet
         self._trainer = trainer

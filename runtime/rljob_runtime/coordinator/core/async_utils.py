@@ -1,4 +1,4 @@
-"""Waiting for news, with an end to it; and what nobody waits for."""
+"""Waiting for wait_for_event, with an end to it; and what nobody waits for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def news(event: asyncio.Event, seconds: float | None) -> bool:
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait until `event` is set, at most `seconds` (None: for ever), and clear it. False when it did not come."""
     try:
         async with asyncio.timeout(seconds):
@@ -74,7 +74,7 @@ async def alongside(work: Coroutine[Any, Any, T], *needed: Coroutine[Any, Any, N
 FAREWELL_SECONDS = 1.0
 
 
-class Aside:
+class BackgroundTasks:
     """What goes on aside: started and forgotten, until `close`, or until `check` finds that one has failed."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ class ExportRefused(Exception):
     reason = EXPORT_FAILED
 
 
-class Ended(Exception):
+class JobEnded(Exception):
     """The run is over, one way or the other."""
 
     def __init__(self, finished: Finished) -> None:

@@ -20,7 +20,7 @@ LONG_SECONDS = 0.5
 """A turn past this is told in the log: a Lease lasts thirty times as long."""
 
 
-class LoopWatch:
+class EventLoopLag:
     """Measures by being late: a timer that is due in a turn is served after it. A busy processor makes it late too."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from rljob_runtime.protocols import PeerError
 PROBLEM = "MachinesNotJoined"
 
 
-class Absences:
+class AbsentMachines:
     """`tries`: so often in a row a machine may fail to join before people hear of it."""
 
     def __init__(self, tries: int, reporter: Reporter) -> None:

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from rljob_api.status import RelayTopology
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.fleet.machine import Machine, loss_reason
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import Chain, PeerError, StaleTerm
 from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, revise
 from rljob_runtime.scheduling.fault_detection.stall_detection import StandStills
 
-Ship = Callable[[int, Chain], Awaitable[None]]
+PushWeights = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
 
 NOT_SHIPPED = "WeightsNotShipped"
@@ -25,19 +25,19 @@ LOOK_SECONDS = 0.05
 """How often relays that still lack a version are asked, at least."""
 
 
-class Seats(Protocol):
+class FleetView(Protocol):
     """Whose machines they are: `fleet.Fleet`."""
 
     @property
-    def seated(self) -> Mapping[str, Machine]:
+    def seated(self) -> Mapping[str, RolloutMachine]:
         """The machines that are here now, by name."""
         ...
 
-    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         """A call to it failed, or it stands still."""
         ...
 
-    async def look(self, machine: Machine) -> bool:
+    async def look(self, machine: RolloutMachine) -> bool:
         """Ask its relay how far it is; False where no answer comes."""
         ...
 
@@ -45,7 +45,7 @@ class Seats(Protocol):
 class Broadcast:
     """One delivery at a time."""
 
-    def __init__(self, seats: Seats, term: int, settings: Settings, reporter: Reporter) -> None:
+    def __init__(self, seats: FleetView, term: int, settings: Settings, reporter: Reporter) -> None:
         self._seats = seats
         self._term = term
         self._settings = settings
@@ -75,11 +75,13 @@ class Broadcast:
         """A relay has adopted the chain of this (epoch, revision), from whomever."""
         self._newest_seen = max(self._newest_seen, number)
 
-    async def deliver(self, version: int, ship: Ship, anew: bool, wanted: Callable[[], bool]) -> list[Machine]:
+    async def deliver(
+        self, version: int, ship: PushWeights, anew: bool, wanted: Callable[[], bool]
+    ) -> list[RolloutMachine]:
         """The machines whose relays hold `version` whole, as long as it is `wanted`: all that were seated in time. Who
         cannot is lost on the way. `anew`: it is shipped even if the master holds it. Raises what `ship` raises."""
         clock = asyncio.get_running_loop().time
-        chained: list[Machine] = []
+        chained: list[RolloutMachine] = []
         shipped: float | None = None
         while self._seats.seated and wanted():
             chain, chained = await self._rechain()
@@ -111,11 +113,11 @@ class Broadcast:
         told = self._reporter.draft.relay
         self._reporter.event(relay=_topology(chain, told.weight_version if told is not None else None))
 
-    def is_seated(self, machine: Machine) -> bool:
+    def is_seated(self, machine: RolloutMachine) -> bool:
         """Whether it is this one that sits there: who was lost and came back holds nothing and is in no chain."""
         return self._seats.seated.get(machine.name) is machine
 
-    async def _rechain(self) -> tuple[Chain, list[Machine]]:
+    async def _rechain(self) -> tuple[Chain, list[RolloutMachine]]:
         """Have every seated machine's relay adopt the chain over them; these machines, the master first. Who could not
         is lost."""
         async with self._changing:
@@ -131,7 +133,7 @@ class Broadcast:
                 self._closed(now)
             return chain, chained
 
-    async def _adopt(self, machine: Machine, chain: Chain) -> None:
+    async def _adopt(self, machine: RolloutMachine, chain: Chain) -> None:
         number = (chain.epoch, chain.revision)
         if machine.joined == number:
             return
@@ -144,7 +146,7 @@ class Broadcast:
         else:
             machine.joined = number
 
-    async def _all_whole(self, chained: Sequence[Machine], version: int, wanted: Callable[[], bool]) -> bool:
+    async def _all_whole(self, chained: Sequence[RolloutMachine], version: int, wanted: Callable[[], bool]) -> bool:
         """Wait until the relays of these machines hold `version`. False when it is not wanted any more, or one was
         lost, though it may be back by now, or stands still: go around again."""
         clock = asyncio.get_running_loop().time
@@ -163,7 +165,7 @@ class Broadcast:
             await asyncio.sleep(min(LOOK_SECONDS, self._settings.heartbeat))
         return False
 
-    def _stands_still(self, chained: Sequence[Machine], first: Machine, version: int) -> None:
+    def _stands_still(self, chained: Sequence[RolloutMachine], first: RolloutMachine, version: int) -> None:
         """`first` is the first one without it: either it takes nothing, or nobody passes it on to it."""
         place = next(place for place, machine in enumerate(chained) if machine is first)
         feeder = chained[place - 1] if place else None
@@ -175,7 +177,7 @@ class Broadcast:
         else:
             self._seats.lose_this(first, NOT_SHIPPED, f"version {version}")
 
-    def _all_seated(self, machines: Sequence[Machine]) -> bool:
+    def _all_seated(self, machines: Sequence[RolloutMachine]) -> bool:
         return all(self.is_seated(machine) for machine in machines)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member, Suspect
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.fleet.machine import Machine
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import PeerError, PeerTimeout, RelayMember, StaleTerm
 from rljob_runtime.scheduling.fault_detection.suspicion import Suspicion, neighbours
@@ -23,25 +23,25 @@ SILENT = "HeartbeatLost"
 """Why a machine is lost that does not answer. Its processes may live."""
 
 
-class Seats(Protocol):
+class FleetView(Protocol):
     """Whose machines they are: `fleet.Fleet`."""
 
     @property
-    def seated(self) -> Mapping[str, Machine]:
+    def seated(self) -> Mapping[str, RolloutMachine]:
         """The machines that are here now, by name."""
         ...
 
-    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         """It does not answer, or its relay's process ended."""
         ...
 
 
-class Pulse:
+class FailureDetector:
     """`chain` says who feeds whom, as the relays were told last. Suspects are reported as they come and go."""
 
     def __init__(
         self,
-        seats: Seats,
+        seats: FleetView,
         chain: Callable[[], tuple[str, ...]],
         term: int,
         settings: Settings,
@@ -52,7 +52,7 @@ class Pulse:
         self._term = term
         self._settings = settings
         self._reporter = reporter
-        self._cases: dict[str, _Case] = {}
+        self._cases: dict[str, _SuspectedMachine] = {}
         self._reported: tuple[Suspect, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -79,7 +79,7 @@ class Pulse:
             if not task.cancelled():
                 task.result()
 
-    async def _beat(self, machine: Machine) -> None:
+    async def _beat(self, machine: RolloutMachine) -> None:
         """Ask its relay how it is, and do not wait for the answer of the beat before: one lost message is no sign."""
         clock = asyncio.get_running_loop().time
         patience = machine.beats.patience(self._settings.heartbeat)
@@ -94,18 +94,18 @@ class Pulse:
         finally:
             look.cancel()
 
-    def _miss(self, machine: Machine, patience: float, own_delay: float) -> None:
+    def _miss(self, machine: RolloutMachine, patience: float, own_delay: float) -> None:
         machine.beats = machine.beats.overdue(self._settings.heartbeat, own_delay)
         if machine.beats.silent:
             detail = f"{machine.beats.missed} beats without an answer, the last one within {patience:.2f} s"
             self._seats.lose_this(machine, SILENT, detail)
 
-    def _answered(self, machine: Machine, seconds: float) -> None:
+    def _answered(self, machine: RolloutMachine, seconds: float) -> None:
         machine.beats = machine.beats.answered(seconds)
         if seconds > self._settings.heartbeat:
             log.info("%s answered a beat after %.1f s: the next ones are given longer", machine.name, seconds)
 
-    async def look(self, machine: Machine) -> bool:
+    async def look(self, machine: RolloutMachine) -> bool:
         """Ask its relay how far it is; False where no answer comes. It is lost where the process has ended."""
         try:
             status = await machine.relay.status(self._term)
@@ -119,7 +119,7 @@ class Pulse:
         machine.note(status)
         return True
 
-    async def comes_back(self, machine: Machine) -> bool:
+    async def comes_back(self, machine: RolloutMachine) -> bool:
         """Whether a machine that was silent answers within the rebuild timeout: then it is as it was, and no suspect
         any more."""
         clock = asyncio.get_running_loop().time
@@ -150,7 +150,7 @@ class Pulse:
                 case.suspicion = replace(case.suspicion, reason=reason)
         else:
             self.absolve(member.machine)
-            case = self._cases[member.machine] = _Case(member, Suspicion(reason))
+            case = self._cases[member.machine] = _SuspectedMachine(member, Suspicion(reason))
         if address is not None:
             case.address, case.chain = address, self._chain()
             if case.inquiry is None:
@@ -171,13 +171,13 @@ class Pulse:
                 case.inquiry.cancel()
             self._tell()
 
-    async def _inquire(self, case: _Case) -> None:
+    async def _inquire(self, case: _SuspectedMachine) -> None:
         while True:
             asked = neighbours(case.chain, case.member.machine, self._seats.seated)
             await asyncio.gather(*(self._ask(self._seats.seated[name], case) for name in asked))
             await asyncio.sleep(self._settings.heartbeat)
 
-    async def _ask(self, neighbour: Machine, case: _Case) -> None:
+    async def _ask(self, neighbour: RolloutMachine, case: _SuspectedMachine) -> None:
         assert case.address is not None
         try:
             reached = await neighbour.unless_gone(neighbour.relay.probe(self._term, case.address))
@@ -205,7 +205,7 @@ class Pulse:
 
 
 @dataclass
-class _Case:
+class _SuspectedMachine:
     """`chain`: as it was before the gap was closed."""
 
     member: Member

@@ -15,16 +15,16 @@ from typing import Any
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
-from rljob_runtime.coordinator.core.async_utils import Aside
+from rljob_runtime.coordinator.core.async_utils import BackgroundTasks
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.fleet.absent_machines import Absences
-from rljob_runtime.coordinator.fleet.broadcast import NOT_SHIPPED, Broadcast, Ship
-from rljob_runtime.coordinator.fleet.failure_detector import SILENT, Pulse
+from rljob_runtime.coordinator.fleet.absent_machines import AbsentMachines
+from rljob_runtime.coordinator.fleet.broadcast import NOT_SHIPPED, Broadcast, PushWeights
+from rljob_runtime.coordinator.fleet.failure_detector import SILENT, FailureDetector
 from rljob_runtime.coordinator.fleet.layouts import Layouts
-from rljob_runtime.coordinator.fleet.machine import RESTING, Machine, loss_reason, machine_of
+from rljob_runtime.coordinator.fleet.machine import RESTING, RolloutMachine, loss_reason, machine_of
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.protocols import Binding, PeerError, Refused, Replica, StaleTerm, WrongVersion
+from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleTerm, WrongVersion
 from rljob_runtime.scheduling.fault_detection.stall_detection import Relapses
 
 log = logging.getLogger(__name__)
@@ -33,26 +33,26 @@ log = logging.getLogger(__name__)
 class Fleet:
     """`on_change` is called whenever a machine was seated with weights, or lost."""
 
-    def __init__(self, binding: Binding, term: int, settings: Settings, reporter: Reporter) -> None:
+    def __init__(self, binding: Backend, term: int, settings: Settings, reporter: Reporter) -> None:
         self._binding = binding
         self._term = term
         self._settings = settings
         self._reporter = reporter
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, RolloutMachine] = {}
         self._keepers: dict[str, tuple[Member, asyncio.Task[None]]] = {}
         self._former: dict[str, dict[int, Member]] = {}
         """By machine: incarnations before the one that is kept, whose actors nobody has ended yet."""
-        self._absences = Absences(settings.join_tries, reporter)
+        self._absences = AbsentMachines(settings.join_tries, reporter)
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._bringing = asyncio.Lock()
         self._relapses = Relapses(settings.again_within)
-        self._ship: Ship | None = None
-        self._feed: Callable[[int, Ship], Awaitable[None]] = self.bring
+        self._ship: PushWeights | None = None
+        self._feed: Callable[[int, PushWeights], Awaitable[None]] = self.bring
         """How newcomers come to the version in hand: as the others did."""
         self._arrival = asyncio.Event()
-        self._pulse = Pulse(self, self._broadcast.names, term, settings, reporter)
+        self._pulse = FailureDetector(self, self._broadcast.names, term, settings, reporter)
         self.look = self._pulse.look
-        self._asides = Aside()
+        self._asides = BackgroundTasks()
         self.aside = self._asides.start
         self.layouts = Layouts(term, settings.tensor_parallel, reporter, settings.join_patience)
         self.on_change: Callable[[], None] = lambda: None
@@ -69,7 +69,7 @@ class Fleet:
         return tuple(sorted(self._machines))
 
     @property
-    def seated(self) -> Mapping[str, Machine]:
+    def seated(self) -> Mapping[str, RolloutMachine]:
         """The seated machines by name, now."""
         return self._machines
 
@@ -103,7 +103,7 @@ class Fleet:
         """Replicas by name that hold the fleet's version."""
         return {replica.name: replica for machine in self.loaded() for replica in machine.replicas}
 
-    def loaded(self) -> list[Machine]:
+    def loaded(self) -> list[RolloutMachine]:
         """The machines whose replicas hold the fleet's version, by name."""
         if self.version is None:
             return []
@@ -193,7 +193,7 @@ class Fleet:
         machine = self._seat_of(replica)
         await (call if machine is None else machine.while_here(call))
 
-    def _seat_of(self, replica: Replica) -> Machine | None:
+    def _seat_of(self, replica: Replica) -> RolloutMachine | None:
         """The machine that has this very replica; another one may bear its name by now."""
         machine = self._machines.get(machine_of(replica.name))
         return machine if machine is not None and any(one is replica for one in machine.replicas) else None
@@ -235,7 +235,7 @@ class Fleet:
                 self._former.pop(member.machine, None)
                 self._absences.over(member.machine)
                 self._broadcast.seen((status.epoch, status.revision))
-                machine = Machine(found, *layout, status.host, status.port, status.whole)
+                machine = RolloutMachine(found, *layout, status.host, status.port, status.whole)
                 self._machines[member.machine] = machine
                 self.aside(machine.end_loan(self._term))
                 self._arrival.set()
@@ -265,7 +265,7 @@ class Fleet:
                 keeper.result()
         self._asides.check()
 
-    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         """As `lose`, if it is this one that sits there."""
         if self._broadcast.is_seated(machine):
             self.lose(machine.name, reason, detail)
@@ -305,7 +305,7 @@ class Fleet:
             await asyncio.gather(*(one.unless_gone(self._settle(one)) for one in list(self._machines.values())))
         self.on_change()
 
-    async def _settle(self, machine: Machine) -> None:
+    async def _settle(self, machine: RolloutMachine) -> None:
         if not self.layouts.due(machine.name, machine.tensor_parallel):
             return
         machine.loaded = None
@@ -323,12 +323,12 @@ class Fleet:
 
     # --- loans ---
 
-    def lend(self, machine: Machine) -> None:
+    def lend(self, machine: RolloutMachine) -> None:
         """Its worker has it until it is taken back."""
         if machine.lend_accelerators():
             self.on_change()
 
-    def take_back(self, machine: Machine, again: bool) -> None:
+    def take_back(self, machine: RolloutMachine, again: bool) -> None:
         """It is lent no more. If it is to generate `again` with the fleet's version, it is fed as a newcomer is, where
         its seats rest; else it waits for the next one."""
         machine.lent = False
@@ -343,7 +343,7 @@ class Fleet:
         one."""
         return self._broadcast.seconds
 
-    async def bring(self, version: int, ship: Ship, anew: bool = False) -> None:
+    async def bring(self, version: int, ship: PushWeights, anew: bool = False) -> None:
         """Every machine that was seated in time holds `version` in its relay and its replicas when this returns;
         machines that cannot are lost on the way, and one that sits down in the middle is fed afterwards (`receive`).
         `anew`: it is shipped even if the master holds it. Raises what `ship` raises. Gives up when the weights are
@@ -359,7 +359,7 @@ class Fleet:
             self._broadcast.report(self.version)
         self.on_change()
 
-    async def deliver(self, version: int, ship: Ship, anew: bool = False) -> None:
+    async def deliver(self, version: int, ship: PushWeights, anew: bool = False) -> None:
         """As `bring`, but for the replicas: each takes the version when it has nothing to do (Laminar, section 3). One
         under way that is older gives way to it."""
         if self.version is not None and version < self.version:
@@ -374,7 +374,7 @@ class Fleet:
             self._broadcast.report(self.version)
         self.on_change()
 
-    async def _load(self, machine: Machine, version: int) -> None:
+    async def _load(self, machine: RolloutMachine, version: int) -> None:
         if machine.lent:
             return
         # One that sat down while the layout changed is in the former one.

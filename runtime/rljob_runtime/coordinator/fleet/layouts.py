@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.core.errors import LayoutNotUsable
 from rljob_runtime.coordinator.fleet.machine import RESTING, vacate
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
-from rljob_runtime.protocols import Refused, Replica, RolloutMachine, StaleTerm
+from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Layouts:
             told = "; ".join(sorted({one.text for one in self._unable.values()}))
             raise LayoutNotUsable(f"no rollout machine can start its engines, at least {REFUSALS} tries each: {told}")
 
-    async def settle(self, machine: RolloutMachine, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
+    async def settle(self, machine: MachinePeers, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
         """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
         refuses: the layout in force and the replicas that generate in it. They hold no weights after a change. A loan
         of the machine ends before. Raises what its peers raise, `Refused` when neither can be had."""
@@ -148,7 +148,7 @@ class Layouts:
                 self._seconds = max(self._seconds, clock() - since)
             self._tell()
 
-    async def _settle(self, machine: RolloutMachine, fallback: int) -> tuple[int, tuple[Replica, ...]]:
+    async def _settle(self, machine: MachinePeers, fallback: int) -> tuple[int, tuple[Replica, ...]]:
         name, wanted = machine.member.machine, self.wanted
         try:
             return wanted, await self._lay_out(machine, wanted)
@@ -162,7 +162,7 @@ class Layouts:
             self._refused[name][wanted] = f"{name} goes on with tensor parallel size {fallback}, not {wanted}: {error}"
             return fallback, replicas
 
-    async def _lay_out(self, machine: RolloutMachine, tensor_parallel: int) -> tuple[Replica, ...]:
+    async def _lay_out(self, machine: MachinePeers, tensor_parallel: int) -> tuple[Replica, ...]:
         leading = machine.leading(tensor_parallel)
         await asyncio.gather(*(seat.make_room(self._term, tensor_parallel) for seat in machine.seats))
         await asyncio.gather(*(seat.lay_out(self._term, tensor_parallel) for seat in leading))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rljob_api.status import Member
 from rljob_runtime.protocols import (
     GradientWorker,
+    MachinePeers,
     PeerError,
     PeerGone,
     PeerTimeout,
@@ -18,7 +19,6 @@ from rljob_runtime.protocols import (
     RelayMember,
     RelayStatus,
     Replica,
-    RolloutMachine,
 )
 from rljob_runtime.scheduling.fault_detection.suspicion import Beats
 
@@ -29,16 +29,16 @@ RESTING = 0
 """The layout of a machine whose seats all rest."""
 
 
-class Left(PeerGone):
+class MachineLeft(PeerGone):
     """The machine left the fleet for a reason of its own while it was asked."""
 
 
 @dataclass
-class Machine:
+class RolloutMachine:
     """A seated machine. `replicas` are those of its seats that generate in its layout; `loaded` is the version that
     they hold, `whole` the newest that its relay holds."""
 
-    peers: RolloutMachine
+    peers: MachinePeers
     tensor_parallel: int
     replicas: tuple[Replica, ...]
     host: str
@@ -91,13 +91,13 @@ class Machine:
             await asyncio.gather(*(seat.make_room(term, RESTING) for seat in self.peers.seats))
 
     async def while_here(self, call: Coroutine[Any, Any, T]) -> T:
-        """Its answer. Raises `Left` as soon as the machine left the fleet."""
+        """Its answer. Raises `MachineLeft` as soon as the machine left the fleet."""
         task, gone = asyncio.ensure_future(call), asyncio.ensure_future(self.gone.wait())
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise Left(f"{self.name} left while it was asked")
+            raise MachineLeft(f"{self.name} left while it was asked")
         finally:
             for one in (task, gone):
                 one.cancel()
@@ -107,7 +107,7 @@ class Machine:
         """As `while_here`, but None where the machine left."""
         try:
             return await self.while_here(call)
-        except Left:
+        except MachineLeft:
             return None
 
     @property
@@ -125,7 +125,7 @@ class Machine:
             log.info("%s was not told that it is lent no more: %s", self.name, error)
 
 
-async def vacate(peers: RolloutMachine, term: int) -> None:
+async def vacate(peers: MachinePeers, term: int) -> None:
     """Before seats are laid out: their worker, lent by whomever, gives the accelerators back. Raises what it raises;
     then they may not be free."""
     if peers.worker is not None and peers.shares_accelerators:

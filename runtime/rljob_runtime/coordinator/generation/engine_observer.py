@@ -30,7 +30,7 @@ class _Seen:
     """Prompt tokens of the launch that has not been admitted whole yet."""
 
 
-class EngineWatch:
+class EngineObserver:
     """One round, of engines of `tensor_parallel` accelerators. Times are the loop's."""
 
     def __init__(self, tensor_parallel: int = 1) -> None:
@@ -42,7 +42,7 @@ class EngineWatch:
         self._replicas = 0
         self._lent = False
 
-    def carry_on(self, before: EngineWatch) -> None:
+    def carry_on(self, before: EngineObserver) -> None:
         """What `before` saw last is where engines stand that have nothing to do any more; how fast they were is known
         still, unless it was in another layout."""
         if before._tensor_parallel == self._tensor_parallel:

@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.protocols import GenerateRequest, PeerError, PeerTimeout, Replica, ReplicaReport, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import Progress
@@ -25,12 +25,12 @@ from rljob_runtime.scheduling.round import Launch
 
 
 @dataclass(frozen=True)
-class Polled:
+class ReplicaPolled:
     replica: Replica
     report: ReplicaReport
 
 
-class Herd:
+class ReplicaPool:
     """`present`: the replicas to follow, now. `post` is given what the pollers hear; what engines are seen to do goes
     to `watch`."""
 
@@ -39,8 +39,8 @@ class Herd:
         fleet: Fleet,
         term: int,
         settings: Settings,
-        watch: EngineWatch,
-        post: Callable[[Polled | Broken], None],
+        watch: EngineObserver,
+        post: Callable[[ReplicaPolled | Broken], None],
         present: Callable[[], Mapping[str, Replica]],
     ) -> None:
         self._fleet = fleet
@@ -145,7 +145,7 @@ class Herd:
                 told = True
                 self._fleet.generates(replica)
             self._watch.note(replica.name, report, clock())
-            self._post(Polled(replica, report))
+            self._post(ReplicaPolled(replica, report))
 
     def _settled(self, name: str, key: TrajectoryKey, attempt: int) -> None:
         """This replica owes that response no more."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
-from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.protocols.trajectory import Response
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Scored:
+class RewardReceived:
     """`reward` is None where none could be had: a failure of ours. `by_response`: one that the text brought about."""
 
     response: Response
@@ -24,11 +24,15 @@ class Scored:
     by_response: bool = False
 
 
-class Scoring:
+class RewardRequests:
     """`post` is told of each."""
 
     def __init__(
-        self, prompts: PromptSource, rewards: Rewards, tally: Tally, post: Callable[[Scored | Broken], None]
+        self,
+        prompts: PromptSource,
+        rewards: Rewards,
+        tally: GenerationStats,
+        post: Callable[[RewardReceived | Broken], None],
     ) -> None:
         self._prompts = prompts
         self._rewards = rewards
@@ -50,7 +54,7 @@ class Scoring:
             text = await self._prompts.decode(response.token_ids)
         except Exception as error:  # what a tokenizer says of an id that has no text is its own affair
             log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
-            self._post(Scored(response, None, by_response=True))
+            self._post(RewardReceived(response, None, by_response=True))
             return
         ended, by_response = asyncio.get_running_loop().time(), False
         try:
@@ -61,4 +65,4 @@ class Scoring:
         else:
             self._tally.rewards += 1
             self._tally.reward_seconds += asyncio.get_running_loop().time() - ended
-        self._post(Scored(response, reward, by_response))
+        self._post(RewardReceived(response, reward, by_response))

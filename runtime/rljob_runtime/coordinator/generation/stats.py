@@ -8,7 +8,7 @@ from rljob_runtime.protocols import ReplicaReport
 
 
 @dataclass
-class Tally:
+class GenerationStats:
     """What a stage counted, for the round's report."""
 
     tokens: int = 0
@@ -44,7 +44,7 @@ class Tally:
         self.kv_use = max(self.kv_use, report.stats.kv_use)
         self.fullness = max(self.fullness, report.stats.fullness)
 
-    def take(self) -> Tally:
+    def take(self) -> GenerationStats:
         """What was counted since this was asked last; counting goes on from zero."""
         taken = replace(self)
         for one in fields(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class PartClock:
+class Stopwatch:
     """By the clock that it is given: `start`, then a mark at the end of each part."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rljob_runtime.coordinator.generation.stats import Tally
+from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.store.records import Tokens
 from rljob_runtime.protocols import Delta
 from rljob_runtime.protocols.trajectory import Lease
 from rljob_runtime.scheduling.partial_responses import Partials, Verdict
 
 
-class Intake:
+class TokenReceiver:
     """Of one stage. What is new is counted in `tally`."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: GenerationStats) -> None:
         self.partials = Partials()
         self._tally = tally
         self._unsaved: list[Tokens] = []

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rljob_api.status import Problem, RoundKind, RoundReport
-from rljob_runtime.coordinator.control_plane.target_follower import Following
+from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.round_log import ROUNDS_NOT_LOGGED
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
-from rljob_runtime.coordinator.trainer.weight_publisher import Publication
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
+from rljob_runtime.coordinator.trainer.weight_publisher import WeightPublisher
 from rljob_runtime.protocols import PromptSource, Rewards, TrainReport
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ people should know of the rounds before, if anything."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class CoordinatorContext:
     """The rooms of one coordinator that every course goes through."""
 
     store: StoreAccess
@@ -36,9 +36,9 @@ class Parts:
     term: int
     reporter: Reporter
     fleet: Fleet
-    trainer: TrainerSeat
-    publication: Publication
-    following: Following
+    trainer: TrainerClient
+    publication: WeightPublisher
+    following: TargetFollower
     rewards: Rewards
     observers: Sequence[RoundObserver]
 
@@ -53,7 +53,7 @@ class Parts:
         self.reporter.problem(ROUNDS_NOT_LOGGED, problem)
 
 
-class Course(Protocol):
+class TrainingLoop(Protocol):
     """`loop.Rounds` and `updates.Updates`."""
 
     @property
@@ -74,7 +74,7 @@ class Course(Protocol):
         ...
 
     async def advance(self, boundary: Boundary) -> Boundary:
-        """To the next boundary. Raises `Ended` when there can be none, `TrainerLost`, and `Interrupted` when the
+        """To the next boundary. Raises `JobEnded` when there can be none, `TrainerLost`, and `Interrupted` when the
         coordinator is to do something else."""
         ...
 

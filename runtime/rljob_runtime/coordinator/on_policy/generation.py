@@ -17,18 +17,18 @@ from rljob_runtime.coordinator.core.errors import Interrupted
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
-from rljob_runtime.coordinator.generation.replica_pool import Herd, Polled
-from rljob_runtime.coordinator.generation.scoring import Scored, Scoring
-from rljob_runtime.coordinator.generation.stats import Tally
-from rljob_runtime.coordinator.generation.token_receiver import Intake
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
+from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardRequests
+from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.coordinator.stream_training.lender import Lender
-from rljob_runtime.coordinator.stream_training.round_snapshot import outlook
+from rljob_runtime.coordinator.stream_training.lender import LoanManager
+from rljob_runtime.coordinator.stream_training.round_snapshot import snapshot_round
 from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport, Rewards
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import (
     Group,
     Lease,
@@ -48,7 +48,7 @@ from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
 log = logging.getLogger(__name__)
 
 
-Event = Polled | Broken | Scored | None
+Event = ReplicaPolled | Broken | RewardReceived | None
 
 
 class Generation:
@@ -64,16 +64,16 @@ class Generation:
         store: StoreAccess,
         settings: Settings,
         term: int,
-        on_progress: Callable[[float, Tally], None],
+        on_progress: Callable[[float, GenerationStats], None],
         on_groups: Callable[[Sequence[Group]], None],
-        lender: Lender,
+        lender: LoanManager,
         measured: Measured,
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
         """All that came to their end, kept or not."""
-        self.tally = Tally()
-        self.watch = EngineWatch(fleet.tensor_parallel)
+        self.tally = GenerationStats()
+        self.watch = EngineObserver(fleet.tensor_parallel)
         self._opened = opened
         self._draws = draws
         self._fleet = fleet
@@ -83,13 +83,13 @@ class Generation:
         self._settings = settings
         self._on_progress = on_progress
         self._on_groups = on_groups
-        self._intake = Intake(self.tally)
+        self._intake = TokenReceiver(self.tally)
         self._partials = self._intake.partials
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._herd = Herd(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
+        self._herd = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
         self._lender = lender
         self._measured = measured
-        self._scoring = Scoring(prompts, rewards, self.tally, self._inbox.put_nowait)
+        self._scoring = RewardRequests(prompts, rewards, self.tally, self._inbox.put_nowait)
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
@@ -157,7 +157,7 @@ class Generation:
         if not self.round.complete or self._lender.lent:
             self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
 
-    def reward_figures(self) -> RewardFigures:
+    def reward_figures(self) -> RewardStats:
         """What the rewards did in this stage."""
         return self._rewards.figures().since(self._rewards_before)
 
@@ -253,7 +253,7 @@ class Generation:
 
     def _outlook(self, computed_tokens: int) -> Outlook:
         curve = Survival.of([*self.lengths(), *self._measured.lengths])
-        return outlook(
+        return snapshot_round(
             self.round,
             self.responses,
             self._running(),
@@ -284,14 +284,14 @@ class Generation:
 
     async def _handle(self, event: Event) -> None:
         match event:
-            case Polled(replica, report):
+            case ReplicaPolled(replica, report):
                 self.tally.note(replica.name, report)
                 await self._collect(replica.name, report)
             case Broken(error):
                 raise error
-            case Scored(response, None, by_response):
+            case RewardReceived(response, None, by_response):
                 await self._reward_failed(response, by_response)
-            case Scored(response, reward) if reward is not None:
+            case RewardReceived(response, reward) if reward is not None:
                 if self.round.scored(response.key, response.attempt, reward):
                     await self._store.do(lambda store: store.score(self._step, response.key, reward))
 

@@ -9,16 +9,16 @@ import asyncio
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch
-from rljob_runtime.coordinator.control_plane.commands import Orders
-from rljob_runtime.coordinator.core.errors import Ended
-from rljob_runtime.coordinator.generation.engine_observer import EngineWatch
-from rljob_runtime.coordinator.generation.stats import Tally
-from rljob_runtime.coordinator.loop.context import Parts
+from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
+from rljob_runtime.coordinator.core.errors import JobEnded
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
 from rljob_runtime.coordinator.on_policy.report import RoundClock, no_group, round_report, totals_after
 from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
-from rljob_runtime.coordinator.stream_training.lender import Lender
+from rljob_runtime.coordinator.stream_training.lender import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
@@ -28,14 +28,15 @@ from rljob_runtime.scheduling.round import PromptFate
 
 
 class Rounds:
-    """`context.Course` of `mode: OnPolicy`. `before`: the kind of the round that a former coordinator reported."""
+    """`context.TrainingLoop` of `mode: OnPolicy`. `before`: the kind of the round that a former coordinator
+    reported."""
 
-    def __init__(self, parts: Parts, orders: Orders, before: RoundKind | None) -> None:
+    def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands, before: RoundKind | None) -> None:
         self._parts = parts
         self._orders = orders
         self._before = before
         self._prompts: PromptSource | None = None
-        self._watch = EngineWatch()
+        self._watch = EngineObserver()
         self._measured = Measured(workers_per_trainer=parts.settings.workers_per_trainer)
         self._agreed = False
         """Trainer and engine were seen to compute the same."""
@@ -109,8 +110,8 @@ class Rounds:
     async def _generate(
         self, opened: OpenRound, draws: Draws, clock: RoundClock
     ) -> tuple[Generation, tuple[Group, ...]]:
-        """Until there are groups to train on. Raises `Ended` when none of all the prompts that a round may draw makes
-        one."""
+        """Until there are groups to train on. Raises `JobEnded` when none of all the prompts that a round may draw
+        makes one."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
         if (broadcast := self._parts.fleet.broadcast_seconds) is not None:
@@ -119,7 +120,7 @@ class Rounds:
         most = self._parts.settings.stream_tokens if streams else 0
         streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
         rules = self._parts.settings.lending if streams else None
-        lender = Lender(rules, self._parts.fleet, streaming, measured, plan.step)
+        lender = LoanManager(rules, self._parts.fleet, streaming, measured, plan.step)
         held: list[Group] = []
         generation = self.generation = Generation(
             opened,
@@ -149,10 +150,10 @@ class Rounds:
             await streaming.close()
         groups = generation.groups()
         if not groups:
-            raise Ended(no_group(generation.round))
+            raise JobEnded(no_group(generation.round))
         return generation, groups
 
-    def _progress(self, share: float, tally: Tally) -> None:
+    def _progress(self, share: float, tally: GenerationStats) -> None:
         # The stage again: a trainer that was lost meanwhile has set it to Starting, and generation goes on.
         self._parts.reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
 

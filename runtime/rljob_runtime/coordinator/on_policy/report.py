@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, MachineForecast, RoundReport, RuntimeTotals
-from rljob_runtime.coordinator.generation.stopwatch import PartClock
+from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
@@ -18,7 +18,7 @@ from rljob_runtime.scheduling.round_planner.survival import mean_length
 from rljob_runtime.scheduling.status_cadence import shown
 
 
-class RoundClock(PartClock):
+class RoundClock(Stopwatch):
     """Of a round, from launch to new weights in every replica: the generation (part 0), the update (1), the broadcast
     (2)."""
 
@@ -27,7 +27,7 @@ class RoundClock(PartClock):
         self.stream = Streamed()
         self.loan: Decision | None = None
 
-    generated = trained = published = PartClock._mark
+    generated = trained = published = Stopwatch._mark
 
     def rate(self, tokens: int) -> float | None:
         """Tokens per second of the generation."""

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from rljob_api.status import RoundReport, RuntimeStatus
 from rljob_runtime.protocols import TrainReport
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
@@ -76,7 +76,7 @@ class CoordinatorMetrics:
     def _gauge(self, name: str, told: str, *labels: str) -> Gauge:
         return Gauge(f"rljob_coordinator_{name}", told, labels, registry=self.registry)
 
-    def watch_rewards(self, figures: Callable[[], RewardFigures]) -> None:
+    def watch_rewards(self, figures: Callable[[], RewardStats]) -> None:
         """Show what the rewards did, as of each scrape."""
         self.registry.register(_RewardCollector(figures))
 
@@ -118,7 +118,7 @@ class CoordinatorMetrics:
 class _RewardCollector(Collector):
     """The totals that rewards keep themselves."""
 
-    def __init__(self, figures: Callable[[], RewardFigures]) -> None:
+    def __init__(self, figures: Callable[[], RewardStats]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[CounterMetricFamily]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rljob_api.status import Problem, RuntimeStatus
-from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import ControlPlane, PeerError
 from rljob_runtime.scheduling.backoff import BackOff
 from rljob_runtime.scheduling.status_cadence import Reported, due
@@ -60,7 +60,7 @@ class Reporter:
             wait = due(self._reported, self._draft, clock())
             if wait is None or wait > 0:
                 self._changed.clear()
-                await news(self._changed, wait)
+                await wait_for_event(self._changed, wait)
                 continue
             status = self._draft
             try:

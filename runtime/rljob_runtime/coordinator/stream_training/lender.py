@@ -13,7 +13,7 @@ from rljob_runtime.scheduling.lending.policy import Decision, Lending, LendingRu
 log = logging.getLogger(__name__)
 
 
-class Lender:
+class LoanManager:
     """The loans of one round. `rules`: a verdict lends nothing, for this reason; None in a round that does not
     stream."""
 

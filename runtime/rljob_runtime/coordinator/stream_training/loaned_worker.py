@@ -6,22 +6,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from rljob_runtime.coordinator.fleet.machine import Left, Machine
-from rljob_runtime.protocols import GradientWorker, Handover, PeerError, PeerGone, PeerTimeout, Refused, RelayMember
+from rljob_runtime.coordinator.fleet.machine import MachineLeft, RolloutMachine
+from rljob_runtime.protocols import (
+    ContributionReceipt,
+    GradientWorker,
+    PeerError,
+    PeerGone,
+    PeerTimeout,
+    Refused,
+    RelayMember,
+)
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.gain import Measured
 
 T = TypeVar("T")
 
 
-class Owner(Protocol):
+class LoanOwner(Protocol):
     """Whose machines they are: `fleet.Fleet`."""
 
-    def lend(self, machine: Machine) -> None:
+    def lend(self, machine: RolloutMachine) -> None:
         """Its worker is about to be asked."""
         ...
 
-    def lose_this(self, machine: Machine, reason: str, detail: object) -> None:
+    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         """A call to it failed."""
         ...
 
@@ -29,7 +37,7 @@ class Owner(Protocol):
         """Nobody waits for this."""
         ...
 
-    def take_back(self, machine: Machine, again: bool) -> None:
+    def take_back(self, machine: RolloutMachine, again: bool) -> None:
         """It is lent no more; whether it is to generate again in this round."""
         ...
 
@@ -43,10 +51,12 @@ def tokens_of(groups: Iterable[Group]) -> int:
     return sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
 
 
-class Lane:
-    """The worker of one machine, for one step. A call ends with `Left` when the machine leaves the fleet."""
+class LoanedWorker:
+    """The worker of one machine, for one step. A call ends with `MachineLeft` when the machine leaves the fleet."""
 
-    def __init__(self, machine: Machine, owner: Owner, term: int, step: int, version: int, measured: Measured) -> None:
+    def __init__(
+        self, machine: RolloutMachine, owner: LoanOwner, term: int, step: int, version: int, measured: Measured
+    ) -> None:
         assert machine.worker is not None, "only machines with a worker are lent"
         self.name = machine.name
         self.task: asyncio.Task[None] | None = None
@@ -108,7 +118,7 @@ class Lane:
                 await self._call(self._machine.make_room(self._term))
                 self._room_seconds = clock() - began
             report = await self._call(self._worker.compute(self._term, self._step, self._version, groups))
-        except Left:
+        except MachineLeft:
             raise
         except PeerError:
             self.note_slow()
@@ -130,7 +140,7 @@ class Lane:
             usual = tokens * (self._measured.lent_token or 0.0)
             self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
 
-    async def hand_over(self, number: int, desk: RelayMember) -> Handover:
+    async def hand_over(self, number: int, desk: RelayMember) -> ContributionReceipt:
         """Its sums lie at the trainer's desk. Raises `Refused` when they are of other groups than were asked for."""
         handover = await self._call(self._worker.hand_over(self._term, self._step, number, desk))
         if len(handover.groups) != self._summed or set(handover.groups) != {group.prompt for group in self.summed}:
@@ -162,7 +172,7 @@ class Lane:
     async def _call(self, method: Coroutine[Any, Any, T]) -> T:
         try:
             return await self._machine.while_here(method)
-        except Left:
+        except MachineLeft:
             raise
         except (PeerGone, PeerTimeout) as error:
             self._owner.lose_this(self._machine, "WorkerLost", error)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.coordinator.generation.replica_pool import Herd
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.lending.gain import OpenGroup, Outlook
@@ -15,13 +15,13 @@ from rljob_runtime.scheduling.partial_responses import Partials
 from rljob_runtime.scheduling.round import Launch, Round, SampleState
 
 
-def outlook(
+def snapshot_round(
     round_: Round,
     responses: Mapping[TrajectoryKey, Response],
     running: Sequence[Launch],
     partials: Partials,
     prompts: PromptSource,
-    herd: Herd,
+    herd: ReplicaPool,
     lengths: ExpectedLengths,
     computed_tokens: int,
 ) -> Outlook:

@@ -18,9 +18,9 @@ from itertools import accumulate
 from typing import Any
 
 from rljob_runtime.coordinator.core.errors import TrainerLost
-from rljob_runtime.coordinator.fleet.machine import Machine
-from rljob_runtime.coordinator.stream_training.loaned_worker import Lane, Owner, tokens_of
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.stream_training.loaned_worker import LoanedWorker, LoanOwner, tokens_of
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ContributeReport, PeerError, Refused, RelayMember, Trainer
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.gain import Measured
@@ -45,7 +45,9 @@ class Streaming:
     """The stream of one round, of the weights `version`. `most`: loss tokens in a call, but a group at least; 0 hands
     nothing over. What it measures goes to `measured`."""
 
-    def __init__(self, trainer: TrainerSeat, term: int, step: int, version: int, most: int, measured: Measured) -> None:
+    def __init__(
+        self, trainer: TrainerClient, term: int, step: int, version: int, most: int, measured: Measured
+    ) -> None:
         self._trainer = trainer
         self._term = term
         self._step = step
@@ -54,7 +56,7 @@ class Streaming:
         self._measured = measured
         self._waiting: list[Group] = []
         self._call: asyncio.Task[None] | None = None
-        self._lanes: list[Lane] = []
+        self._lanes: list[LoanedWorker] = []
         self._broken = False
         self._collecting = False
         self._accepting = asyncio.Lock()
@@ -85,12 +87,12 @@ class Streaming:
         """Machines that compute gradients now, and generate nothing."""
         return frozenset(lane.name for lane in self._lanes if lane.usable)
 
-    def lend(self, machines: Iterable[Machine], owner: Owner) -> None:
+    def lend(self, machines: Iterable[RolloutMachine], owner: LoanOwner) -> None:
         """These work beside the trainer from now on. `owner` is told of each loan, of its end, and of one whose worker
         does not answer."""
         for machine in machines:
             owner.lend(machine)
-            lane = Lane(machine, owner, self._term, self._step, self._version, self._measured)
+            lane = LoanedWorker(machine, owner, self._term, self._step, self._version, self._measured)
             lane.watch(partial(self._give_up, lane, "its machine left"))
             self._lanes.append(lane)
         self._set_going()
@@ -187,7 +189,7 @@ class Streaming:
             rate.note(report.tokens, report.seconds)
             self.computed_tokens += tokens_of(groups)
 
-    async def _work(self, lane: Lane) -> None:
+    async def _work(self, lane: LoanedWorker) -> None:
         while lane.usable and (groups := self._take(self._measured.lent_token)):
             try:
                 await lane.compute(groups)
@@ -215,7 +217,7 @@ class Streaming:
         self._call_back("the trainer takes no sums")
         self._waiting = []
 
-    def _give_up(self, lane: Lane, reason: object) -> None:
+    def _give_up(self, lane: LoanedWorker, reason: object) -> None:
         """Its groups are computed by others."""
         if lane.given:
             log.warning("round %d: %s computes no more gradients: %s", self._step, lane.name, reason)
@@ -250,7 +252,7 @@ class Streaming:
             lost = self._not_brought * (bearable or 0.0)
             self._measured.handover.note(self._brought + self._not_brought, max(loop.time() - began, lost))
 
-    async def _bring(self, lane: Lane, number: int, desk: RelayMember, until: float | None) -> None:
+    async def _bring(self, lane: LoanedWorker, number: int, desk: RelayMember, until: float | None) -> None:
         """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""
         groups = lane.summed
         try:

@@ -10,7 +10,7 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.recovery import standing_at
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import Refused, StaleTerm
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Checkpoints:
     `TrainerLost`, and `StaleTerm` when another coordinator took over."""
 
     def __init__(
-        self, trainer: TrainerSeat, store: StoreAccess, term: int, settings: Settings, reporter: Reporter
+        self, trainer: TrainerClient, store: StoreAccess, term: int, settings: Settings, reporter: Reporter
     ) -> None:
         self._trainer = trainer
         self._store = store

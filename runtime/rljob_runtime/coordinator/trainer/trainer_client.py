@@ -12,7 +12,7 @@ from rljob_runtime.coordinator.core.errors import ModelNotUsable, TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import (
-    Binding,
+    Backend,
     Chain,
     PeerError,
     PeerGone,
@@ -27,10 +27,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class TrainerSeat:
+class TrainerClient:
     """The one trainer group. Calls go through `call`, which ends with `TrainerLost` when its pods change under it."""
 
-    def __init__(self, binding: Binding, term: int, settings: Settings, reporter: Reporter) -> None:
+    def __init__(self, binding: Backend, term: int, settings: Settings, reporter: Reporter) -> None:
         self._binding = binding
         self._term = term
         self._settings = settings

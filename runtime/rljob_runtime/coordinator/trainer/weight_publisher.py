@@ -1,4 +1,4 @@
-"""Publication: the weights after a step, under a version of their own, in every replica that is to use them."""
+"""WeightPublisher: the weights after a step, under a version of their own, in every replica that is to use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer.trainer_client import TrainerSeat
+from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import Chain, PeerError
 
 log = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 
 
-class Publication:
+class WeightPublisher:
     """`reported`: the highest version that a former coordinator told of, which the store may have lost; None where
     there was no such coordinator."""
 
     def __init__(
-        self, store: StoreAccess, fleet: Fleet, trainer: TrainerSeat, reporter: Reporter, reported: int | None
+        self, store: StoreAccess, fleet: Fleet, trainer: TrainerClient, reporter: Reporter, reported: int | None
     ) -> None:
         self._store = store
         self._fleet = fleet

@@ -191,7 +191,7 @@ class Process:
 
 
 class SimulatedWire:
-    """`remote.Wire` from one coordinator's life to one process."""
+    """`remote.PeerChannel` from one coordinator's life to one process."""
 
     def __init__(self, process: Process, rng: random.Random, latency: float, life: Life | None = None) -> None:
         self._process = process

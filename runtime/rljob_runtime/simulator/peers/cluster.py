@@ -1,4 +1,4 @@
-"""The machines of a simulated job and the processes on them: `protocols.Binding`, and where faults take hold.
+"""The machines of a simulated job and the processes on them: `protocols.Backend`, and where faults take hold.
 
 Everything random comes from one seed, by name, so that what one process draws depends on no other.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.status import Member, Role
-from rljob_runtime.protocols import PeerTimeout, RolloutMachine, Trainer
-from rljob_runtime.protocols.remote import Bounds, HostedRelay, HostedReplica, HostedTrainer, HostedWorker
+from rljob_runtime.protocols import MachinePeers, PeerTimeout, Trainer
+from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteReplica, RemoteTrainer, RemoteWorker
 from rljob_runtime.simulator.core.events import Observe, ProcessEnded, ProcessStarted, unobserved
 from rljob_runtime.simulator.core.network import Called, Condition, Process, SimulatedWire, Trouble
 from rljob_runtime.simulator.core.process_clock import Pace
@@ -22,7 +22,7 @@ from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
 from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, SimulatedReplica, steady
 from rljob_runtime.simulator.peers.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
 
-SHORT_BOUNDS = Bounds(
+SHORT_BOUNDS = CallTimeouts(
     command=5.0, poll=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
 )
 """For jobs whose rounds take seconds."""
@@ -53,7 +53,7 @@ class Site:
     """Of a message, on average."""
     hop_seconds: float = 0.2
     transfer_seconds: float = 0.0
-    bounds: Bounds = SHORT_BOUNDS
+    bounds: CallTimeouts = SHORT_BOUNDS
 
 
 @dataclass
@@ -164,7 +164,7 @@ class World(Called):
         for name in list(self.machine(machine).processes):
             self.kill_process(name)
 
-    # --- Binding ---
+    # --- Backend ---
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
         await self._expect(TRAINER, *map(_incarnation, members))
@@ -174,13 +174,13 @@ class World(Called):
             pace = Pace()
             peer = SimulatedTrainer(self.disk, self.network, self.costs, pace, self._observe)
             process = self._start(TRAINER, peer, pace)
-        return HostedTrainer(self._wire(process), self.site.bounds)
+        return RemoteTrainer(self._wire(process), self.site.bounds)
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
         self._take_up_tables(TRAINER, members)
         return self.process(TRAINER) is not None
 
-    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> RolloutMachine:
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         name = member.machine
         parts = [f"{name}/replica-{index}" for index in range(self.site.replicas)]
         workers = [f"{name}/worker"] if self.site.lendable else []
@@ -191,10 +191,10 @@ class World(Called):
         self.machine(name).incarnation = member.incarnation
         relay = self.process(f"{name}/relay") or self._start_relay(name)
         replicas = [self.process(part) or self._start_replica(part) for part in parts]
-        return RolloutMachine(
+        return MachinePeers(
             member,
-            HostedRelay(name, self._wire(relay), self.site.bounds),
-            tuple(HostedReplica(process.name, self._wire(process), self.site.bounds) for process in replicas),
+            RemoteRelay(name, self._wire(relay), self.site.bounds),
+            tuple(RemoteReplica(process.name, self._wire(process), self.site.bounds) for process in replicas),
             self.site.tensor_parallel,
             self._worker(name) if self.site.lendable else None,
             self.site.lendable and self.site.shares_accelerators,
@@ -253,7 +253,7 @@ class World(Called):
         peers = [process.peer for process in self.machine(machine).processes.values()]
         return all(peer.rests for peer in peers if isinstance(peer, SimulatedReplica))
 
-    def _worker(self, machine: str) -> HostedWorker:
+    def _worker(self, machine: str) -> RemoteWorker:
         name, pace = f"{machine}/worker", Pace()
         process = self.process(name) or self._start(
             name,
@@ -268,7 +268,7 @@ class World(Called):
             ),
             pace,
         )
-        return HostedWorker(machine, self._wire(process), self.site.bounds)
+        return RemoteWorker(machine, self._wire(process), self.site.bounds)
 
     def _desks_from(self, machine: str) -> Desks | None:
         """The trainer's desks, where a connection from this machine reaches it."""

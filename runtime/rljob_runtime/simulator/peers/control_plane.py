@@ -27,7 +27,7 @@ from rljob_operator.policies.base.observation import Observed, Pod
 from rljob_operator.policies.lifecycle import drain, end
 from rljob_operator.policies.scaling import autoscaler, parallelism_planner
 from rljob_operator.policies.scaling import machines as machine_scaling
-from rljob_runtime.coordinator.core.async_utils import news
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import Job, PeerTimeout
 from rljob_runtime.simulator.core.events import Asked, Observe, Reported, unobserved
 from rljob_runtime.simulator.core.network import (
@@ -295,7 +295,7 @@ class SimulatedControlPlane(Called):
         return Job(job, str(self._target.revision))
 
     async def wait_changed(self, seconds: float) -> None:
-        await news(self._changed, seconds)
+        await wait_for_event(self._changed, seconds)
 
     async def report(self, status: RuntimeStatus) -> None:
         await self.travel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from rljob_runtime.protocols import ComputeReport, Handover, Refused, RelayMember, TermFence, WrongVersion
+from rljob_runtime.protocols import ComputeReport, ContributionReceipt, Refused, RelayMember, TermFence, WrongVersion
 from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.simulator.core.events import Brought, Observe, Summed, unobserved
 from rljob_runtime.simulator.core.process_clock import Pace, loop_time
@@ -68,7 +68,7 @@ class SimulatedWorker:
                 self._observe(Summed(self.name, step, prompts, self._content, since))
             return ComputeReport(step, len(self._groups), tokens, seconds)
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
         self._fence.check(term)
         async with self._busy:
             if self._task is None or self._task[:2] != (term, step) or not self._groups:
@@ -83,7 +83,9 @@ class SimulatedWorker:
             desks.put(number, self._content)
             self._observe(Brought(self.name, step, len(self._groups), since))
             groups = tuple(sorted(self._groups))
-            return Handover(step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1)
+            return ContributionReceipt(
+                step, self.name, term, version, number, groups, tokens_of(list(self._groups.values())), 1
+            )
 
     async def release(self, term: int) -> None:
         self._fence.check(term)

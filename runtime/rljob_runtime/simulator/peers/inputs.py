@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rljob_runtime.protocols import RewardFailed
-from rljob_runtime.protocols.reward_stats import RewardFigures
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
@@ -100,8 +100,8 @@ class SimulatedRewards:
         self._observe = observe
         self._scored, self._spent = 0, 0.0
 
-    def figures(self) -> RewardFigures:
-        return RewardFigures(scored=self._scored, seconds=self._spent)
+    def figures(self) -> RewardStats:
+        return RewardStats(scored=self._scored, seconds=self._spent)
 
     def take_anchors(self) -> Anchors:
         return {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rljob_runtime.protocols import (
     Chain,
     ContributeReport,
-    Handover,
+    ContributionReceipt,
     PublishReport,
     Refused,
     RelayMember,
@@ -163,7 +163,7 @@ class SimulatedTrainer:
         self.desks.open(count)
         return tuple(RelayMember(f"desk-{number}", 0, TRAINER, number) for number in range(1, count + 1))
 
-    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         self._fence.check(term)
         async with self._busy:
             step = handover.step

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.protocols import Handover, Refused, RelayMember
+from rljob_runtime.protocols import ContributionReceipt, Refused, RelayMember
 from rljob_runtime.training.algorithm.loss import Sums
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution
@@ -30,7 +30,7 @@ class SumsDesks(Protocol):
         ...
 
 
-def check_standing(handover: Handover, term: int, done: int, published: tuple[int, int] | None) -> None:
+def check_standing(handover: ContributionReceipt, term: int, done: int, published: tuple[int, int] | None) -> None:
     """Raise `Refused` unless it is of this term, of the step after `done`, and computed with the weights in hand:
     `published` is the (version, step) that was published last."""
     if handover.step != done + 1:
@@ -46,7 +46,9 @@ def check_standing(handover: Handover, term: int, done: int, published: tuple[in
         raise Refused(f"{handover.worker} computed with version {handover.version} for step {handover.step}: {was}")
 
 
-def read_whole(desks: SumsDesks | None, handover: Handover, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_whole(
+    desks: SumsDesks | None, handover: ContributionReceipt, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """The sums at their desk. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
     cannot be taken out again."""
     if desks is None:
@@ -66,7 +68,7 @@ def read_whole(desks: SumsDesks | None, handover: Handover, parameters: Mapping[
 
 
 def contribution_of(
-    handover: Handover, whole: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: RankGroup
+    handover: ContributionReceipt, whole: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: RankGroup
 ) -> Contribution:
     """The contribution as this rank keeps it: its shard of rank 0's `whole` sums. A collective."""
     gradients = {}

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.protocols import ComputeReport, Handover, PeerError, Refused, RelayMember, TermFence, WrongVersion
+from rljob_runtime.protocols import (
+    ComputeReport,
+    ContributionReceipt,
+    PeerError,
+    Refused,
+    RelayMember,
+    TermFence,
+    WrongVersion,
+)
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.relay.gradient_transfer import discard
 from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
@@ -119,7 +127,7 @@ class GradientUnit:
         assert held is not None, "no groups are no delivery"
         return ComputeReport(step, len(held.groups), tokens, time.monotonic() - began, tuple(each))
 
-    def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> Handover:
+    def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
         """See `GradientWorker.hand_over`. What was handed over stays until the next task: a repetition is the same."""
         self._fence.check(term)
         task, held, ranks = self._task, self._sums, self._ranks
@@ -127,7 +135,7 @@ class GradientUnit:
             raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
         nbytes = self._ask(ranks, "deliver", [(term, number, desk)] * self._settings.ranks)[0]
         total = held.total
-        return Handover(
+        return ContributionReceipt(
             step=step,
             worker=self.name,
             term=term,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from rljob_runtime.protocols import (
     Chain,
     ContributeReport,
-    Handover,
+    ContributionReceipt,
     PublishReport,
     Refused,
     RelayMember,
@@ -89,7 +89,7 @@ class TrainerGroup:
         desks: tuple[RelayMember, ...] = await self._all("open_desks", term, count)
         return desks
 
-    async def accept(self, term: int, handover: Handover, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         """Rank 0 reads, all keep their shards."""
         payload = _Payload(
             for_accept, term, handover.step, groups, f"a contribution to step {handover.step} is not taken"

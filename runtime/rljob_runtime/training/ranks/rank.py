@@ -18,7 +18,7 @@ from rljob_runtime.models.source import resolve
 from rljob_runtime.protocols import (
     Chain,
     ContributeReport,
-    Handover,
+    ContributionReceipt,
     PublishReport,
     Refused,
     RelayMember,
@@ -222,7 +222,7 @@ class TrainerRank:
         self._desks = self._desks or self._make_desks()
         return self._desks.open(session.position.step + 1, count)
 
-    def accept(self, term: int, handover: Handover, delivery: Delivery) -> ContributeReport:
+    def accept(self, term: int, handover: ContributionReceipt, delivery: Delivery) -> ContributeReport:
         """Add the contribution that lies at the desk, whole and once."""
         session, began = self._session(term), time.monotonic()
         done, step, parameters = session.position.step, handover.step, session.optimizer.compute
