@@ -77,13 +77,13 @@ def test_creat_is_to_open_and_empty(opening: Opening, expected: int) -> None:
 
 CONFINED = """
 import ctypes, errno, os, sys
-from rljob_runtime.sandbox import confined, landlock, seccomp
+from rljob_runtime.sandbox import confine_self, landlock, seccomp
 from rljob_runtime.sandbox.syscalls import PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
 version, sort, given, other, own = sys.argv[1:]
 if version != "newest":
     landlock.version = lambda: int(version)
 if sort == "worker":
-    confined.confine_this_process(dict.fromkeys([given, os.devnull], landlock.READ))
+    confine_self.confine_this_process(dict.fromkeys([given, os.devnull], landlock.READ))
 else:
     drop_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
