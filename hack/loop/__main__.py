@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="hack/test", description="Run lint and tests; see docs/development.md.")
+    top = argparse.ArgumentParser(prog="hack/test", description="Run lint and tests; see docs/guides/development.md.")
     top.add_argument("--began", type=float, default=time.time(), help="when the set-up began, in seconds of the epoch")
     suites_ = top.add_subparsers(dest="suite", required=True, metavar="SUITE")
     item = suites_.add_parser("check", help="lint, and the unit tests that the working tree's change needs")

@@ -124,7 +124,7 @@ def _owned(fields: dict[str, Any]) -> set[str]:
 
 @pytest.mark.cluster
 def test_chart_scaling_and_gitops_get_along(with_crd: Tools) -> None:
-    """What docs/gitops.md says: `kubectl scale` shows as a difference of one field, and of that field alone."""
+    """What docs/guides/gitops.md says: `kubectl scale` shows as a difference of one field, and of that field alone."""
     example = ROOT / "examples/minimal.yaml"
     with_crd.kubectl("apply", "-f", str(example))
     try:

@@ -16,12 +16,12 @@ from rljob_operator.policies.base.decisions import Verdict
 from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.status.conditions import Facts, derive
 
-SCRIPT = (Path(__file__).parents[2] / "docs/argocd/health.lua").read_text()
+SCRIPT = (Path(__file__).parents[2] / "docs/guides/argocd/health.lua").read_text()
 TYPES = ("Ready", "Reconciling", "Stalled", "Suspended", "Complete", "Failed", "Degraded", "RelayReady")
 
 
 def argo_health(job: dict[str, Any]) -> tuple[str, str]:
-    """(status, message) of docs/argocd/health.lua. Argo CD gives a script no `io` and no `os`; neither do we."""
+    """(status, message) of docs/guides/argocd/health.lua. Argo CD gives a script no `io` and no `os`; neither do we."""
     lua = LuaRuntime(unpack_returned_tuples=True)
     lua.execute("io = nil; os = nil; require = nil; dofile = nil; loadfile = nil")
     lua.globals().obj = lua.table_from(job, recursive=True)

@@ -345,7 +345,7 @@ def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
 
 
 def test_a_decision_over_a_thousand_responses_is_cheap():
-    """Events of the engine model are what it costs; docs/design/what-if.md has the seconds."""
+    """Events of the engine model are what it costs; docs/internals/scheduling/round-planner.md has the seconds."""
     asked_ = what_if(tailed(Random(0), 256, 8), outlook=Outlook(128, 8, 100))
     decide(asked_, in_force=Plan(Factors()))
     rounds = len(AUTO.plans) * 2 + (FINALISTS + 1) * 2 * 2

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 QUOTED = re.compile(r"`([^`\n]+)`")
 
 
 def page(name: str) -> Path:
-    """A page below docs/."""
-    return ROOT / "docs" / name
+    """Find a page below docs/ by its name, which no other page has, or by the end of its path."""
+    [found] = [
+        path for path in PAGES if path.is_relative_to(DOCS) and f"/{path.relative_to(DOCS)}".endswith(f"/{name}")
+    ]
+    return found
 
 
 def text_of(path: Path) -> str:

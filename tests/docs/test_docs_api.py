@@ -1,4 +1,4 @@
-"""docs/api.md, and what other pages say of fields: paths exist, lists are whole, examples are valid."""
+"""docs/reference/api.md, and what other pages say of fields: paths exist, lists are whole, examples are valid."""
 
 from __future__ import annotations
 

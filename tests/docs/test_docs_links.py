@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from docs_kit import DOCS, INDEX, PAGES, ROOT, text_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NOTES = sorted((ROOT / "docs" / "design").glob("*.md"))
+NOTES = sorted((DOCS / "internals").rglob("*.md"))
 
 sys.path.append(str(ROOT / "tests" / "sabotage"))
 
@@ -18,12 +18,9 @@ from mutants import MUTANTS  # noqa: E402
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(?:tests/(\w+)/)?(test_\w+)\.py`")
+FOLDERS = ("bench", "charts", "crds", "examples", "hack", "operator", "runtime")
+ENDS = {".py", ".yaml", ".yml", ".tpl", ".txt", ".md", ""}
 SABOTAGES = re.compile(r"Sabotages?: (.*?\.)$", re.DOTALL | re.MULTILINE)
-
-
-def text_of(page: Path) -> str:
-    """Without code blocks."""
-    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def headings(page: Path) -> set[str]:
@@ -52,9 +49,29 @@ def test_tests_that_are_named_exist(page: Path) -> None:
     assert [name for room, name in named if name not in known or (room and known[name] != room)] == []
 
 
-def test_every_design_note_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    assert [note.name for note in NOTES if f"(design/{note.name})" not in index] == []
+def test_every_page_is_in_the_index() -> None:
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in LINK.findall(text_of(INDEX)) if "://" not in link}
+    pages = {path for path in PAGES if path.is_relative_to(DOCS)} - {INDEX}
+    assert sorted(str(path.relative_to(DOCS)) for path in pages - linked) == []
+
+
+def test_no_two_pages_have_one_name() -> None:
+    names = Counter(path.name for path in PAGES if path.name != "README.md")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_pages_that_are_named_in_texts_of_the_sources_exist() -> None:
+    """As in "see docs/guides/kueue.md", in code, examples, the chart and tools."""
+    sources = [
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in ENDS
+    ]
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in sources
+        for name in re.findall(r"(?<![\w/])docs/[\w/-]+\.(?:md|lua|svg)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert sorted((source, name) for source, name in named if not (ROOT / name).exists()) == []
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from docs_kit import PAGES, ROOT, page, quoted, rows, text_of
+from docs_kit import INDEX, PAGES, ROOT, quoted, rows, text_of
 
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
@@ -108,7 +108,7 @@ def test_modules_and_files_that_are_named_exist(path: Path) -> None:
 
 def test_modules_of_the_index_exist() -> None:
     """Where a cell names several modules of one folder, the first has it."""
-    for _, note, cell in rows(page("README.md"), "## Design notes"):
+    for _, note, cell in rows(INDEX, "## Design notes"):
         folder = ""
         for name in quoted(cell):
             folder = name.rpartition("/")[0] if "/" in name else folder

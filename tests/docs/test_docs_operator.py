@@ -1,4 +1,4 @@
-"""docs/operator.md and docs/kueue.md have the operator's flags, rights, metrics, reasons and events, and no others."""
+"""Pages list the operator's flags, rights, metrics, reasons and events, and no others."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_parser_finds_problems_ends_and_suspicions() -> None:
 
 @pytest.mark.parametrize("failure", list(Failure))
 def test_a_failure_of_a_reward_is_told(failure: Failure) -> None:
-    pages = (page("data-and-rewards.md"), page("design/rewards.md"))
+    pages = (page("data-and-rewards.md"), page("reward-scoring.md"))
     assert any(failure.value in text_of(path) for path in pages)
 
 

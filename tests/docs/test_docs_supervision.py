@@ -1,4 +1,4 @@
-"""Each thread and task of the project is in docs/design/supervision.md, with who notices its end."""
+"""Each thread and task of the project is in docs/internals/coordinator/supervision.md, with who notices its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (ROOT / "operator/rljob_kube", ROOT / "operator/rljob_operator", ROOT / "runtime/rljob_runtime")
-PAGE = ROOT / "docs/design/supervision.md"
+PAGE = ROOT / "docs/internals/coordinator/supervision.md"
 BEGINS = {"Thread", "Timer", "create_task", "ensure_future", "run_coroutine_threadsafe"}
 """Names of calls by which something runs on beside its caller. A TaskGroup's raise by themselves, and so do executors'
 futures for whoever awaits them."""

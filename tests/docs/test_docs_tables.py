@@ -63,7 +63,7 @@ def test_the_releases_of_kubernetes() -> None:
 
 
 def test_the_commands_of_the_local_cluster() -> None:
-    told = " ".join(text for command, _ in rows(page("cluster.md"), "## Commands") for text in quoted(command))
+    told = " ".join(text for command, _ in rows(page("local-cluster.md"), "## Commands") for text in quoted(command))
     actions = parser()._subparsers
     assert actions is not None
     [commands] = [action.choices for action in actions._group_actions]

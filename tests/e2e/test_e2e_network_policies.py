@@ -20,7 +20,7 @@ from rljob_api.constants import HEALTH_PORT, RAY_PORT
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
 JOB = "denied"
-GUIDE = Path(__file__).resolve().parents[2] / "docs/platform.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/platform.md"
 PORT = 8080
 CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
 

@@ -1,7 +1,7 @@
 """The coordinator's pod has the Ray head. It dies, first without a word, then with its pod; no engine may notice. The
 head dies alone, in its container without a token of the API server: that costs one coordinator.
 
-The rules are in docs/design/ray-head.md.
+The rules are in docs/internals/coordinator/ray-head.md.
 """
 
 from __future__ import annotations

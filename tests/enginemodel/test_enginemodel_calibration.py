@@ -13,7 +13,7 @@ def test_each_printed_latency_is_met_within_its_bound(anchor):
 
 
 def test_half_of_them_within_six_percent_and_no_family_leans_to_one_side_by_more_than_fifteen():
-    """What docs/design/engine-model.md says of the table as a whole."""
+    """What docs/internals/simulator/performance-model.md says of the table as a whole."""
     assert statistics.median(abs(anchor.error) for anchor in ANCHORS) < 0.06
     for family in {anchor.achieved for anchor in ANCHORS}:
         errors = [anchor.error for anchor in ANCHORS if anchor.achieved == family and not anchor.prefill]

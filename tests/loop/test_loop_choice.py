@@ -36,8 +36,11 @@ TREE = Tree(
         ({"tests/relay/relay_kit.py"}, (T_CHAIN,)),
         ({"tests/relay/test_wire.py"}, (T_WIRE,)),
         ({"tests/relay/test_live.py"}, ()),
-        ({"docs/relay.md"}, (T_DOCS,)),
-        ({"docs/relay.md", "runtime/rljob_runtime/coordinator/fleet/fleet.py"}, (T_FLEET, T_DOCS, T_CLI)),
+        ({"docs/concepts/weight-relay.md"}, (T_DOCS,)),
+        (
+            {"docs/concepts/weight-relay.md", "runtime/rljob_runtime/coordinator/fleet/fleet.py"},
+            (T_FLEET, T_DOCS, T_CLI),
+        ),
         ({"tests/conftest.py"}, (T_CLI, T_FLEET, T_DOCS, T_CHAIN, T_WIRE)),
     ],
     ids=lambda value: ", ".join(sorted(value)) if isinstance(value, set) else None,

@@ -35,7 +35,7 @@ from rljob_runtime.training.loans.worker import GradientUnit
 PATIENCE = 300.0
 RANKS = 2
 BFLOAT16_BOUND = 0.01
-"""Of |difference| / |gradient| of a tensor, in the 2-norm, in bfloat16. docs/training.md has what was measured.
+"""Of |difference| / |gradient| of a tensor, in the 2-norm, in bfloat16. Measured: docs/concepts/training.md.
 Sums of a row pass through bfloat16, in the trainer (of each weight) and in a unit (of each weight and rank)."""
 
 

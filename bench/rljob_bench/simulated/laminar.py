@@ -2,7 +2,7 @@
 (its Fig. 11), on its splits between trainer and rollouts and, at the largest scale, on the best split found.
 
 Throughput is its metric: tokens of prompts and responses trained on, a second. How the systems are modelled, and what
-is left out: docs/design/laminar-model.md.
+is left out: docs/internals/simulator/async-systems.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ stage of their own, in which everything waits for the slowest program: a row for
 rewards begin as responses end, under a fixed timeout of that length and under the adaptive one.
 
 Figures are ratios of seconds for each prompt trained on, over the whole job. How fairness is kept and what the model
-leaves out: docs/design/benchmarks.md.
+leaves out: docs/internals/simulator/simulated-benchmarks.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ buffer is in it.
 
 A bound is not had for nothing. With a bound of k a response of L seconds has to fit into k rounds, so they take L/k at
 least, where a synchronous round takes L and its update. So if every round has one that long, speed-up over synchronous
-is less than k + 1, whatever the schedule: docs/design/laminar-model.md.
+is less than k + 1, whatever the schedule: docs/internals/simulator/async-systems.md.
 """
 
 from __future__ import annotations

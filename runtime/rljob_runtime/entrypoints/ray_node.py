@@ -1,7 +1,8 @@
 """This pod's part of the Ray cluster: `ray start` as a child that lives as long as the pod.
 
-The facts behind the settings are in docs/design/ray-head.md: workers follow a head that comes back elsewhere by its
-name, and actors live on while it is away, if the head's tables are on a volume and nobody's patience ends before.
+The facts behind the settings are in docs/internals/coordinator/ray-head.md: workers follow a head that comes back
+elsewhere by its name, and actors live on while it is away, if the head's tables are on a volume and nobody's patience
+ends before.
 """
 
 from __future__ import annotations

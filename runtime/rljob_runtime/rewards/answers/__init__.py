@@ -1,5 +1,5 @@
 """Final answers of mathematics: found in a response, read, and compared with the reference. What is decided is in
-docs/data-and-rewards.md ("Mathematics")."""
+docs/guides/data-and-rewards.md ("Mathematics")."""
 
 from __future__ import annotations
 

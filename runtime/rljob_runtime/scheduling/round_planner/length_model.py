@@ -4,7 +4,7 @@ A round is drawn group by group from the prompts that were seen (a bootstrap), s
 as alike as they were. What was stopped is completed by the survival estimate of all: taking it for finished would hide
 the very tail that decides. Responses beyond those that a prompt had, and those that it has when it is launched anew,
 are its own with the probability of the likeness within prompts, and anybody's otherwise: a runaway is no property of
-its prompt, a hard prompt is (the two tails of docs/design/what-if.md).
+its prompt, a hard prompt is (the two tails of docs/internals/scheduling/round-planner.md).
 """
 
 from __future__ import annotations
