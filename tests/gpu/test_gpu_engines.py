@@ -18,10 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, gather
-from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, KeptEngine
+from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
-from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, open_version
 
@@ -93,29 +93,29 @@ def settings(tmp_path_factory: pytest.TempPathFactory, config: LlamaConfig, publ
     )
 
 
-Engines = Callable[..., KeptEngine]
+Engines = Callable[..., SleepableEngine]
 
 
 @pytest.fixture(scope="module")
 def engines(settings: EngineSettings) -> Iterator[Engines]:
     """`engines(kind, 1)` is another engine of a kind, in a process of its own and on the same GPU as
     `engines(kind, 0)`: of the engines of a process, vLLM lets one sleep."""
-    made: dict[object, KeptEngine] = {}
-    zygotes: list[Zygote] = []
+    made: dict[object, SleepableEngine] = {}
+    fork_servers: list[ForkServer] = []
 
-    def get(kind: str, number: int = 0) -> KeptEngine:
+    def get(kind: str, number: int = 0) -> SleepableEngine:
         if (kind, number) not in made and number == 0:
             made[kind, number] = make_engine(kind, settings)
         elif (kind, number) not in made:
-            zygotes.append(Zygote(PEERS[kind]))
-            made[kind, number] = RankEngine(zygotes[-1], settings, ["0"])
+            fork_servers.append(ForkServer(PEERS[kind]))
+            made[kind, number] = MultiProcessEngine(fork_servers[-1], settings, ["0"])
         return made[kind, number]
 
     yield get
     for engine in made.values():
         engine.close()
-    for zygote in zygotes:
-        zygote.close()
+    for fork_server in fork_servers:
+        fork_server.close()
 
 
 @pytest.fixture(params=KINDS)
@@ -124,7 +124,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM) -> KeptEngine:
+def engine(kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM) -> SleepableEngine:
     engine = engines(kind)
     engine.load(publisher.publish(model))
     return engine
@@ -236,13 +236,13 @@ def test_a_sleeping_engine_gives_its_memory_back_and_wakes(engine, kind, publish
 def test_ranks_are_forked_from_a_process_that_has_not_touched_the_gpu(kind, settings, publisher, model) -> None:
     """Layouts of several sizes run in such processes, also those of one accelerator: one is built, sleeps, another is
     built beside it, and the first wakes."""
-    zygote = Zygote(PEERS[kind])
+    fork_server = ForkServer(PEERS[kind])
     try:
         version = publisher.publish(model)
         prompt = prompts(1)[0]
         made = []
         for _ in range(2):
-            engine = RankEngine(zygote, settings, ["0"])
+            engine = MultiProcessEngine(fork_server, settings, ["0"])
             made.append(engine)
             engine.load(version)
             assert_logprobs(model, prompt, run(engine, [asked("forked", prompt, 24)])["forked"], 0.0)
@@ -253,7 +253,7 @@ def test_ranks_are_forked_from_a_process_that_has_not_touched_the_gpu(kind, sett
         for engine in made:
             engine.close()
     finally:
-        zygote.close()
+        fork_server.close()
 
 
 def test_weights_leave_the_gpu_and_come_back_exactly(tmp_path: Path) -> None:

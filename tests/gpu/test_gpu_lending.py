@@ -20,7 +20,7 @@ import torch
 from test_training_lent import VERSION, Site
 from training_toys import FakePublisher, LoneRank, make_groups
 
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.training.loans.worker import PEER, GradientUnit
 from rljob_runtime.training.loans.worker_rank import UnitRank
 
@@ -33,11 +33,11 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
+def fork_server() -> Iterator[ForkServer]:
     """As its actor makes it: Ray gives that one no GPU, and the ranks see what their unit has adopted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        made = Zygote(PEER)
+        made = ForkServer(PEER)
     yield made
     made.close()
 
@@ -62,9 +62,9 @@ def trainers_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_the_update_is_that_of_the_trainer_alone(memory, larger_folder, tmp_path, zygote, dtype) -> None:
+def test_the_update_is_that_of_the_trainer_alone(memory, larger_folder, tmp_path, fork_server, dtype) -> None:
     """Norms compute in fp32 in both, so that float64 differs by what the order of rows makes of that."""
-    site = GpuSite(memory, larger_folder, tmp_path, zygote, dtype=dtype, max_tokens_per_microbatch=60)
+    site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype=dtype, max_tokens_per_microbatch=60)
     groups = make_groups(seed=5, count=6)
     unit = site.worker("rollout-1")
     for place in (0, 2):
@@ -93,9 +93,9 @@ def free() -> int:
     return torch.cuda.mem_get_info()[0]
 
 
-def test_what_it_took_is_free_after_a_release(memory, larger_folder, tmp_path, zygote) -> None:
+def test_what_it_took_is_free_after_a_release(memory, larger_folder, tmp_path, fork_server) -> None:
     """Of all processes: what CUDA itself and NCCL had is free too."""
-    site = GpuSite(memory, larger_folder, tmp_path, zygote, dtype="bfloat16")
+    site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype="bfloat16")
     unit = site.worker("rollout-1")
     for _ in range(2):  # and it can be lent again
         before = free()
@@ -110,10 +110,10 @@ def test_what_it_took_is_free_after_a_release(memory, larger_folder, tmp_path, z
 
 
 def test_weights_are_kept_as_they_are_published_and_no_second_gradient(
-    memory, larger_folder, tmp_path, zygote, monkeypatch
+    memory, larger_folder, tmp_path, fork_server, monkeypatch
 ) -> None:
     """In this process, whose allocations can be looked at."""
-    site = GpuSite(memory, larger_folder, tmp_path, zygote, dtype="bfloat16")
+    site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype="bfloat16")
     unit = site.worker("rollout-1")
     rank = UnitRank()
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -138,11 +138,11 @@ def test_weights_are_kept_as_they_are_published_and_no_second_gradient(
     site.close()
 
 
-def test_a_unit_computes_on_the_accelerators_that_it_adopts(memory, larger_folder, tmp_path, zygote) -> None:
+def test_a_unit_computes_on_the_accelerators_that_it_adopts(memory, larger_folder, tmp_path, fork_server) -> None:
     """One that is not there is found when the ranks are made; nothing that makes the unit looks for devices before."""
     from rljob_runtime.protocols import Refused
 
-    site = GpuSite(memory, larger_folder, tmp_path, zygote, dtype="bfloat16")
+    site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype="bfloat16")
     unit = site.worker("rollout-1")
     unit.adopt(["63"])
     with pytest.raises(Refused, match="has lost its sums"):

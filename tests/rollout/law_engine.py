@@ -24,8 +24,8 @@ class Clock:
 
 
 class LawEngine:
-    """`base.KeptEngine`. `look`: what each look at its figures takes, between two steps. `off`: how far a step is off
-    the law."""
+    """`base.SleepableEngine`. `look`: what each look at its figures takes, between two steps. `off`: how far a step
+    is off the law."""
 
     def __init__(
         self,

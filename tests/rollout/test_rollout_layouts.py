@@ -22,11 +22,11 @@ from transformers import LlamaForCausalLM
 
 from rljob_runtime.protocols import EngineStats, GenerateRequest, Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.rollout.engine_cache import KEPT, EngineLayouts
+from rljob_runtime.rollout.engine_cache import KEPT, EngineCache
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.engines.factory import make_engine
-from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine, RanksDisagree
-from rljob_runtime.rollout.engines.rank_processes import RankDied, Zygote
+from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine, RankMismatch
+from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankDied
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
 
@@ -97,55 +97,55 @@ class Workshop:
 def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: list[int | None]) -> None:
     """None: the seat rests. Whatever the order: one engine is awake, without weights at first, and totals only grow."""
     workshop = Workshop()
-    layouts = EngineLayouts(workshop)
+    cache = EngineCache(workshop)
     expected: list[int] = []
     total = 0
     for size in sizes:
-        before = layouts.tensor_parallel
+        before = cache.tensor_parallel
         if size is None:
-            layouts.rest()
-            assert layouts.weight_version is None
+            cache.sleep()
+            assert cache.weight_version is None
         else:
-            layouts.lay_out(size)
+            cache.switch(size)
             if size != before:
-                assert layouts.weight_version is None
-            layouts.load(7)
+                assert cache.weight_version is None
+            cache.load(7)
             expected = [*(other for other in expected if other != size), size][-KEPT:]
         assert sorted(workshop.open) == sorted(expected)
         awake = [made for made, engine in workshop.built if not engine.closed and not engine.asleep]
-        assert awake == ([] if layouts.tensor_parallel is None else [layouts.tensor_parallel])
-        room = (0, 0) if layouts.tensor_parallel is None else (1000, 8)
-        assert (layouts.stats().kv_tokens, layouts.stats().max_running) == room, "of the engine in use alone"
-        assert layouts.stats().generated_tokens_total >= total
-        total = layouts.stats().generated_tokens_total
-    assert layouts.stats().layouts_built_total == len(workshop.built)
+        assert awake == ([] if cache.tensor_parallel is None else [cache.tensor_parallel])
+        room = (0, 0) if cache.tensor_parallel is None else (1000, 8)
+        assert (cache.stats().kv_tokens, cache.stats().max_running) == room, "of the engine in use alone"
+        assert cache.stats().generated_tokens_total >= total
+        total = cache.stats().generated_tokens_total
+    assert cache.stats().layouts_built_total == len(workshop.built)
     assert total == len([size for size in sizes if size is not None])
-    layouts.close()
+    cache.close()
     assert workshop.open == []
 
 
 def test_an_engine_that_does_not_start_leaves_the_one_before_to_go_back_to() -> None:
     workshop = Workshop()
-    layouts = EngineLayouts(workshop)
-    layouts.lay_out(1)
-    layouts.lay_out(2)
+    cache = EngineCache(workshop)
+    cache.switch(1)
+    cache.switch(2)
     workshop.refused.add(4)
     with pytest.raises(MemoryError, match="no room for 4"):
-        layouts.lay_out(4)
-    assert layouts.tensor_parallel is None
-    layouts.lay_out(2)
+        cache.switch(4)
+    assert cache.tensor_parallel is None
+    cache.switch(2)
     assert [size for size, _ in workshop.built] == [1, 2]
-    assert layouts.stats().layout_switches_total == 3
+    assert cache.stats().layout_switches_total == 3
 
 
 def test_an_engine_that_does_not_wake_is_closed_and_built_anew() -> None:
     workshop = Workshop()
-    layouts = EngineLayouts(workshop)
-    layouts.lay_out(1)
-    layouts.lay_out(2)
+    cache = EngineCache(workshop)
+    cache.switch(1)
+    cache.switch(2)
     first = workshop.built[0][1]
     first.broken = True
-    layouts.lay_out(1)
+    cache.switch(1)
     assert first.closed
     assert [size for size, _ in workshop.built] == [1, 2, 1]
 
@@ -226,18 +226,18 @@ def shared_memory() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote(PEERS["Reference"])
-    yield zygote
-    zygote.close()
+def fork_server() -> Iterator[ForkServer]:
+    fork_server = ForkServer(PEERS["Reference"])
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
 def pair(
-    zygote: Zygote, settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM
-) -> Iterator[RankEngine]:
+    fork_server: ForkServer, settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM
+) -> Iterator[MultiProcessEngine]:
     """Two ranks of the reference engine, with weights."""
-    engine = RankEngine(zygote, replace(settings, tensor_parallel=2))
+    engine = MultiProcessEngine(fork_server, replace(settings, tensor_parallel=2))
     engine.load(publisher.publish(model))
     yield engine
     engine.close()
@@ -248,7 +248,7 @@ def greedy(count: int, tokens: int = 8) -> list[EngineRequest]:
 
 
 def test_ranks_generate_what_one_process_does(
-    pair: RankEngine, engines: Callable[..., Engine], publisher: Publisher
+    pair: MultiProcessEngine, engines: Callable[..., Engine], publisher: Publisher
 ) -> None:
     alone = engines("Reference")
     alone.load(publisher.version)
@@ -259,12 +259,14 @@ def test_ranks_generate_what_one_process_does(
     assert not pair.busy
 
 
-def test_requests_without_a_seed_get_one_for_all_ranks(pair: RankEngine) -> None:
+def test_requests_without_a_seed_get_one_for_all_ranks(pair: MultiProcessEngine) -> None:
     got = run(pair, [replace(request, temperature=1.0) for request in greedy(4)])
     assert {len(g.tokens) for g in got.values()} == {8}
 
 
-def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(pair: RankEngine, publisher: Publisher) -> None:
+def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(
+    pair: MultiProcessEngine, publisher: Publisher
+) -> None:
     held = publisher.version
     with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted, the relay holds {held}"):
         pair.load(held + 1)
@@ -274,16 +276,18 @@ def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(pair: RankEn
     assert pair.weight_version is None
 
 
-def test_ranks_that_make_different_tokens_end_the_engine(pair: RankEngine) -> None:
+def test_ranks_that_make_different_tokens_end_the_engine(pair: MultiProcessEngine) -> None:
     pair.add(greedy(1)[0])
     other = replace(greedy(2)[1], id="g0")
     pair._ranks.ways[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
     pair._ranks.ways[1].recv()
-    with pytest.raises(RanksDisagree, match="the 2 ranks made different tokens"):
+    with pytest.raises(RankMismatch, match="the 2 ranks made different tokens"):
         run(pair, [])
 
 
-def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_the_engine(pair: RankEngine) -> None:
+def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_the_engine(
+    pair: MultiProcessEngine,
+) -> None:
     pair.add(greedy(1)[0])
     os.kill(pair._ranks.pids[1], signal.SIGTERM)
     assert ended(pair._ranks.pids[1])
@@ -293,7 +297,7 @@ def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_th
     assert ended(*pair._ranks.pids)
 
 
-def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: RankEngine) -> None:
+def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: MultiProcessEngine) -> None:
     """As in a collective to which one rank never comes. The engine has ended then: a late answer is nobody's."""
     pair._ranks.grace = 0.2
     held, pids = pair.weight_version or 0, pair._ranks.pids
@@ -308,7 +312,7 @@ def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: Rank
     assert ended(*pids)
 
 
-def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEngine) -> None:
+def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: MultiProcessEngine) -> None:
     """A rank that is only slow lives on."""
     held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
@@ -321,7 +325,7 @@ def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: RankEng
     assert run(pair, greedy(1))["g0"].tokens
 
 
-def test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes(pair: RankEngine) -> None:
+def test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes(pair: MultiProcessEngine) -> None:
     """Who waits for a rank in a collective raises when it ends, and may be heard first."""
     held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
@@ -334,30 +338,30 @@ def test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes(pair: RankEn
     pair.close()
 
 
-def test_an_engine_that_cannot_be_built_leaves_no_process(zygote: Zygote, settings: EngineSettings) -> None:
-    before = _processes_of(zygote)
+def test_an_engine_that_cannot_be_built_leaves_no_process(fork_server: ForkServer, settings: EngineSettings) -> None:
+    before = _processes_of(fork_server)
     with pytest.raises(Exception, match="nowhere"):
-        RankEngine(zygote, replace(settings, folder=Path("/nowhere"), tensor_parallel=2))
-    assert ended(*(_processes_of(zygote) - before))
+        MultiProcessEngine(fork_server, replace(settings, folder=Path("/nowhere"), tensor_parallel=2))
+    assert ended(*(_processes_of(fork_server) - before))
 
 
-def _processes_of(zygote: Zygote) -> set[int]:
-    """Of its session: the zygote and its ranks."""
+def _processes_of(fork_server: ForkServer) -> set[int]:
+    """Of its session: the fork server and its ranks."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.getsid(int(folder.name)) == zygote._process.pid:
+            if os.getsid(int(folder.name)) == fork_server._process.pid:
                 found.add(int(folder.name))
     return found
 
 
 ORPHAN = """
 import sys, time
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.rollout.engines.multi_process import PEERS
-zygote = Zygote(PEERS["Reference"])
-ways = [zygote.fork([]) for _ in range(2)]
-print(zygote._process.pid, *(way.recv() for way in ways), flush=True)
+fork_server = ForkServer(PEERS["Reference"])
+ways = [fork_server.fork([]) for _ in range(2)]
+print(fork_server._process.pid, *(way.recv() for way in ways), flush=True)
 time.sleep(600)
 """
 
@@ -395,11 +399,11 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
     """1 → 2 → update → 1 under the replica's protocol: 64 greedy responses are equal in both layouts, logprobs are the
     trainer's, each layout is built once, and nothing is left behind."""
     left = shared_memory()
-    zygote = Zygote(PEERS["VLLM"])
+    fork_server = ForkServer(PEERS["VLLM"])
     pids: set[int] = set()
 
-    def make(size: int, devices: object) -> RankEngine:
-        engine = RankEngine(zygote, replace(settings, tensor_parallel=size))
+    def make(size: int, devices: object) -> MultiProcessEngine:
+        engine = MultiProcessEngine(fork_server, replace(settings, tensor_parallel=size))
         pids.update(engine._ranks.pids)
         return engine
 
@@ -419,7 +423,7 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
         return got
 
     async def program() -> None:
-        replica = RolloutReplica("r0", make, frozenset({EOS}), zygote.close)
+        replica = RolloutReplica("r0", make, frozenset({EOS}), fork_server.close)
         boots, runs = set(), []
         for trained, size, count in ((model, 1, 64), (model, 2, 64), (other_model, 2, 8), (other_model, 1, 8)):
             if not runs or trained is other_model:
@@ -445,5 +449,5 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
 
     asyncio.run(program())
     assert len(pids) == 3
-    assert ended(*pids, zygote._process.pid)
+    assert ended(*pids, fork_server._process.pid)
     assert soon(lambda: shared_memory() <= left), "what others make meanwhile goes again"

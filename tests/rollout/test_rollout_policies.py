@@ -1,4 +1,4 @@
-"""Outbox, ledger, block pool and sampling on their own, under arbitrary orders of events."""
+"""Outbox, tracker, block pool and sampling on their own, under arbitrary orders of events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.rollout.attempts import Ledger, engine_id
+from rljob_runtime.rollout.attempts import AttemptTracker, engine_id
 from rljob_runtime.rollout.engines.base import EngineRequest, StepOutput, seed_of
 from rljob_runtime.rollout.engines.reference.kv_blocks import BlockPool
 from rljob_runtime.rollout.engines.reference.sampling import sample, uniforms
@@ -88,7 +88,7 @@ def test_ready_means_that_something_new_can_be_taken() -> None:
     assert last.done()
 
 
-# --- ledger ----------------------------------------------------------------------------------------------------------
+# --- attempts ---------------------------------------------------------------------------------------------------------
 
 
 def request(key: int, attempt: int, prefix: int = 0) -> GenerateRequest:
@@ -106,53 +106,53 @@ def request(key: int, attempt: int, prefix: int = 0) -> GenerateRequest:
     )
 )
 def test_an_attempt_starts_at_most_once_and_only_upwards(events: list[tuple[str, int, int]]) -> None:
-    ledger, started = Ledger(), {key: [0] for key in range(3)}
+    tracker, started = AttemptTracker(), {key: [0] for key in range(3)}
     running: set[str] = set()
     for event, key, attempt in events:
         if event == "submit":
-            admission = ledger.admit([request(key, attempt)])
+            admission = tracker.admit([request(key, attempt)])
             running -= set(admission.replaced)
             for r in admission.started:
                 started[key].append(r.attempt)
                 running.add(engine_id(r.key, r.attempt))
         elif event == "abort":
-            stopped = set(ledger.abort({KEYS[key]: attempt}))
+            stopped = set(tracker.abort({KEYS[key]: attempt}))
             assert stopped == {
                 name for name in running if name in {engine_id(KEYS[key], a) for a in range(attempt + 1)}
             }
             running -= stopped
         else:
             name = engine_id(KEYS[key], started[key][-1])
-            ended = ledger.deltas([StepOutput(name, (5,), (0.0,), FinishReason.STOP)], 7)
+            ended = tracker.deltas([StepOutput(name, (5,), (0.0,), FinishReason.STOP)], 7)
             assert [d.attempt for d in ended] == ([started[key][-1]] if name in running else [])
             running.discard(name)
-        assert len(ledger) == len(running)
+        assert len(tracker) == len(running)
         assert len(running) == len({name.split("#")[0] for name in running}), "two attempts of one trajectory run"
     assert all(attempts == sorted(set(attempts)) for attempts in started.values())
 
 
 def test_offsets_continue_the_prefix() -> None:
-    ledger = Ledger()
-    ledger.admit([request(0, 1, prefix=5)])
+    tracker = AttemptTracker()
+    tracker.admit([request(0, 1, prefix=5)])
     outputs = [StepOutput(engine_id(KEYS[0], 1), (8, 9), (0.0, 0.0)), StepOutput(engine_id(KEYS[0], 1), (7,), (0.0,))]
-    assert [d.offset for d in ledger.deltas(outputs, 7)] == [5, 7]
+    assert [d.offset for d in tracker.deltas(outputs, 7)] == [5, 7]
 
 
 def test_outputs_of_what_is_not_held_are_dropped() -> None:
-    ledger = Ledger()
-    ledger.admit([request(0, 1)])
-    ledger.abort({KEYS[0]: 1})
-    assert ledger.deltas([StepOutput(engine_id(KEYS[0], 1), (8,), (0.0,))], 7) == []
+    tracker = AttemptTracker()
+    tracker.admit([request(0, 1)])
+    tracker.abort({KEYS[0]: 1})
+    assert tracker.deltas([StepOutput(engine_id(KEYS[0], 1), (8,), (0.0,))], 7) == []
 
 
 def test_new_weights_begin_a_new_ledger_but_not_over_held_requests() -> None:
-    ledger = Ledger()
-    ledger.admit([request(0, 1)])
-    with pytest.raises(RuntimeError, match="1 requests are held"):
-        ledger.forget()
-    ledger.abort({KEYS[0]: 1})
-    ledger.forget()
-    assert ledger.admit([request(0, 1)]).started == (request(0, 1),)
+    tracker = AttemptTracker()
+    tracker.admit([request(0, 1)])
+    with pytest.raises(RuntimeError, match="1 requests are active"):
+        tracker.forget()
+    tracker.abort({KEYS[0]: 1})
+    tracker.forget()
+    assert tracker.admit([request(0, 1)]).started == (request(0, 1),)
 
 
 # --- KV blocks -------------------------------------------------------------------------------------------------------

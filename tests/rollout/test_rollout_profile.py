@@ -21,8 +21,8 @@ from rljob_runtime.perf_model.fitting import fit, foretold, round_errors
 from rljob_runtime.perf_model.latency_model import LatencyLaw
 from rljob_runtime.perf_model.model_shape import SMOLLM2_135M
 from rljob_runtime.perf_model.profile import PlayedRound, Profile, ProfileError, Subject
-from rljob_runtime.rollout.profiling.harness import Seat
-from rljob_runtime.rollout.profiling.profiler import CORNERS, PASSES, Limits, Watch, measure
+from rljob_runtime.rollout.profiling.harness import ProfilingHarness
+from rljob_runtime.rollout.profiling.profiler import CORNERS, PASSES, Limits, ProfilingObserver, measure
 from rljob_runtime.rollout.profiling.target import Target
 from rljob_runtime.rollout.profiling.timed_engine import Step, decode_timing, prefill_timing
 
@@ -47,17 +47,17 @@ def profiled(
         told.append(doing)
 
     async def run() -> Profile:
-        seat = Seat(
+        harness = ProfilingHarness(
             lambda size, devices: LawEngine((laws or {1: LAW})[size], clock, 12_000 * size, LOOK, off),
             lambda: None,
             vocabulary=1000,
             clock=clock,
         )
         try:
-            watch = Watch(tell, lambda: stop_after is not None and len(told) > stop_after, clock)
-            return await measure(seat, SUBJECT, sizes, limits, watch)
+            observer = ProfilingObserver(tell, lambda: stop_after is not None and len(told) > stop_after, clock)
+            return await measure(harness, SUBJECT, sizes, limits, observer)
         finally:
-            await seat.close()
+            await harness.close()
 
     return asyncio.run(run()), clock, told
 
@@ -214,7 +214,7 @@ def saying(
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("rljob_runtime.models.source.resolve", lambda source, cache: ModelFolder(tmp_path))
 
-    def measured(self: Target, watch: Watch) -> Profile:
+    def measured(self: Target, observer: ProfilingObserver) -> Profile:
         profile, _, _ = profiled(Limits(32, 128, 200.0), sizes=self.sizes, laws={1: LAW, 2: wide})
         return profile.model_copy(update={"subject": self.subject})
 
@@ -254,7 +254,7 @@ def test_the_round_may_have_the_lengths_of_a_workload(tmp_path, monkeypatch):
 def test_a_profile_of_earlier_tells_it_for_the_job_as_it_is_now(tmp_path, monkeypatch):
     arguments, file = saying(tmp_path, monkeypatch, WIDE), tmp_path / "p.json"
     played = (PlayedRound(tensor_parallel=1, prompt_tokens=8, lengths=(4,), seconds=1.0),)
-    monkeypatch.setattr(Target, "play_rounds", lambda self, watch: played)
+    monkeypatch.setattr(Target, "run_rounds", lambda self, observer: played)
     assert rljob(*arguments, "--out", str(file)).exit_code == 0
     again = rljob(*arguments, "--check", str(file))
     assert "spec.rollout.tensorParallelSize: 2 (the job has 1)" in again.output, again.output

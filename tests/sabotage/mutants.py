@@ -1780,8 +1780,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a change of layout starts the replica anew",
         f"{RUNTIME}/rollout/replica.py",
-        "        self._layouts.rest()",
-        "        self._layouts.rest(); self._outbox._boot = uuid.uuid4().hex",
+        "        self._cache.sleep()",
+        "        self._cache.sleep(); self._outbox._boot = uuid.uuid4().hex",
         (f"{SEAT}::test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from training_toys import keep_norms_precise, save_tiny_model, save_tokenizer
 
-from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,14 +31,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def unit_zygote() -> Iterator[Zygote]:
+def unit_fork_server() -> Iterator[ForkServer]:
     """Forks the ranks of gradient units. To import torch takes seconds, so it is one for all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-        zygote = Zygote(precise_rank.PEER)
-        RankProcesses(zygote, 1, grace=0.0).kill()  # it has imported all that it is to import
-        yield zygote
-        zygote.close()
+        fork_server = ForkServer(precise_rank.PEER)
+        RankProcesses(fork_server, 1, grace=0.0).kill()  # it has imported all that it is to import
+        yield fork_server
+        fork_server.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a unit's zygote forks in tests: ranks whose norms compute in the format of the weights."""
+"""What a unit's fork server forks in tests: ranks whose norms compute in the format of the weights."""
 
 from __future__ import annotations
 

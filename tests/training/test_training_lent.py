@@ -35,7 +35,7 @@ from rljob_runtime.relay.gradient_transfer import Courier, CourierSettings, Desk
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, dtype_name, gather
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.loans.worker import PEER, GradientUnit
 from rljob_runtime.training.loans.worker_rank import UnitSettings
@@ -62,10 +62,10 @@ class Site:
 
     device = "cpu"
 
-    def __init__(self, memory: Path, model: Path, volume: Path, zygote: Zygote, **config: object) -> None:
+    def __init__(self, memory: Path, model: Path, volume: Path, fork_server: ForkServer, **config: object) -> None:
         self.memory = memory
         self.model = model
-        self.zygote = zygote
+        self.fork_server = fork_server
         self.units: list[GradientUnit] = []
         self.settings = settings_of(model, volume, gradient_clip=None, **config)
         self.config = self.settings.training
@@ -100,7 +100,7 @@ class Site:
             dataclasses.replace(brings, **courier),  # type: ignore[arg-type]
             self.device,
         )
-        self.units.append(GradientUnit(name, settings, self.zygote))
+        self.units.append(GradientUnit(name, settings, self.fork_server))
         return self.units[-1]
 
     def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
@@ -140,8 +140,8 @@ def local_addresses(pid: int) -> set[str]:
 
 
 @pytest.fixture
-def site(memory: Path, model_folder: Path, tmp_path: Path, unit_zygote: Zygote) -> Iterator[Site]:
-    made = Site(memory, model_folder, tmp_path, unit_zygote)
+def site(memory: Path, model_folder: Path, tmp_path: Path, unit_fork_server: ForkServer) -> Iterator[Site]:
+    made = Site(memory, model_folder, tmp_path, unit_fork_server)
     yield made
     made.close()
 
@@ -155,10 +155,10 @@ def site(memory: Path, model_folder: Path, tmp_path: Path, unit_zygote: Zygote) 
     ids=["one worker has most", "two workers", "the update has a part", "the trainer has nothing"],
 )
 def test_the_update_is_that_of_the_trainer_alone(
-    memory, model_folder, tmp_path, unit_zygote, dtype, aggregation, shares
+    memory, model_folder, tmp_path, unit_fork_server, dtype, aggregation, shares
 ) -> None:
     config = {"dtype": dtype, "aggregation": aggregation, "max_tokens_per_microbatch": 40}
-    site = Site(memory, model_folder, tmp_path, unit_zygote, **config)
+    site = Site(memory, model_folder, tmp_path, unit_fork_server, **config)
     groups = make_groups(seed=5, count=6)
     wanted, _ = naive_gradient(model_folder, groups, site.config)
     early, lent = shares
@@ -332,9 +332,9 @@ def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path
 @pytest.mark.parametrize("aggregation", [Aggregation.TOKEN_MEAN, *slow(Aggregation.SEQUENCE_MEAN)], ids=str)
 async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model_folder, tmp_path, aggregation) -> None:
     config = {"aggregation": aggregation, "max_tokens_per_microbatch": 60}
-    zygote = Zygote(PEER)  # norms as the trainer's processes compute them
+    fork_server = ForkServer(PEER)  # norms as the trainer's processes compute them
     alone, two = (
-        Site(memory, model_folder, tmp_path / "one", zygote, **config),
+        Site(memory, model_folder, tmp_path / "one", fork_server, **config),
         settings_of(model_folder, tmp_path, gradient_clip=None, **config),
     )
     groups, worker = make_groups(1, 5), alone.worker("rollout-0")
@@ -357,7 +357,7 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
         for rank in ranks:
             rank.end()
         alone.close()
-        zygote.close()
+        fork_server.close()
     assert found.early_groups == 4
     assert found.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-6)
     # The moments show a wrong scale, which AdamW hides in the weights.
@@ -522,12 +522,12 @@ def test_nothing_of_a_unit_is_left_when_the_loan_is_over(site: Site) -> None:
 
 
 def test_a_unit_begins_anew_when_the_process_that_it_is_forked_from_has_ended(site: Site) -> None:
-    zygote = Zygote(precise_rank.PEER)
-    site.zygote = zygote
+    fork_server = ForkServer(precise_rank.PEER)
+    site.fork_server = fork_server
     worker, groups = site.worker("rollout-0"), make_groups(seed=3, count=2)
     worker.compute(1, 1, VERSION, groups[:1])
     pids = pids_of(worker)
-    zygote._process.kill()
+    fork_server._process.kill()
     for way in worker._ranks.processes.ways:
         assert way.poll(PATIENCE), "they end with it"
     with pytest.raises(Refused, match="rollout-0 has lost its sums: rank"):

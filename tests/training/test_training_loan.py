@@ -28,7 +28,7 @@ from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import ComputeReport, MachinePeers, Refused
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import WorkerPeer
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.scheduling.lending.gain import Measured
 from rljob_runtime.training.loans.worker import GradientUnit
 
@@ -141,11 +141,13 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_site(memory: Path, model_folder: Path, tmp_path: Path, unit_zygote: Zygote) -> Iterator[Callable[..., Site]]:
+def make_site(
+    memory: Path, model_folder: Path, tmp_path: Path, unit_fork_server: ForkServer
+) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
 
     def make(dtype: str) -> Site:
-        made.append(Site(memory, model_folder, tmp_path, unit_zygote, dtype=dtype, max_tokens_per_microbatch=40))
+        made.append(Site(memory, model_folder, tmp_path, unit_fork_server, dtype=dtype, max_tokens_per_microbatch=40))
         return made[-1]
 
     yield make

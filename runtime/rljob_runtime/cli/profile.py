@@ -23,7 +23,7 @@ from rljob_runtime.perf_model.profile import Profile, ProfileError, Start
 from rljob_runtime.workloads import TraceError
 
 if TYPE_CHECKING:
-    from rljob_runtime.rollout.profiling.profiler import Watch
+    from rljob_runtime.rollout.profiling.profiler import ProfilingObserver
     from rljob_runtime.rollout.profiling.target import Target
 
 T = TypeVar("T")
@@ -73,9 +73,9 @@ def profile(
 
 
 def _write(console: Console, target: Target, out: Path, seconds: float, job_round: JobRound | None) -> None:
-    with _watch(console, seconds) as watch:
-        measured = _measured(lambda: target.profile(watch))
-        stopped = watch.stopped()
+    with _observer(console, seconds) as observer:
+        measured = _measured(lambda: target.profile(observer))
+        stopped = observer.stopped()
     try:
         fits = {size: fit(measured, size) for size in measured.tensor_parallel_sizes or (1,)}
     except ProfileError as error:
@@ -102,8 +102,8 @@ def _check(console: Console, target: Target, file: Path, seconds: float, job_rou
         raise fail(str(error)) from None
     except ProfileError as error:
         raise fail(f"--check {file}: {error}") from None
-    with _watch(console, seconds) as watch:
-        played = _measured(lambda: target.play_rounds(watch))
+    with _observer(console, seconds) as observer:
+        played = _measured(lambda: target.run_rounds(observer))
     if not played:
         raise fail("interrupted before a round was over", INTERRUPTED)
     fitted = fits[target.sizes[0]]
@@ -223,20 +223,20 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def _watch(console: Console, seconds: float) -> Iterator[Watch]:
+def _observer(console: Console, seconds: float) -> Iterator[ProfilingObserver]:
     """A bar of the time that is spent, and Ctrl-C as a wish to stop."""
-    from rljob_runtime.rollout.profiling.profiler import Watch
+    from rljob_runtime.rollout.profiling.profiler import ProfilingObserver
 
     interrupted: list[int] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=seconds)
 
-        def tell(doing: str, spent: float) -> None:
+        def report(doing: str, spent: float) -> None:
             progress.update(bar, description=doing, completed=min(seconds, spent))
 
         before = signal.signal(signal.SIGINT, lambda number, frame: interrupted.append(number))
         try:
-            yield Watch(tell, lambda: bool(interrupted))
+            yield ProfilingObserver(report, lambda: bool(interrupted))
         finally:
             signal.signal(signal.SIGINT, before)

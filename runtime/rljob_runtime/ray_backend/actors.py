@@ -158,7 +158,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
     from rljob_runtime.relay.tensors import dtype_name
-    from rljob_runtime.rollout.engines.rank_processes import Zygote
+    from rljob_runtime.rollout.engines.rank_processes import ForkServer
     from rljob_runtime.rollout.factory import write_model_files
     from rljob_runtime.training.config import TrainingConfig
     from rljob_runtime.training.loans.worker import PEER, GradientUnit
@@ -181,7 +181,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
         courier=courier,
         device="cuda" if job.spec.rollout.accelerators_per_machine else "cpu",
     )
-    return WorkerPeer(GradientUnit(member.machine, settings, Zygote(PEER)))
+    return WorkerPeer(GradientUnit(member.machine, settings, ForkServer(PEER)))
 
 
 class RankPeer:

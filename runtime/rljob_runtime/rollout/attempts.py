@@ -15,7 +15,7 @@ from rljob_runtime.rollout.engines.base import StepOutput
 
 
 @dataclass
-class Held:
+class ActiveAttempt:
     """A request in the engine, and the offset of its next token."""
 
     request: GenerateRequest
@@ -27,7 +27,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Admission:
+class AdmitResult:
     """What a submit asks of the engine: stop `replaced`, then start `started`."""
 
     started: tuple[GenerateRequest, ...]
@@ -39,17 +39,17 @@ def engine_id(key: TrajectoryKey, attempt: int) -> str:
     return f"{key}#{attempt}"
 
 
-class Ledger:
-    """Held requests, and the highest attempt seen of every trajectory under the present weights."""
+class AttemptTracker:
+    """Active requests, and the highest attempt seen of every trajectory under the present weights."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._active: dict[str, ActiveAttempt] = {}
         self._attempts: dict[TrajectoryKey, int] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._active)
 
-    def admit(self, requests: Iterable[GenerateRequest]) -> Admission:
+    def admit(self, requests: Iterable[GenerateRequest]) -> AdmitResult:
         """Take each request whose attempt is higher than any seen of its trajectory; others are repeats or late."""
         started: dict[TrajectoryKey, GenerateRequest] = {}
         replaced: list[str] = []
@@ -60,14 +60,14 @@ class Ledger:
             if seen is not None:
                 replaced += self._drop(request.key)
             self._attempts[request.key] = request.attempt
-            held = Held(request, len(request.prefix_token_ids))
-            self._held[held.engine_id] = held
+            active = ActiveAttempt(request, len(request.prefix_token_ids))
+            self._active[active.engine_id] = active
             started[request.key] = request
         names = {engine_id(r.key, r.attempt) for r in started.values()}
-        return Admission(tuple(started.values()), tuple(name for name in replaced if name not in names))
+        return AdmitResult(tuple(started.values()), tuple(name for name in replaced if name not in names))
 
     def abort(self, attempts: Mapping[TrajectoryKey, int]) -> list[str]:
-        """Let go of these trajectories, up to these attempts, held or still to come; the engine ids to stop. Unknown
+        """Let go of these trajectories, up to these attempts, active or still to come; the engine ids to stop. Unknown
         and finished ones are passed over."""
         stopped: list[str] = []
         for key, attempt in attempts.items():
@@ -77,38 +77,38 @@ class Ledger:
         return stopped
 
     def deltas(self, outputs: Iterable[StepOutput], weight_version: int) -> list[Delta]:
-        """Stamp an engine step's outputs and let go of what ended. Output of nothing held is dropped."""
+        """Stamp an engine step's outputs and let go of what ended. Output of nothing active is dropped."""
         made = []
         for output in outputs:
-            held = self._held.get(output.id)
-            if held is None:
+            active = self._active.get(output.id)
+            if active is None:
                 continue
             made.append(
                 Delta(
-                    key=held.request.key,
-                    attempt=held.request.attempt,
-                    offset=held.offset,
+                    key=active.request.key,
+                    attempt=active.request.attempt,
+                    offset=active.offset,
                     token_ids=output.token_ids,
                     logprobs=output.logprobs,
                     weight_version=weight_version,
                     finish_reason=output.finish_reason,
                 )
             )
-            held.offset += len(output.token_ids)
+            active.offset += len(output.token_ids)
             if output.finish_reason is not None:
-                del self._held[output.id]
+                del self._active[output.id]
         return made
 
     def drop_all(self) -> list[str]:
-        """Let go of everything held, as an abort of each does; the engine ids to stop."""
-        names = list(self._held)
-        self._held.clear()
+        """Let go of everything active, as an abort of each does; the engine ids to stop."""
+        names = list(self._active)
+        self._active.clear()
         return names
 
     def forget(self) -> None:
-        """New weights: requests of the old ones are refused by their version from now on. Nothing may be held."""
-        if self._held:
-            raise RuntimeError(f"{len(self._held)} requests are held")
+        """New weights: requests of the old ones are refused by their version from now on. Nothing may be active."""
+        if self._active:
+            raise RuntimeError(f"{len(self._active)} requests are active")
         self._attempts.clear()
 
     def _drop(self, key: TrajectoryKey) -> list[str]:
@@ -116,4 +116,4 @@ class Ledger:
         if attempt is None:
             return []
         name = engine_id(key, attempt)
-        return [name] if self._held.pop(name, None) is not None else []
+        return [name] if self._active.pop(name, None) is not None else []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from rljob_runtime.protocols import EngineStats
-from rljob_runtime.rollout.engines.base import EngineRequest, KeptEngine, StepOutput
+from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine, StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ class NoLayout(RuntimeError):
     """The seat rests: its accelerators work for another one."""
 
 
-class EngineLayouts:
+class EngineCache:
     """`engine.Engine` in front of the layout in use; `make(tensor_parallel)` builds one, `close_maker` ends what it
     needs for that."""
 
-    def __init__(self, make: Callable[[int], KeptEngine], close_maker: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, make: Callable[[int], SleepableEngine], close_maker: Callable[[], None] = lambda: None) -> None:
         self._make = make
         self._close_maker = close_maker
-        self._kept: dict[int, KeptEngine] = {}
+        self._kept: dict[int, SleepableEngine] = {}
         """The one used last is the last."""
         self._past = NOTHING
         """Totals of the engines that are gone."""
@@ -44,25 +44,25 @@ class EngineLayouts:
 
     # --- layouts ---
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Put the engine in use to sleep; it must not be busy."""
         if self.tensor_parallel is not None:
             engine = self._engine()
             self.tensor_parallel = None
             engine.sleep()
 
-    def lay_out(self, tensor_parallel: int) -> None:
+    def switch(self, tensor_parallel: int) -> None:
         """Use the engine of this layout, built now unless it is kept. Raises what building it raises; the seat rests
         then."""
         if tensor_parallel == self.tensor_parallel:
             return
-        self.rest()
+        self.sleep()
         engine = self._woken(tensor_parallel) or self._build(tensor_parallel)
         self._kept[tensor_parallel] = engine
         self.tensor_parallel = tensor_parallel
         self._switches += 1
 
-    def _woken(self, tensor_parallel: int) -> KeptEngine | None:
+    def _woken(self, tensor_parallel: int) -> SleepableEngine | None:
         engine = self._kept.pop(tensor_parallel, None)
         if engine is None:
             return None
@@ -74,7 +74,7 @@ class EngineLayouts:
             return None
         return engine
 
-    def _build(self, tensor_parallel: int) -> KeptEngine:
+    def _build(self, tensor_parallel: int) -> SleepableEngine:
         # First make room. The layout used last stays: it is the one to go back to.
         while len(self._kept) >= KEPT:
             self._discard(self._kept.pop(next(iter(self._kept))))
@@ -82,12 +82,12 @@ class EngineLayouts:
         self._built += 1
         return engine
 
-    def _discard(self, engine: KeptEngine) -> None:
+    def _discard(self, engine: SleepableEngine) -> None:
         gone = engine.stats()
         self._past = replace(self._past, **_totals(self._past, gone))
         engine.close()
 
-    def _engine(self) -> KeptEngine:
+    def _engine(self) -> SleepableEngine:
         if self.tensor_parallel is None:
             raise NoLayout("the seat rests; lay it out first")
         return self._kept[self.tensor_parallel]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.models.stop_tokens import eos_token_ids
-from rljob_runtime.rollout.engines.base import EngineSettings, KeptEngine
+from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
-from rljob_runtime.rollout.engines.multi_process import PEERS, RankEngine
-from rljob_runtime.rollout.engines.rank_processes import Zygote
+from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
+from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.rollout.replica import RolloutReplica
 
 
@@ -47,15 +47,15 @@ def make_replica(
 
 def engine_maker(
     kind: str, settings: EngineSettings, tensor_parallel_sizes: Sequence[int]
-) -> tuple[Callable[[int, Sequence[str]], KeptEngine], Callable[[], None]]:
+) -> tuple[Callable[[int, Sequence[str]], SleepableEngine], Callable[[], None]]:
     """What `RolloutReplica` makes its engines with, one for each of these layouts, and how to end what it needs for
     that."""
     if kind != "VLLM" or tuple(tensor_parallel_sizes) == (1,):
         return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), lambda: None
-    zygote = Zygote(PEERS[kind])
-    return lambda size, devices: RankEngine(
-        zygote, replace(settings, tensor_parallel=size), devices[:size]
-    ), zygote.close
+    fork_server = ForkServer(PEERS[kind])
+    return lambda size, devices: MultiProcessEngine(
+        fork_server, replace(settings, tensor_parallel=size), devices[:size]
+    ), fork_server.close
 
 
 def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:

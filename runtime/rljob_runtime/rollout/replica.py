@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, Refused, ReplicaReport, TermFence, WrongVersion
 from rljob_runtime.protocols.trajectory import TrajectoryKey
-from rljob_runtime.rollout.attempts import Ledger, engine_id
-from rljob_runtime.rollout.engine_cache import EngineLayouts, NoLayout
+from rljob_runtime.rollout.attempts import AttemptTracker, engine_id
+from rljob_runtime.rollout.engine_cache import EngineCache, NoLayout
 from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
-from rljob_runtime.rollout.engines.base import Engine, EngineRequest, KeptEngine, RequestRejected, StepOutput
+from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected, SleepableEngine, StepOutput
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, WeightMismatch
 from rljob_runtime.rollout.outbox import Outbox
 
@@ -42,7 +42,7 @@ class RolloutReplica:
     def __init__(
         self,
         name: str,
-        make_engine: Callable[[int, Sequence[str]], KeptEngine],
+        make_engine: Callable[[int, Sequence[str]], SleepableEngine],
         eos_token_ids: frozenset[int],
         close_maker: Callable[[], None] = lambda: None,
     ) -> None:
@@ -50,11 +50,11 @@ class RolloutReplica:
         self.boot = uuid.uuid4().hex
         self._eos = eos_token_ids
         self._fence = TermFence(f"replica {name}")
-        self._ledger = Ledger()
+        self._attempts = AttemptTracker()
         self._outbox = Outbox(self.boot)
         self._devices: tuple[str, ...] = ()
-        self._layouts = EngineLayouts(lambda size: make_engine(size, self._devices), close_maker)
-        self._engine = EngineThread(name, lambda: self._layouts, self._changed, self._outbox.wake)
+        self._cache = EngineCache(lambda size: make_engine(size, self._devices), close_maker)
+        self._engine = EngineThread(name, lambda: self._cache, self._changed, self._outbox.wake)
 
     async def ready(self) -> None:
         """Wait until the engine's thread serves. Raises `PeerGone` with the cause when it has ended."""
@@ -82,7 +82,7 @@ class RolloutReplica:
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """See `protocols.Replica.abort`."""
         self._fence.check(term)
-        await self._on_engine(lambda engine: engine.abort(self._ledger.abort(attempts)))
+        await self._on_engine(lambda engine: engine.abort(self._attempts.abort(attempts)))
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`."""
@@ -114,15 +114,15 @@ class RolloutReplica:
     # --- in the engine's thread --------------------------------------------------------------------------------------
 
     def _make_room(self, engine: Engine, tensor_parallel: int) -> None:
-        if self._layouts.tensor_parallel == tensor_parallel:
+        if self._cache.tensor_parallel == tensor_parallel:
             return
-        engine.abort(self._ledger.drop_all())
-        self._layouts.rest()
+        engine.abort(self._attempts.drop_all())
+        self._cache.sleep()
 
     def _lay_out(self, engine: Engine, tensor_parallel: int) -> None:
         self._make_room(engine, tensor_parallel)
         try:
-            self._layouts.lay_out(tensor_parallel)
+            self._cache.switch(tensor_parallel)
         except Exception as error:
             log.exception("no engine of tensor parallel size %d", tensor_parallel)
             raise Refused(
@@ -140,23 +140,23 @@ class RolloutReplica:
                 engine.check(self._engine_request(request))
             except RequestRejected as error:
                 raise Refused(f"{request.key}: {error}") from error
-        admission = self._ledger.admit(requests)
-        engine.abort(list(admission.replaced))
-        for request in admission.started:
+        admitted = self._attempts.admit(requests)
+        engine.abort(list(admitted.replaced))
+        for request in admitted.started:
             engine.add(self._engine_request(request))
 
     def _load(self, engine: Engine, version: int) -> int:
         if engine.weight_version == version:
             return version
-        if len(self._ledger):
-            raise Refused(f"replica {self.name} holds {len(self._ledger)} requests; abort them before a load")
+        if len(self._attempts):
+            raise Refused(f"replica {self.name} holds {len(self._attempts)} requests; abort them before a load")
         try:
             loaded = self._load_newest(engine, version)
         except VersionUnavailable as error:
             raise WrongVersion(str(error)) from error
         except (WeightMismatch, NoLayout) as error:
             raise Refused(str(error)) from error
-        self._ledger.forget()
+        self._attempts.forget()
         return loaded
 
     def _load_newest(self, engine: Engine, version: int) -> int:
@@ -180,7 +180,7 @@ class RolloutReplica:
             return []
         if weight_version is None:
             raise RuntimeError("the engine generated without weights")
-        return self._ledger.deltas(outputs, weight_version)
+        return self._attempts.deltas(outputs, weight_version)
 
     def _engine_request(self, request: GenerateRequest) -> EngineRequest:
         sampling = request.sampling

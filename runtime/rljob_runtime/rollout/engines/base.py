@@ -116,7 +116,7 @@ class Engine(Protocol):
         ...
 
 
-class KeptEngine(Engine, Protocol):
+class SleepableEngine(Engine, Protocol):
     """An engine that can be kept while another one has its accelerators."""
 
     def sleep(self) -> None:

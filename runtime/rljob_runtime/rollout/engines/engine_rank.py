@@ -1,4 +1,4 @@
-"""What a rank process of an engine is: the engine of its part of the model, behind the zygote's socket."""
+"""What a rank process of an engine is: the engine of its part of the model, behind the fork server's socket."""
 
 from __future__ import annotations
 

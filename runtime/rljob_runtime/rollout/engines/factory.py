@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rljob_runtime.rollout.engines.base import EngineSettings, KeptEngine
+from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
 
 KINDS = ("VLLM", "Reference")
 
 
-def make_engine(kind: str, settings: EngineSettings) -> KeptEngine:
+def make_engine(kind: str, settings: EngineSettings) -> SleepableEngine:
     """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
     if kind == "VLLM":
         from rljob_runtime.rollout.engines.vllm import VllmEngine

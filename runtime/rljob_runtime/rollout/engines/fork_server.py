@@ -1,8 +1,8 @@
-"""The zygote: a process that has imported what ranks need once, and forks rank processes that begin where it stands.
+"""Fork server: imports what ranks need once, and forks rank processes that start from there.
 
-To import vLLM takes 9 to 40 s; a forked rank builds its engine in about half a second. The zygote is single-threaded
-and touches no accelerator, or forking would not be safe. It lives as long as the socket it was given: when the
-replica's process ends, however, the zygote ends its whole process group, ranks that hang in a collective included.
+Importing vLLM takes 9 to 40 s; a forked rank builds its engine in about half a second. The fork server has one thread
+and touches no accelerator; otherwise forking is not safe. It lives as long as its control socket. When the replica's
+process ends in any way, the fork server kills its process group, including ranks that hang in a collective.
 
     python -m rljob_runtime.rollout.engines.fork_server MODULE:CLASS SOCKET
 
@@ -51,10 +51,10 @@ def main(peer: str, control: socket.socket) -> None:
         os.close(descriptor)
 
 
-def _rank(zygote: int, devices: list[str], connection: Connection, kind: type) -> None:
+def _rank(fork_server: int, devices: list[str], connection: Connection, kind: type) -> None:
     """The life of a rank; never returns."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != zygote:
+    if os.getppid() != fork_server:
         os._exit(1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if devices:

@@ -1,4 +1,4 @@
-"""An engine over rank processes: one layout of one seat, forked warm from the seat's zygote.
+"""An engine over rank processes: one layout of one seat, forked warm from the seat's fork server.
 
 Every rank runs the whole engine on its part of the model and hears the same commands in the same order, so all of them
 schedule alike and need no scheduler in common (vLLM's external launcher). The first rank's answers count; that the
@@ -16,7 +16,7 @@ from typing import Any
 
 from rljob_runtime.protocols import EngineStats
 from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, StepOutput, seed_of
-from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -24,21 +24,22 @@ GRACE_SECONDS = 30.0
 """How long the other ranks may take to answer after one has raised. Enough for the slices of a large model to be
 copied; a rank that waits for the failed one in a collective would wait for ever."""
 PEERS = {kind: f"rljob_runtime.rollout.engines.engine_rank:{kind}Rank" for kind in ("VLLM", "Reference")}
-"""What a zygote forks, by the kind of engine."""
+"""What a fork server forks, by the kind of engine."""
 
 
-class RanksDisagree(RuntimeError):
+class RankMismatch(RuntimeError):
     """The ranks of one engine made different tokens, or one loaded weights that another could not."""
 
 
-class RankEngine:
-    """`base.KeptEngine` of `settings.tensor_parallel` ranks. Raises what a rank's engine raises when it is built."""
+class MultiProcessEngine:
+    """A `base.SleepableEngine` of `settings.tensor_parallel` ranks. Raises the error of a rank whose engine fails to
+    build."""
 
-    def __init__(self, zygote: Zygote, settings: EngineSettings, devices: Sequence[str] = ()) -> None:
+    def __init__(self, fork_server: ForkServer, settings: EngineSettings, devices: Sequence[str] = ()) -> None:
         self.weight_version: int | None = None
         self.busy = False
         self._stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
-        self._ranks = RankProcesses(zygote, settings.tensor_parallel, devices, grace=GRACE_SECONDS)
+        self._ranks = RankProcesses(fork_server, settings.tensor_parallel, devices, grace=GRACE_SECONDS)
         meeting = f"rljob-ranks-{uuid.uuid4().hex}"
         try:
             with tempfile.TemporaryDirectory(prefix="rljob-ranks-") as folder:
@@ -67,7 +68,7 @@ class RankEngine:
         answers = self._ranks.ask("step")
         outputs, _, state = answers[0]
         if len({agreement for _, agreement, _ in answers}) > 1:
-            raise RanksDisagree(f"the {len(answers)} ranks made different tokens in one step")
+            raise RankMismatch(f"the {len(answers)} ranks made different tokens in one step")
         self._note(state)
         made: list[StepOutput] = outputs
         return made

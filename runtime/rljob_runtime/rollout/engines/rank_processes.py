@@ -1,4 +1,4 @@
-"""Rank processes: forked warm from a zygote, and commanded together, each over a socket of its own.
+"""Rank processes: forked warm from a fork server, and commanded together, each over a socket of its own.
 
 Every rank gets the same commands in the same order. An error of one of them is the error of all, whatever the others
 wait for: one that waits for a dead rank in a collective would wait for ever.
@@ -31,7 +31,7 @@ class RankDied(RuntimeError):
     """A rank process ended: what the ranks held together is lost."""
 
 
-class Zygote:
+class ForkServer:
     """Forks ranks that are each a `peer`: `module:class`, as `fork_server` says. Begins to import at once, in the
     background."""
 
@@ -51,7 +51,7 @@ class Zygote:
             )
 
     def fork(self, devices: Sequence[str]) -> Connection:
-        """The way to a new rank that sees these devices (none: as the zygote does)."""
+        """The way to a new rank that sees these devices (none: as the fork server does)."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -79,11 +79,11 @@ class RankProcesses:
     """`count` ranks that see the same `devices`. `grace`: seconds that the others may take to answer after one of them
     has raised, or to be heard to have ended. One thread uses it, but for `interrupt`."""
 
-    def __init__(self, zygote: Zygote, count: int, devices: Sequence[str] = (), *, grace: float) -> None:
+    def __init__(self, fork_server: ForkServer, count: int, devices: Sequence[str] = (), *, grace: float) -> None:
         self.grace = grace
         self.pids: list[int] = []
         self._ended: set[Connection] = set()
-        self.ways = [zygote.fork(devices) for _ in range(count)]
+        self.ways = [fork_server.fork(devices) for _ in range(count)]
         try:
             self.pids = self._hear()
         except BaseException:

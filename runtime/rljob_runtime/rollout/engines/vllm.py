@@ -101,7 +101,7 @@ def engine_args(settings: EngineSettings) -> Any:
     if settings.tensor_parallel > 1 and settings.rendezvous is None:
         raise ValueError(
             f"{settings.tensor_parallel} ranks do not run in one process; "
-            "`multi_process.RankEngine` makes a process for each"
+            "`multi_process.MultiProcessEngine` makes a process for each"
         )
     from vllm.engine.arg_utils import EngineArgs
 

@@ -9,9 +9,9 @@ from random import Random
 
 from rljob_runtime.protocols import GenerateRequest
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.rollout.engines.base import KeptEngine
+from rljob_runtime.rollout.engines.base import SleepableEngine
 from rljob_runtime.rollout.profiling.static_weights import VERSION
-from rljob_runtime.rollout.profiling.timed_engine import Step, WatchedEngine, decoding
+from rljob_runtime.rollout.profiling.timed_engine import Step, TimedEngine, decoding
 from rljob_runtime.rollout.replica import RolloutReplica
 
 TERM = 1
@@ -23,19 +23,19 @@ LEAST_TOKEN = 3
 """Below it tokenizers keep their special tokens."""
 
 
-def slack(tokens: int) -> int:
+def tolerance(tokens: int) -> int:
     """Tokens that a sequence may make beyond the steps asked for while so many prompt tokens are computed: prefill
     takes several passes, in which those who are there already decode."""
     return 4 + -(-tokens // PASS_TOKENS)
 
 
-class Seat:
+class ProfilingHarness:
     """`make_engine(tensor_parallel, devices)` is the replica's; prompts are of tokens below `vocabulary`, no two alike,
     so that no prefix cache helps. Use from one event loop, and `close` it."""
 
     def __init__(
         self,
-        make_engine: Callable[[int, Sequence[str]], KeptEngine],
+        make_engine: Callable[[int, Sequence[str]], SleepableEngine],
         close_maker: Callable[[], None],
         vocabulary: int,
         clock: Callable[[], float],
@@ -47,22 +47,22 @@ class Seat:
         self._runs = itertools.count()
         self._cursor = 0
 
-        def watched(tensor_parallel: int, devices: Sequence[str]) -> KeptEngine:
-            engine: KeptEngine = WatchedEngine(make_engine(tensor_parallel, devices), clock, self._steps)  # type: ignore[assignment]
+        def timed(tensor_parallel: int, devices: Sequence[str]) -> SleepableEngine:
+            engine: SleepableEngine = TimedEngine(make_engine(tensor_parallel, devices), clock, self._steps)  # type: ignore[assignment]
             return engine
 
-        self._replica = RolloutReplica("profile", watched, frozenset(), close_maker)
+        self._replica = RolloutReplica("profile", timed, frozenset(), close_maker)
 
-    async def lay_out(self, tensor_parallel: int) -> int:
+    async def switch_layout(self, tensor_parallel: int) -> int:
         """Go over to this layout; the tokens that its KV cache holds. Raises `Refused` where no engine starts."""
         await self._replica.lay_out(TERM, tensor_parallel)
         await self._replica.load(TERM, VERSION)
         return (await self._replica.poll(TERM, self._cursor, 0.0)).stats.kv_tokens
 
-    async def hold(self, batch: int, context: int, steps: int) -> list[Step]:
+    async def sustain(self, batch: int, context: int, steps: int) -> list[Step]:
         """Have so many sequences take `steps` decode steps together after prompts of `context` tokens, then drop them.
         All steps it took."""
-        keys = await self._submit(context, [steps + slack(batch * context)] * batch)
+        keys = await self._submit(context, [steps + tolerance(batch * context)] * batch)
         ended = 0
         # One step more than asked for: what the last one costs is known when the next begins.
         while len(decoding(self._steps, batch)) <= steps and ended < batch:
@@ -70,7 +70,7 @@ class Seat:
         await self._replica.abort(TERM, dict.fromkeys(keys, 1))
         return list(self._steps)
 
-    async def play(self, prompt: int, lengths: Sequence[int]) -> float:
+    async def run_round(self, prompt: int, lengths: Sequence[int]) -> float:
         """Seconds in which responses of these lengths come, all launched at once after prompts of `prompt` tokens."""
         began = self._clock()
         keys = await self._submit(prompt, lengths)

@@ -16,7 +16,7 @@ from random import Random
 
 from rljob_runtime.perf_model.profile import PlayedRound, Profile, Sample, Subject, medians
 from rljob_runtime.perf_model.sampling_plan import Point, sampling_plan
-from rljob_runtime.rollout.profiling.harness import Seat, slack
+from rljob_runtime.rollout.profiling.harness import ProfilingHarness, tolerance
 from rljob_runtime.rollout.profiling.timed_engine import Timing, decode_timing, prefill_timing
 
 PASSES = 3
@@ -41,17 +41,17 @@ class Limits:
 
 
 @dataclass
-class Watch:
+class ProfilingObserver:
     """Whoever looks on: is told what is being measured and how many seconds of the time are spent, and may stop it
     between two loads."""
 
-    tell: Callable[[str, float], None] = lambda doing, spent: None
+    report: Callable[[str, float], None] = lambda doing, spent: None
     stopped: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass
-class _Notes:
+class _Measurements:
     kv_tokens: dict[int, int] = field(default_factory=dict)
     decode: list[Sample] = field(default_factory=list)
     prefill: list[Sample] = field(default_factory=list)
@@ -60,51 +60,61 @@ class _Notes:
     """Seconds that were measured in former layouts."""
 
 
-async def measure(seat: Seat, subject: Subject, sizes: Sequence[int], limits: Limits, watch: Watch) -> Profile:
+async def measure(
+    harness: ProfilingHarness, subject: Subject, sizes: Sequence[int], limits: Limits, observer: ProfilingObserver
+) -> Profile:
     """The profile of these tensor parallel sizes; each gets its part of the time. Stopped early, it is of what was
     measured by then.
 
     Raises `Refused` where a layout has no engine, `ValueError` where the engine is too small to be sampled.
     """
-    notes = _Notes()
+    results = _Measurements()
     for size in sizes:
-        watch.tell(f"TP {size}: starting the engine", notes.spent)
-        kv_tokens = await seat.lay_out(size)
-        if watch.stopped():
+        observer.report(f"TP {size}: starting the engine", results.spent)
+        kv_tokens = await harness.switch_layout(size)
+        if observer.stopped():
             break
-        await _Layout(seat, size, kv_tokens, limits, watch, notes).measure(limits.seconds / len(sizes))
-        notes.kv_tokens[size] = kv_tokens
-        notes.spent += limits.seconds / len(sizes)
+        await _Layout(harness, size, kv_tokens, limits, observer, results).measure(limits.seconds / len(sizes))
+        results.kv_tokens[size] = kv_tokens
+        results.spent += limits.seconds / len(sizes)
     return Profile(
         subject=subject,
-        kv_tokens=notes.kv_tokens,
-        decode=medians(notes.decode),
-        prefill=medians(notes.prefill),
-        rounds=tuple(notes.rounds),
+        kv_tokens=results.kv_tokens,
+        decode=medians(results.decode),
+        prefill=medians(results.prefill),
+        rounds=tuple(results.rounds),
     )
 
 
-async def play_rounds(
-    seat: Seat, tensor_parallel: int, limits: Limits, watch: Watch, most: int = 8
+async def run_rounds(
+    harness: ProfilingHarness, tensor_parallel: int, limits: Limits, observer: ProfilingObserver, most: int = 8
 ) -> tuple[PlayedRound, ...]:
     """Rounds alone, to see whether a profile still holds: at most so many, at least one, within the time."""
-    watch.tell(f"TP {tensor_parallel}: starting the engine", 0.0)
-    kv_tokens, notes = await seat.lay_out(tensor_parallel), _Notes()
-    layout = _Layout(seat, tensor_parallel, kv_tokens, limits, watch, notes)
+    observer.report(f"TP {tensor_parallel}: starting the engine", 0.0)
+    kv_tokens, results = await harness.switch_layout(tensor_parallel), _Measurements()
+    layout = _Layout(harness, tensor_parallel, kv_tokens, limits, observer, results)
     await layout.rounds(await layout.warm_up() + limits.seconds, most)
-    return tuple(notes.rounds)
+    return tuple(results.rounds)
 
 
 class _Layout:
     """One tensor parallel size."""
 
-    def __init__(self, seat: Seat, size: int, kv_tokens: int, limits: Limits, watch: Watch, notes: _Notes) -> None:
-        self._seat = seat
+    def __init__(
+        self,
+        harness: ProfilingHarness,
+        size: int,
+        kv_tokens: int,
+        limits: Limits,
+        observer: ProfilingObserver,
+        results: _Measurements,
+    ) -> None:
+        self._harness = harness
         self._size = size
-        self._watch = watch
-        self._notes = notes
+        self._observer = observer
+        self._results = results
         self._limits = limits
-        self._plan = sampling_plan(limits.batch, limits.context, kv_tokens, STEPS + slack(kv_tokens))
+        self._plan = sampling_plan(limits.batch, limits.context, kv_tokens, STEPS + tolerance(kv_tokens))
         self._played = 0
         self._began: float | None = None
 
@@ -117,42 +127,42 @@ class _Layout:
 
     async def warm_up(self) -> float:
         """Nothing is taken from what an engine does first. When it is over."""
-        self._tell("warming up")
+        self._report("warming up")
         for point in (self._plan[0], max(self._plan, key=lambda point: (point.batch, -point.context))):
-            await self._seat.hold(point.batch, point.context, 2)
-        self._began = self._watch.clock()
+            await self._harness.sustain(point.batch, point.context, 2)
+        self._began = self._observer.clock()
         return self._began
 
-    def _tell(self, doing: str) -> None:
-        spent = self._watch.clock() - self._began if self._began is not None else 0.0
-        self._watch.tell(f"TP {self._size}: {doing}", self._notes.spent + spent)
+    def _report(self, doing: str) -> None:
+        spent = self._observer.clock() - self._began if self._began is not None else 0.0
+        self._observer.report(f"TP {self._size}: {doing}", self._results.spent + spent)
 
     async def _visit(self, points: Sequence[Point], number: int, end: float) -> list[Point]:
         """Measure these in order, as far as there is time. Those that were."""
         for place, point in enumerate(points):
-            late = self._watch.clock() >= end and (number > 0 or place >= CORNERS)
-            if late or self._watch.stopped():
+            late = self._observer.clock() >= end and (number > 0 or place >= CORNERS)
+            if late or self._observer.stopped():
                 return list(points[:place]) if number == 0 else list(points)
-            self._tell(f"pass {number + 1} of {PASSES}, {point.batch} x {point.context} tokens of context")
+            self._report(f"pass {number + 1} of {PASSES}, {point.batch} x {point.context} tokens of context")
             await self._measure(point)
         return list(points)
 
     async def _measure(self, point: Point) -> None:
-        steps = await self._seat.hold(point.batch, point.context, STEPS)
+        steps = await self._harness.sustain(point.batch, point.context, STEPS)
         decode, prefill = decode_timing(steps, point.batch, point.context, STEPS), prefill_timing(steps, point.context)
         if decode is not None:
-            self._notes.decode.append(self._sample(decode))
+            self._results.decode.append(self._sample(decode))
         if prefill is not None:
-            self._notes.prefill.append(self._sample(prefill))
+            self._results.prefill.append(self._sample(prefill))
 
     async def rounds(self, end: float, most: int) -> None:
         """Play rounds as long as there is time; one at least."""
         first = True
-        while (first or self._watch.clock() < end) and self._played < most and not self._watch.stopped():
+        while (first or self._observer.clock() < end) and self._played < most and not self._observer.stopped():
             prompt, lengths = _uneven(self._played, self._limits, self._plan)
-            self._tell(f"a round of {len(lengths)} responses")
-            seconds = await self._seat.play(prompt, lengths)
-            self._notes.rounds.append(
+            self._report(f"a round of {len(lengths)} responses")
+            seconds = await self._harness.run_round(prompt, lengths)
+            self._results.rounds.append(
                 PlayedRound(tensor_parallel=self._size, prompt_tokens=prompt, lengths=tuple(lengths), seconds=seconds)
             )
             self._played, first = self._played + 1, False

@@ -23,8 +23,8 @@ from rljob_runtime.relay.tensors import torch_dtype
 from rljob_runtime.rollout.engines import vllm_compat
 from rljob_runtime.rollout.engines.base import EngineSettings
 from rljob_runtime.rollout.factory import engine_maker
-from rljob_runtime.rollout.profiling.harness import Seat, slack
-from rljob_runtime.rollout.profiling.profiler import STEPS, Limits, Watch, measure, play_rounds
+from rljob_runtime.rollout.profiling.harness import ProfilingHarness, tolerance
+from rljob_runtime.rollout.profiling.profiler import STEPS, Limits, ProfilingObserver, measure, run_rounds
 from rljob_runtime.rollout.profiling.static_weights import published
 
 T = TypeVar("T")
@@ -79,33 +79,35 @@ class Target:
 
     @property
     def _beyond(self) -> int:
-        return STEPS + slack(self.limits.batch * self.limits.context)
+        return STEPS + tolerance(self.limits.batch * self.limits.context)
 
     def check(self) -> None:
         """Raise `ValueError` for a layout that the model has not."""
         for size in self.sizes:
             self.subject.model.check_layout(size)
 
-    def profile(self, watch: Watch) -> Profile:
+    def profile(self, observer: ProfilingObserver) -> Profile:
         """Measure. Blocks for `limits.seconds` and the start of the engines. Raises what `profiler.measure` does."""
-        return self._seated(lambda seat: measure(seat, self.subject, self.sizes, self._bounded, watch), watch)
+        return self._with_harness(
+            lambda harness: measure(harness, self.subject, self.sizes, self._bounded, observer), observer
+        )
 
-    def play_rounds(self, watch: Watch) -> tuple[PlayedRound, ...]:
+    def run_rounds(self, observer: ProfilingObserver) -> tuple[PlayedRound, ...]:
         """Rounds alone, in the first of the layouts."""
-        return self._seated(lambda seat: play_rounds(seat, self.sizes[0], self._bounded, watch), watch)
+        return self._with_harness(lambda harness: run_rounds(harness, self.sizes[0], self._bounded, observer), observer)
 
-    def _seated(self, work: Callable[[Seat], Awaitable[T]], watch: Watch) -> T:
-        async def run(seat: Seat) -> T:
+    def _with_harness(self, work: Callable[[ProfilingHarness], Awaitable[T]], observer: ProfilingObserver) -> T:
+        async def run(harness: ProfilingHarness) -> T:
             try:
-                return await work(seat)
+                return await work(harness)
             finally:
-                await seat.close()
+                await harness.close()
 
-        watch.tell("loading the weights", 0.0)
+        observer.report("loading the weights", 0.0)
         vllm_compat.prepare_environment()  # of either engine: a thread each on CPUs, as in a replica's own process
         with published(self.folder, self.dtype) as segment:
             make, close = engine_maker(self.engine, self._settings(segment), self.sizes)
-            return asyncio.run(run(Seat(make, close, self.subject.model.vocabulary, watch.clock)))
+            return asyncio.run(run(ProfilingHarness(make, close, self.subject.model.vocabulary, observer.clock)))
 
     def _settings(self, segment: Path) -> EngineSettings:
         return EngineSettings(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from rljob_runtime.rollout.engines.base import KeptEngine, StepOutput
+from rljob_runtime.rollout.engines.base import SleepableEngine, StepOutput
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Timing:
     replica_seconds: float
 
 
-class WatchedEngine:
-    """`base.KeptEngine` that writes down its steps in `steps`, by `clock`. One thread writes; whoever reads them
+class TimedEngine:
+    """`base.SleepableEngine` that writes down its steps in `steps`, by `clock`. One thread writes; whoever reads them
     while the engine is not busy reads all."""
 
-    def __init__(self, engine: KeptEngine, clock: Callable[[], float], steps: list[Step]) -> None:
+    def __init__(self, engine: SleepableEngine, clock: Callable[[], float], steps: list[Step]) -> None:
         self._engine = engine
         self._clock = clock
         self._steps = steps

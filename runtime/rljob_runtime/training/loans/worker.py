@@ -28,7 +28,7 @@ from rljob_runtime.protocols import (
 )
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.relay.gradient_transfer import discard
-from rljob_runtime.rollout.engines.rank_processes import RankProcesses, Zygote
+from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.training.algorithm.loss import Sums
 from rljob_runtime.training.batch.delivery import Delivery, Progress, for_contribute
@@ -41,7 +41,7 @@ from rljob_runtime.training.step.gradients import check_counts
 log = logging.getLogger(__name__)
 
 PEER = "rljob_runtime.training.loans.worker_rank:UnitRank"
-"""What a unit's zygote forks."""
+"""What a unit's fork server forks."""
 GRACE_SECONDS = 1.0
 """How long after an error a rank may be heard to have ended: that is the cause then, and what is told. Sums are void
 either way."""
@@ -59,9 +59,9 @@ class _Task:
 class _Ranks:
     """The processes of a loan, which have met and made the model."""
 
-    def __init__(self, zygote: Zygote, settings: UnitSettings, devices: Sequence[str]) -> None:
-        zygote.revive()
-        self.processes = RankProcesses(zygote, settings.ranks, devices, grace=GRACE_SECONDS)
+    def __init__(self, fork_server: ForkServer, settings: UnitSettings, devices: Sequence[str]) -> None:
+        fork_server.revive()
+        self.processes = RankProcesses(fork_server, settings.ranks, devices, grace=GRACE_SECONDS)
         # Communicators are made when they are first used, and meet there.
         self._folder = tempfile.TemporaryDirectory(prefix="rljob-unit-")
         self._settings = settings
@@ -84,13 +84,13 @@ class _Ranks:
 
 
 class GradientUnit:
-    """`protocols.GradientWorker`, plain and blocking, one call at a time. Raises only the protocol's errors. `zygote`:
-    forks `worker_rank.UnitRank`s, and ends with the unit."""
+    """`protocols.GradientWorker`, plain and blocking, one call at a time. Raises only the protocol's errors.
+    `fork_server`: forks `worker_rank.UnitRank`s, and ends with the unit."""
 
-    def __init__(self, name: str, settings: UnitSettings, zygote: Zygote) -> None:
+    def __init__(self, name: str, settings: UnitSettings, fork_server: ForkServer) -> None:
         self.name = name
         self._settings = settings
-        self._zygote = zygote
+        self._fork_server = fork_server
         self._devices: tuple[str, ...] = ()
         self._fence = TermFence(name)
         self._task: _Task | None = None
@@ -171,9 +171,9 @@ class GradientUnit:
         self._end()
 
     def close(self) -> None:
-        """The unit is over, and its zygote with it."""
+        """The unit is over, and its fork server with it."""
         self._end()
-        self._zygote.close()
+        self._fork_server.close()
 
     def _with_weights(self, task: _Task) -> _Ranks:
         """The ranks, with exactly the published weights of the task, and sums of nothing else."""
@@ -187,7 +187,7 @@ class GradientUnit:
 
     def _start(self) -> _Ranks:
         try:
-            ranks = _Ranks(self._zygote, self._settings, self._devices)
+            ranks = _Ranks(self._fork_server, self._settings, self._devices)
         except (RuntimeError, OSError) as error:
             raise self._failed(error) from error
         with self._lock:
