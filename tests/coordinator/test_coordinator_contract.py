@@ -43,12 +43,12 @@ from rljob_runtime.simulator.core.network import Process, SimulatedWire
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.replica import SimulatedReplica, steady
-from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts
+from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 BOUNDS = CallTimeouts(command=20.0)
 KEY = TrajectoryKey(PromptKey(0, 3), 1)
-DESK = RelayMember("desk", 0, "127.0.0.1", 1)
+INBOX = RelayMember("inbox", 0, "127.0.0.1", 1)
 
 
 class Peer(SimulatedReplica):
@@ -83,12 +83,12 @@ def make_peer(**_):
 
 
 class WorkerPeer(SimulatedWorker):
-    """A gradient worker with a desk beside it."""
+    """A gradient worker with an inbox beside it."""
 
     def __init__(self) -> None:
-        self.desks = Desks()
-        self.desks.open(1)
-        super().__init__("rollout-0", Weights(whole=1), lambda: self.desks, TrainerCosts(lent_token=0.01))
+        self.inboxes = GradientInboxes()
+        self.inboxes.open(1)
+        super().__init__("rollout-0", Weights(whole=1), lambda: self.inboxes, TrainerCosts(lent_token=0.01))
 
     async def pid(self):
         return os.getpid()
@@ -453,7 +453,7 @@ def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(binding):
         assert (report.groups, report.tokens) == (2, 6)
         both = await asyncio.gather(worker.compute(1, 7, 1, groups(2, 3)), worker.compute(1, 7, 1, groups(2, 3)))
         assert sum(report.tokens for report in both) == 3
-        handovers = [await worker.hand_over(1, 7, 1, DESK) for _ in range(2)]
+        handovers = [await worker.hand_over(1, 7, 1, INBOX) for _ in range(2)]
         assert handovers[0] == handovers[1]
         assert handovers[0].groups == tuple(PromptKey(0, number) for number in (1, 2, 3))
         assert (handovers[0].step, handovers[0].term, handovers[0].version, handovers[0].tokens) == (7, 1, 1, 9)
@@ -467,13 +467,13 @@ def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(bind
             await worker.compute(2, 7, 2, groups(1))
         await worker.compute(2, 7, 1, groups(1))
         with pytest.raises(Refused, match="holds no sums of step 8"):
-            await worker.hand_over(2, 8, 1, DESK)
-        for late in (worker.compute(1, 7, 1, groups(1)), worker.hand_over(1, 7, 1, DESK), worker.release(1)):
+            await worker.hand_over(2, 8, 1, INBOX)
+        for late in (worker.compute(1, 7, 1, groups(1)), worker.hand_over(1, 7, 1, INBOX), worker.release(1)):
             with pytest.raises(StaleTerm, match="term 1 is over"):
                 await late
         await worker.release(2)
         with pytest.raises(Refused, match="holds no sums of step 7"):
-            await worker.hand_over(2, 7, 1, DESK)
+            await worker.hand_over(2, 7, 1, INBOX)
 
     binding.run_worker(test)
 

@@ -32,7 +32,7 @@ from rljob_runtime.simulator.core.network import Trouble
 from rljob_runtime.simulator.peers.cluster import Site, World
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Weights
-from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts
+from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
@@ -164,14 +164,14 @@ def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
 
 def test_sums_share_the_trainers_link():
     async def program():
-        desks, costs = Desks(), TrainerCosts(bring=1.0)
-        desks.open(3)
-        workers = [SimulatedWorker(f"rollout-{n}", Weights(whole=1), lambda: desks, costs) for n in range(3)]
+        inboxes, costs = GradientInboxes(), TrainerCosts(bring=1.0)
+        inboxes.open(3)
+        workers = [SimulatedWorker(f"rollout-{n}", Weights(whole=1), lambda: inboxes, costs) for n in range(3)]
         for number, worker in enumerate(workers):
             await worker.compute(1, 1, 1, some(number))
-        desk = RelayMember("trainer", 0, "10.0.0.9", 1)
-        await asyncio.gather(*(worker.hand_over(1, 1, n, desk) for n, worker in enumerate(workers, start=1)))
-        return asyncio.get_running_loop().time(), sorted(desks.lying)
+        inbox = RelayMember("trainer", 0, "10.0.0.9", 1)
+        await asyncio.gather(*(worker.hand_over(1, 1, n, inbox) for n, worker in enumerate(workers, start=1)))
+        return asyncio.get_running_loop().time(), sorted(inboxes.lying)
 
     assert virtual_time.run(program()) == (3.0, [1, 2, 3])
 

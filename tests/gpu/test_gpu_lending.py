@@ -47,8 +47,8 @@ class GpuSite(Site):
 
     device = "cuda"
 
-    def worker(self, name: str, ranks: int = 1, **courier: object) -> GradientUnit:
-        unit = super().worker(name, ranks, **courier)
+    def worker(self, name: str, ranks: int = 1, **sender: object) -> GradientUnit:
+        unit = super().worker(name, ranks, **sender)
         unit.adopt([str(number) for number in range(ranks)])
         return unit
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_runtime.protocols import Chain, RelayMember
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.manifest import Manifest, checksum, layout
 from rljob_runtime.relay.network.tcp import TCP
 from rljob_runtime.relay.network.wire import Channel, Header, Identity, introduce
@@ -60,7 +60,7 @@ def assert_whole(segment: Path, version: int, salt: int = 0) -> None:
 # --- relays in threads -----------------------------------------------------------------------------------------------
 
 KEY = b"an-authentic-relay-key-of-this-job"
-FIRST = Standing(1, 1, 0)
+FIRST = FencingToken(1, 1, 0)
 """Of the first coordinator, in the first chain."""
 SETTINGS = RelaySettings(chunk_bytes=1024, heartbeat_seconds=2.0, rebuild_timeout_seconds=10.0)
 """Patient, since a predecessor played by hand does not beat, and a busy machine may stop it for a while."""
@@ -95,18 +95,18 @@ async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Non
 
 def whole(relay: Relay) -> int | None:
     """The version that `relay` holds whole, by its segment."""
-    return Segment.open(relay._shelf._writer.folder).version()
+    return Segment.open(relay._store._writer.folder).version()
 
 
 class Predecessor:
     """A predecessor played by hand: speaks the protocol frame by frame."""
 
     def __init__(
-        self, relay: Relay | RelayProcess, name: str = "trainer", standing: Standing = FIRST, key: bytes = KEY
+        self, relay: Relay | RelayProcess, name: str = "trainer", token: FencingToken = FIRST, key: bytes = KEY
     ) -> None:
         address = relay.address if isinstance(relay, Relay) else (relay.member.host, relay.member.port)
         self.channel = Channel(TCP.connect(*address, 30, 30))
-        self.answer = introduce(self.channel, key, Identity(name, 0), standing)
+        self.answer = introduce(self.channel, key, Identity(name, 0), token)
 
     def offer(self, manifest: Manifest) -> Header:
         """Offer a version; returns the answer."""

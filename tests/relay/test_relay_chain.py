@@ -9,7 +9,7 @@ import torch
 from relay_kit import KEY, SETTINGS, Predecessor, assert_whole, chain_of, content, eventually, join_all, sealed, whole
 
 from rljob_runtime.protocols import Refused, StaleTerm
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.wire import RefusedByPeer, WireError
 from rljob_runtime.relay.publisher import Publisher
@@ -30,7 +30,7 @@ def weights(version: int) -> dict[str, torch.Tensor]:
 
 
 def assert_holds(relay: Relay, version: int) -> None:
-    manifest, buffer = Segment.open(relay._shelf._writer.folder).current()
+    manifest, buffer = Segment.open(relay._store._writer.folder).current()
     assert manifest.version == version
     received = dict(views(manifest, buffer))
     for name, tensor in weights(version).items():
@@ -51,7 +51,7 @@ async def test_every_relay_of_a_chain_holds_what_was_published_bit_for_bit(relay
             assert_holds(relay, version)
     # Who sends counts what it has sent after it has arrived; the answer that all of it did comes last.
     assert publisher.wait_delivered(5, 30)
-    await eventually(lambda: all(relay._link.delivered == 5 for relay in chain[:-1]))
+    await eventually(lambda: all(relay._sender.delivered == 5 for relay in chain[:-1]))
     total = 3 * report.nbytes
     assert publisher.counters.bytes_sent == total
     for relay, follower in zip(chain, [*chain[1:], None], strict=True):
@@ -74,7 +74,7 @@ async def test_a_relay_passes_a_chunk_on_before_it_has_the_next(relays):
         await eventually(lambda index=index: second.counters.chunks_received == index + 1)
     assert trainer.hear()["type"] == "whole"
     await eventually(lambda: whole(second) == 1)
-    assert_whole(second._shelf._writer.folder, 1)
+    assert_whole(second._store._writer.folder, 1)
     trainer.close()
 
 
@@ -110,8 +110,8 @@ async def test_a_damaged_chunk_is_never_committed_and_is_asked_for_again(relays,
     trainer.chunk(manifest, bad, data)
     assert trainer.hear()["type"] == "whole"
     await eventually(lambda: whole(follower) == 1)
-    assert_whole(relay._shelf._writer.folder, 1)
-    assert_whole(follower._shelf._writer.folder, 1)
+    assert_whole(relay._store._writer.folder, 1)
+    assert_whole(follower._store._writer.folder, 1)
     assert (await follower.status(1)).checksum_failures_total == 0, "damage is not passed on"
     trainer.close()
 
@@ -154,7 +154,7 @@ async def test_a_newer_version_takes_the_place_of_an_unfinished_one(relays):
         trainer.chunk(newer, index, data)
     await eventually(lambda: all(whole(relay) == 2 and relay.counters.commits for relay in chain))
     for relay in chain:
-        assert_whole(relay._shelf._writer.folder, 2)
+        assert_whole(relay._store._writer.folder, 2)
         assert relay.counters.commits == 1
         assert relay.counters.checksum_failures == 0
     trainer.close()
@@ -175,7 +175,7 @@ async def test_an_interrupted_broadcast_goes_on_from_the_first_missing_chunk(rel
     for index in range(6, 10):
         back.chunk(manifest, index, data)
     assert back.hear()["type"] == "whole"
-    assert_whole(relay._shelf._writer.folder, 1)
+    assert_whole(relay._store._writer.folder, 1)
     assert relay.counters.bytes_received == manifest.total_bytes
     back.close()
 
@@ -197,10 +197,10 @@ async def test_a_successor_that_restarts_in_mid_broadcast_is_fed_again_through_i
         trainer.chunk(manifest, index, data)
     await eventually(lambda: all(whole(relay) == 1 for relay in (first, heir, third)))
     for relay in (first, heir, third):
-        assert_whole(relay._shelf._writer.folder, 1)
+        assert_whole(relay._store._writer.folder, 1)
     assert third.counters.chunks_received == manifest.chunks, "the third lacked chunks 4 to 9 only"
     assert heir.counters.chunks_received == manifest.chunks
-    await eventually(lambda: first._link.delivered == 1)
+    await eventually(lambda: first._sender.delivered == 1)
     assert first.counters.chunks_sent == 14
     trainer.close()
 
@@ -232,7 +232,7 @@ async def test_a_newcomer_gets_the_whole_version_when_the_one_on_its_way_is_stuc
     await join_all([first, late], revision=1)
     await eventually(lambda: whole(late) == 1)
     trainer.close()
-    trainer = Predecessor(first, standing=Standing(1, 1, 1))
+    trainer = Predecessor(first, token=FencingToken(1, 1, 1))
     assert trainer.offer(newer)["ranges"] == [[1, 10]]
     for index in range(1, newer.chunks):
         trainer.chunk(newer, index, data)
@@ -261,7 +261,7 @@ async def test_a_relay_that_comes_back_serves_what_its_machine_held(memory, rela
     for index in range(manifest.chunks):
         trainer.chunk(manifest, index, data)
     trainer.hear()
-    relay._shelf._writer.folder.rename(memory / "kept")  # As if it had died: `close` finds nothing to remove.
+    relay._store._writer.folder.rename(memory / "kept")  # As if it had died: `close` finds nothing to remove.
     relay.close()
     (memory / "kept").rename(memory / "rollout-0-0")
     heir = relays("rollout-0")
@@ -287,7 +287,7 @@ async def test_a_version_number_with_other_content_is_refused(relays):
     assert trainer.hear()["type"] == "whole"
     with pytest.raises(RefusedByPeer, match="a number is used once"):
         trainer.offer(other)
-    assert_whole(relay._shelf._writer.folder, 1)
+    assert_whole(relay._store._writer.folder, 1)
 
 
 async def test_a_version_refused_does_not_hold_up_the_next(memory, relays, publisher):
@@ -386,21 +386,23 @@ async def test_a_wrong_key_is_refused_on_both_sides(relays, publisher):
     assert chain.epoch == 1
 
 
-@pytest.mark.parametrize("standing", [Standing(2, 5, 2), Standing(2, 4, 9), Standing(1, 5, 3), Standing(1, 9, 0)])
-async def test_a_predecessor_of_an_older_chain_or_coordinator_is_refused(relays, standing):
+@pytest.mark.parametrize(
+    "token", [FencingToken(2, 5, 2), FencingToken(2, 4, 9), FencingToken(1, 5, 3), FencingToken(1, 9, 0)]
+)
+async def test_a_predecessor_of_an_older_chain_or_coordinator_is_refused(relays, token):
     relay = relays("rollout-0")
     await join_all([relay], epoch=5, revision=3, term=2)
     with pytest.raises(RefusedByPeer) as refused:
-        Predecessor(relay, standing=standing)
+        Predecessor(relay, token=token)
     assert refused.value.code == wire.STALE
-    Predecessor(relay, standing=Standing(2, 5, 3)).close()
+    Predecessor(relay, token=FencingToken(2, 5, 3)).close()
 
 
 async def test_higher_numbers_are_adopted_and_fence_the_older_ones(relays):
     relay = relays("rollout-0")
     await join_all([relay], epoch=1)
     old = Predecessor(relay)
-    new = Predecessor(relay, name="rollout-7", standing=Standing(1, 2, 0))
+    new = Predecessor(relay, name="rollout-7", token=FencingToken(1, 2, 0))
     with pytest.raises(WireError):
         old.offer(sealed(1)[0])
     with pytest.raises(RefusedByPeer):
@@ -465,7 +467,7 @@ async def test_a_successor_that_never_answers_is_lost_and_tried_again_when_told(
     chain = chain_of([first, second])
     second.close()
     await first.join(1, chain)
-    await eventually(lambda: first._link.phase == "Lost")
+    await eventually(lambda: first._sender.phase == "Lost")
     status = await first.status(1)
     assert (status.link, status.successor) == ("Lost", "rollout-1")
     assert "rollout-1" in status.link_detail
@@ -480,7 +482,7 @@ async def test_an_idle_chain_stays_connected(relays):
     settings = RelaySettings(1024, heartbeat_seconds=0.1)
     first, second = relays("rollout-0", settings=settings), relays("rollout-1", settings=settings)
     await join_all([first, second])
-    await eventually(lambda: first._link.phase == "Connected")
+    await eventually(lambda: first._sender.phase == "Connected")
     await asyncio.sleep(settings.silence_seconds + 0.5)
     status = await second.status(1)
     assert status.predecessor == "rollout-0"
@@ -506,7 +508,7 @@ async def test_readers_of_a_relay_in_full_work_see_whole_versions_only(relays, p
 
 
 def assert_holds_some_whole(relay: Relay) -> None:
-    manifest, buffer = Segment.open(relay._shelf._writer.folder).current()
+    manifest, buffer = Segment.open(relay._store._writer.folder).current()
     received = dict(views(manifest, buffer))
     expected = weights(manifest.version)
     assert all(torch.equal(received[name], tensor.to(received[name].dtype)) for name, tensor in expected.items())

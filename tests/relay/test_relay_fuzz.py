@@ -25,7 +25,7 @@ from rljob_runtime.relay.receiver import _Reception
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.sender import _indices
 from rljob_runtime.relay.slot import SlotFile
-from rljob_runtime.relay.version_store import Shelf
+from rljob_runtime.relay.version_store import VersionStore
 
 BUDGET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST = 1 << 20
@@ -150,7 +150,7 @@ def test_a_caller_with_the_key_says_who_it_is_or_is_cut(said: dict[str, Any], sp
         except WireError:
             return
     assert isinstance(caller.identity.machine, str)
-    assert all(isinstance(number, int) for number in (caller.identity.incarnation, *vars(caller.standing).values()))
+    assert all(isinstance(number, int) for number in (caller.identity.incarnation, *vars(caller.token).values()))
 
 
 def _proof(side: str, nonces: list[Any], said: dict[str, Any]) -> str:
@@ -172,9 +172,9 @@ def test_what_a_successor_wants_is_of_this_version(ranges: Any, chunks: int) -> 
 
 
 @contextmanager
-def shelf() -> Iterator[Shelf]:
+def store() -> Iterator[VersionStore]:
     folder = Path(tempfile.mkdtemp(prefix="test-relay-fuzz-"))
-    found = Shelf(SegmentWriter.open(folder / "rollout-0"), patience=1.0)
+    found = VersionStore(SegmentWriter.open(folder / "rollout-0"), patience=1.0)
     try:
         yield found
     finally:
@@ -215,7 +215,7 @@ chunks = st.builds(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(offers | chunks | frames | st.just(frame(b'{"type":"ping"}')), max_size=8).map(b"".join))
 def test_no_neighbour_brings_a_relay_what_nobody_foresaw(said: bytes) -> None:
-    with shelf() as found:
+    with store() as found:
         reception = _Reception(Channel(Stream(said)), Identity("rollout-9", 0), found)
         reception.run()
         assert reception.ended.is_set()
@@ -240,7 +240,7 @@ def test_the_end_of_a_service_is_said_at_the_next_call() -> None:
     assert isinstance(found.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("part", ["_inlet", "_link"])
+@pytest.mark.parametrize("part", ["_receiver", "_sender"])
 async def test_a_relay_that_serves_no_more_counts_as_lost(relays, monkeypatch, part) -> None:
     relay = relays("rollout-0")
     await relay.status(1)
@@ -250,6 +250,6 @@ async def test_a_relay_that_serves_no_more_counts_as_lost(relays, monkeypatch, p
 
 
 def test_a_publisher_that_sends_no_more_ships_nothing(publisher, monkeypatch) -> None:
-    monkeypatch.setattr(publisher._link._service, "_failure", MemoryError())
+    monkeypatch.setattr(publisher._sender._service, "_failure", MemoryError())
     with pytest.raises(ServiceEnded):
         publisher.ship(1, Chain(1, 0, ()))

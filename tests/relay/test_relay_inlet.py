@@ -13,23 +13,23 @@ from relay_kit import FIRST, KEY, SETTINGS
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.tcp import TCP
 from rljob_runtime.relay.network.wire import Channel, Identity, RefusedByPeer, WireError, introduce
-from rljob_runtime.relay.receiver import Admission, Inlet
+from rljob_runtime.relay.receiver import Admission, Receiver
 from rljob_runtime.relay.segment import SegmentWriter
-from rljob_runtime.relay.version_store import Shelf
+from rljob_runtime.relay.version_store import VersionStore
 
 TRAINER = Identity("trainer", 0)
 
 
 @contextmanager
-def listening(memory: Path, admit: Admission) -> Iterator[Inlet]:
-    shelf = Shelf(SegmentWriter.open(memory / "rollout-0"), patience=10.0)
-    inlet = Inlet(shelf, Identity("rollout-0", 0), KEY, SETTINGS, "127.0.0.1", 0, admit)
-    inlet.start()
+def listening(memory: Path, admit: Admission) -> Iterator[Receiver]:
+    store = VersionStore(SegmentWriter.open(memory / "rollout-0"), patience=10.0)
+    receiver = Receiver(store, Identity("rollout-0", 0), KEY, SETTINGS, "127.0.0.1", 0, admit)
+    receiver.start()
     try:
-        yield inlet
+        yield receiver
     finally:
-        inlet.close()
-        shelf.close()
+        receiver.close()
+        store.close()
 
 
 class Turn:
@@ -54,21 +54,21 @@ def test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too(memory):
     looked = threading.Event()
 
     def end() -> None:
-        inlet.close()
+        receiver.close()
         looked.set()
 
-    def admit(caller, standing):
+    def admit(caller, token):
         closing.start()
         assert looked.wait(20), "the end neither waits for this caller nor passes it by"
         return None
 
-    with listening(memory, admit) as inlet:
+    with listening(memory, admit) as receiver:
         closing = threading.Thread(target=end)
-        inlet._turn = Turn(closing, looked.set)
-        channel = Channel(TCP.connect(*inlet.address, 20, 20))
+        receiver._turn = Turn(closing, looked.set)
+        channel = Channel(TCP.connect(*receiver.address, 20, 20))
         assert introduce(channel, KEY, TRAINER, FIRST) == Identity("rollout-0", 0)
         closing.join()
-        assert inlet.predecessor is None
+        assert receiver.predecessor is None
         with pytest.raises(WireError, match="closed the connection"):
             channel.receive()
         channel.close()
@@ -76,17 +76,17 @@ def test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too(memory):
 
 def test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused(memory):
     admitted = []
-    with listening(memory, lambda caller, standing: admitted.append(caller)) as inlet:
+    with listening(memory, lambda caller, token: admitted.append(caller)) as receiver:
 
         class Slow(Channel):
             """Answers the challenge when the relay has ended."""
 
             def expect(self, *types, **limits):
                 header = super().expect(*types, **limits)
-                inlet.close()
+                receiver.close()
                 return header
 
-        channel = Slow(TCP.connect(*inlet.address, 20, 20))
+        channel = Slow(TCP.connect(*receiver.address, 20, 20))
         with pytest.raises(RefusedByPeer, match="ending") as refused:
             introduce(channel, KEY, TRAINER, FIRST)
         assert refused.value.code == wire.BUSY

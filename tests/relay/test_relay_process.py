@@ -17,7 +17,7 @@ from relay_kit import KEY, Predecessor, assert_whole, eventually, sealed
 from rljob_bench.lib import netns
 from rljob_bench.lib.netns import Line
 from rljob_runtime.protocols import Chain
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
@@ -91,7 +91,7 @@ async def test_a_relay_killed_in_mid_broadcast_is_replaced_and_the_rest_only_get
     heir = processes("rollout-1", incarnation=1, options=PATIENT)
     join_all([first, heir, third], epoch=2)
     trainer.close()
-    trainer = Predecessor(first, standing=Standing(1, 2, 0))
+    trainer = Predecessor(first, token=FencingToken(1, 2, 0))
     assert trainer.offer(manifest)["ranges"] == [[sent, manifest.chunks]]
     for index in range(sent, manifest.chunks):
         trainer.chunk(manifest, index, data)

@@ -109,7 +109,7 @@ async def test_a_broken_shipment_goes_on_with_what_is_missing(memory, relays):
             before = relay.counters.chunks_received
             publisher.publish(version, {"w": torch.randn(500_000)})
             await eventually(lambda before=before: relay.counters.chunks_received > before + 20)
-            relay._inlet.cut()
+            relay._receiver.cut()
             await eventually(lambda version=version: whole(relay) == version)
         received, sent = Segment.open(memory / "rollout-0-0").current(), Segment.open(memory / "t").current()
         assert received.manifest == sent.manifest

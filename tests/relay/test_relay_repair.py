@@ -19,7 +19,7 @@ from relay_kit import KEY, SETTINGS, Predecessor, assert_whole, eventually, join
 from rljob_bench.lib import netns
 from rljob_bench.lib.netns import Star
 from rljob_runtime.protocols import Chain
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
@@ -63,7 +63,7 @@ async def _die(length: int, place: int, moment: int, settled: bool) -> None:
         first = moment
         if place == 0:
             trainer.close()
-            trainer = Predecessor(relays[0], standing=Standing(1, 1, 1))
+            trainer = Predecessor(relays[0], token=FencingToken(1, 1, 1))
             answer = trainer.offer(manifest)
             lacks = answer["ranges"] if answer["type"] == "wanted" else [[CHUNKS, CHUNKS]]
             ((first, end),) = lacks
@@ -73,7 +73,7 @@ async def _die(length: int, place: int, moment: int, settled: bool) -> None:
             trainer.chunk(manifest, index, data)
         await eventually(lambda: all(whole(relay) == 1 and relay.counters.commits == 1 for relay in relays))
         for relay in relays:
-            assert_whole(relay._shelf._writer.folder, 1)
+            assert_whole(relay._store._writer.folder, 1)
             assert relay.counters.chunks_received == CHUNKS, "each chunk came once"
             assert relay.counters.checksum_failures == 0
         trainer.close()
@@ -92,7 +92,7 @@ async def test_who_has_the_version_whole_becomes_the_master_and_the_trainer_send
     master.close()
     await join_all([second, newcomer], revision=1)
     await eventually(lambda: whole(newcomer) == 1)
-    assert_whole(newcomer._shelf._writer.folder, 1)
+    assert_whole(newcomer._store._writer.folder, 1)
     assert second.counters.chunks_received == CHUNKS
 
 
@@ -111,7 +111,7 @@ async def test_where_nobody_has_it_whole_the_trainer_sends_a_new_master_what_it_
         assert [relay.counters.chunks_received for relay in chain] == [chunks, chunks]
         sent = Segment.open(memory / "trainer").current()
         for relay in chain:
-            assert Segment.open(relay._shelf._writer.folder).current().buffer == sent.buffer
+            assert Segment.open(relay._store._writer.folder).current().buffer == sent.buffer
 
 
 async def test_a_broken_socket_is_noticed_at_once(relays):
@@ -119,9 +119,9 @@ async def test_a_broken_socket_is_noticed_at_once(relays):
     rare = RelaySettings(1024, heartbeat_seconds=20.0, rebuild_timeout_seconds=60.0)
     first, second = [relays(f"rollout-{i}", settings=rare) for i in range(2)]
     await join_all([first, second])
-    await eventually(lambda: first._link.phase == "Connected")
+    await eventually(lambda: first._sender.phase == "Connected")
     second.close()
-    await eventually(lambda: first._link.phase != "Connected", rare.heartbeat_seconds / 2)
+    await eventually(lambda: first._sender.phase != "Connected", rare.heartbeat_seconds / 2)
 
 
 async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relays):
@@ -139,9 +139,9 @@ async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relay
     await eventually(lambda: whole(second) == 1 and second.counters.chunks_received == CHUNKS + 6)
     first.close()
     trainer.close()
-    assert_whole(second._shelf._writer.folder, 1)
+    assert_whole(second._store._writer.folder, 1)
     assert (await second.status(1)).receiving == 2
-    again = Predecessor(second, standing=Standing(1, 1, 1))
+    again = Predecessor(second, token=FencingToken(1, 1, 1))
     assert again.offer(manifest)["ranges"] == [[6, CHUNKS]]
     again.close()
 

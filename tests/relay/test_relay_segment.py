@@ -19,7 +19,7 @@ from relay_kit import assert_whole, commit, content, fill, sealed
 
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import (
-    NotWhole,
+    IncompleteVersion,
     NoVersion,
     Segment,
     SegmentBusy,
@@ -58,7 +58,7 @@ def test_a_draft_is_not_committed_before_every_chunk_is_verified(memory):
     draft.buffer()[:] = data
     for index in range(1, manifest.chunks):
         assert draft.accept(index, checksum(draft.chunk(index)))
-    with pytest.raises(NotWhole, match="9 of 10"):
+    with pytest.raises(IncompleteVersion, match="9 of 10"):
         writer.commit(draft)
     assert_whole(memory / "s", 1)
     assert draft.missing() == [(0, 1)]
@@ -330,7 +330,7 @@ class Store(RuleBasedStateMachine):
     @rule()
     def commit(self):
         if self.draft.missing():
-            with pytest.raises(NotWhole):
+            with pytest.raises(IncompleteVersion):
                 self.writer.commit(self.draft)
         else:
             self.writer.commit(self.draft)

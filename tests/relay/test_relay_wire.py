@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from relay_kit import KEY, commit
 
 from rljob_runtime.protocols import Chain, RelayMember
-from rljob_runtime.relay.fencing import PUBLISHER, Standing, predecessor
+from rljob_runtime.relay.fencing import PUBLISHER, FencingToken, predecessor
 from rljob_runtime.relay.manifest import checksum
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.tcp import TCP, TcpConnection
 from rljob_runtime.relay.network.wire import Caller, Channel, Identity, RefusedByPeer, WireError, introduce
 from rljob_runtime.relay.segment import SegmentWriter
 
-standings = st.builds(Standing, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+standings = st.builds(FencingToken, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_an_interrupt_wakes_a_reader_in_another_thread(pair):
 def _handshake(pair, key=KEY, their_key=KEY):
     left, right = pair
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(introduce, left, key, Identity("rollout-0", 3), Standing(1, 2, 3))
+        calling = pool.submit(introduce, left, key, Identity("rollout-0", 3), FencingToken(1, 2, 3))
         caller = Caller(right, their_key)
         caller.welcome(Identity("rollout-1", 4))
         return caller, calling.result(30)
@@ -142,7 +142,7 @@ def _handshake(pair, key=KEY, their_key=KEY):
 def test_both_sides_learn_who_the_other_is(pair):
     caller, answered = _handshake(pair)
     assert caller.identity == Identity("rollout-0", 3)
-    assert caller.standing == Standing(1, 2, 3)
+    assert caller.token == FencingToken(1, 2, 3)
     assert answered == Identity("rollout-1", 4)
 
 
@@ -155,7 +155,7 @@ def test_a_caller_with_another_key_is_refused(pair):
 def test_a_successor_with_another_key_is_not_trusted(pair):
     left, right = pair
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), Standing())
+        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), FencingToken())
         right.send({"type": "challenge", "protocol": wire.PROTOCOL, "nonce": "n"})
         right.expect("hello")
         right.send({"type": "welcome", "machine": "rollout-1", "incarnation": 0, "proof": "0" * 64})
@@ -167,7 +167,7 @@ def test_a_successor_with_another_key_is_not_trusted(pair):
 def test_another_protocol_version_is_refused_on_both_sides(pair, monkeypatch):
     left, right = pair
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), Standing())
+        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), FencingToken())
         right.send({"type": "challenge", "protocol": 99, "nonce": "n"})
         with pytest.raises(RefusedByPeer, match="99, not 1"):
             calling.result(30)
@@ -194,7 +194,7 @@ def test_a_hello_changed_on_the_way_or_replayed_is_refused(changed):
 def _hello_of_a_real_caller() -> dict:
     left, right = _channels()
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), Standing(1, 2, 3))
+        calling = pool.submit(introduce, left, KEY, Identity("rollout-0", 3), FencingToken(1, 2, 3))
         right.send({"type": "challenge", "protocol": wire.PROTOCOL, "nonce": "the first nonce"})
         hello = right.expect("hello")
         right.close()

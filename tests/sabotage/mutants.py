@@ -590,7 +590,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LENT}::test_a_worker_computes_with_the_version_it_is_told",),
     ),
     Mutant(
-        "a desk that is gone is waited for",
+        "an inbox that is gone is waited for",
         f"{RUNTIME}/relay/gradient_transfer.py",
         "unless=lambda: publisher.link[0] in GIVEN_UP",
         "unless=lambda: False",
@@ -634,7 +634,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what a unit was about to send stays in shared memory",
         f"{RUNTIME}/training/loans/worker.py",
-        "            discard(self._settings.courier.folder)",
+        "            discard(self._settings.sender.folder)",
         "            pass",
         (f"{LENT}::test_a_worker_that_dies_half_way_leaves_the_update_exact",),
     ),
@@ -4042,14 +4042,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a relay that accepts nobody is alive",
         f"{RUNTIME}/relay/relay.py",
-        "        self._inlet.check()",
+        "        self._receiver.check()",
         "        pass",
         ("tests/relay/test_relay_fuzz.py::test_a_relay_that_serves_no_more_counts_as_lost",),
     ),
     Mutant(
         "a publisher that sends no more ships",
         f"{RUNTIME}/relay/publisher.py",
-        "        self._link.check()",
+        "        self._sender.check()",
         "        pass",
         ("tests/relay/test_relay_fuzz.py::test_a_publisher_that_sends_no_more_ships_nothing",),
     ),

@@ -17,7 +17,7 @@ import torch
 from training_toys import FakePublisher
 
 from rljob_runtime.protocols import PeerError, PeerGone
-from rljob_runtime.relay.gradient_transfer import Desks
+from rljob_runtime.relay.gradient_transfer import GradientInboxes
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
@@ -26,11 +26,11 @@ KEY = b"an-authentic-relay-key-of-this-job"
 RELAY = RelaySettings(chunk_bytes=1024, heartbeat_seconds=2.0, rebuild_timeout_seconds=10.0)
 
 
-def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int, desk: Path | None) -> None:
+def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int, inbox: Path | None) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    make_desks = None if desk is None else lambda: Desks(desk, KEY, RELAY, "127.0.0.1")
-    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size, make_desks=make_desks)
+    make_inboxes = None if inbox is None else lambda: GradientInboxes(inbox, KEY, RELAY, "127.0.0.1")
+    trainer = TrainerRank(settings, FakePublisher, rank=rank, size=size, make_inboxes=make_inboxes)
     while (command := pipe.recv()) is not None:
         method, arguments = command
         try:
@@ -43,13 +43,13 @@ def serve(pipe: Connection, settings: TrainerSettings, rank: int, size: int, des
 class ProcessRank:
     host = "127.0.0.1"
 
-    def __init__(self, settings: TrainerSettings, rank: int, size: int, desk: Path | None = None):
+    def __init__(self, settings: TrainerSettings, rank: int, size: int, inbox: Path | None = None):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["rljob_runtime.training.ranks.rank", "transformers.models.llama.modeling_llama"]
         )
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, settings, rank, size, desk), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, settings, rank, size, inbox), daemon=True)
         self.process.start()
         theirs.close()
         # One thread: a call that nobody waits for any more still takes its own answer from the pipe.

@@ -31,7 +31,7 @@ from rljob_api.status import Member, Role
 from rljob_runtime.protocols import Chain, ContributionReceipt, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import ActorPlacement, WorkerPeer, make_worker
-from rljob_runtime.relay.gradient_transfer import Courier, CourierSettings, Desks
+from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings, GradientInboxes
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, dtype_name, gather
@@ -58,7 +58,7 @@ def memory() -> Iterator[Path]:
 
 
 class Site:
-    """A trainer with a desk, the weights that it published in a machine's segment, and units that read them."""
+    """A trainer with an inbox, the weights that it published in a machine's segment, and units that read them."""
 
     device = "cpu"
 
@@ -70,8 +70,8 @@ class Site:
         self.settings = settings_of(model, volume, gradient_clip=None, **config)
         self.config = self.settings.training
         self.publisher = FakePublisher()
-        self.desks = Desks(memory / "desk", KEY, RELAY, "127.0.0.1")
-        self.trainer = LoneRank(self.settings, lambda: self.publisher, make_desks=lambda: self.desks)
+        self.inboxes = GradientInboxes(memory / "inbox", KEY, RELAY, "127.0.0.1")
+        self.trainer = LoneRank(self.settings, lambda: self.publisher, make_inboxes=lambda: self.inboxes)
         self.trainer.start(1)
         self.segment = SegmentWriter.open(memory / "rollout")
         self.publish(VERSION, 0)
@@ -89,22 +89,22 @@ class Site:
         draft.seal([checksum(draft.chunk(index)) for index in range(draft.manifest.chunks)])
         self.segment.commit(draft)
 
-    def worker(self, name: str, ranks: int = 2, **courier: object) -> GradientUnit:
-        """A machine's unit of so many accelerators. `courier`: what its courier has that others have not."""
-        brings = CourierSettings(self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0)
+    def worker(self, name: str, ranks: int = 2, **sender: object) -> GradientUnit:
+        """A machine's unit of so many accelerators. `sender`: what its sender has that others have not."""
+        brings = GradientSenderSettings(self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0)
         settings = UnitSettings(
             self.config,
             ranks,
             self.model,
             self.memory / "rollout",
-            dataclasses.replace(brings, **courier),  # type: ignore[arg-type]
+            dataclasses.replace(brings, **sender),  # type: ignore[arg-type]
             self.device,
         )
         self.units.append(GradientUnit(name, settings, self.fork_server))
         return self.units[-1]
 
     def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
-        return self.trainer.open_desks(term, count)
+        return self.trainer.open_gradient_inboxes(term, count)
 
     def hand_over(self, worker: GradientUnit) -> ContributionReceipt:
         """As the only one."""
@@ -164,7 +164,7 @@ def test_the_update_is_that_of_the_trainer_alone(
     early, lent = shares
     if early:
         site.trainer.contribute(1, 1, groups[:early])
-    held, desks = early, site.open(len(lent))
+    held, inboxes = early, site.open(len(lent))
     for number, count in enumerate(lent, start=1):
         worker, part = site.worker(f"rollout-{number}"), groups[held : held + count]
         reports = [worker.compute(1, 1, VERSION, part[place : place + 2]) for place in range(0, count, 2)]
@@ -173,11 +173,11 @@ def test_the_update_is_that_of_the_trainer_alone(
         assert min(each) > 0
         assert sum(each) == sum(len(scored.response.token_ids) for group in part for scored in group.responses)
         held += count
-        handover = worker.hand_over(1, 1, number, desks[number - 1])
+        handover = worker.hand_over(1, 1, number, inboxes[number - 1])
         assert site.trainer.accept(1, handover, part).groups == held
         # A repetition adds nothing.
         assert site.trainer.accept(1, handover, part).groups == held
-        assert handover.nbytes <= site.desks.bytes_received
+        assert handover.nbytes <= site.inboxes.bytes_received
     report = site.trainer.train(1, 1, groups)
     assert report.early_groups == held
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE[dtype]
@@ -194,19 +194,19 @@ def test_the_update_is_that_of_the_trainer_alone(
 
 
 class Narrow:
-    """A way to a desk that lets so many bytes through, and then nothing."""
+    """A way to an inbox that lets so many bytes through, and then nothing."""
 
-    def __init__(self, desk: RelayMember, most: int) -> None:
+    def __init__(self, inbox: RelayMember, most: int) -> None:
         self.full = threading.Event()
         self._most = most
-        self._desk = desk
+        self._inbox = inbox
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
         self.port = self._sockets[0].getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         theirs, _ = self._sockets[0].accept()
-        ours = socket.create_connection((self._desk.host, self._desk.port))
+        ours = socket.create_connection((self._inbox.host, self._inbox.port))
         self._sockets += [theirs, ours]
         threading.Thread(target=self._pump, args=(ours, theirs, 1 << 30), daemon=True).start()
         self._pump(theirs, ours, self._most)
@@ -234,33 +234,33 @@ class Narrow:
 def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment) -> None:
     groups = make_groups(seed=8, count=5)
     wanted, _ = naive_gradient(site.model, groups, site.config)
-    doomed, other, desks = site.worker("rollout-0"), site.worker("rollout-1"), site.open(2)
+    doomed, other, inboxes = site.worker("rollout-0"), site.worker("rollout-1"), site.open(2)
     doomed.compute(1, 1, VERSION, groups[:2])
     other.compute(1, 1, VERSION, groups[2:3])
     pids = pids_of(doomed)
     if moment == "before its sums are sent":
         kill(doomed, 1)
         with pytest.raises(Refused, match=r"rollout-0 has lost its sums: rank 1 of 2 \(process \d+\) has ended"):
-            doomed.hand_over(1, 1, 1, desks[0])
+            doomed.hand_over(1, 1, 1, inboxes[0])
     elif moment == "while they are sent":
-        way = Narrow(desks[0], 9000)
+        way = Narrow(inboxes[0], 9000)
         killer = threading.Thread(target=lambda: way.full.wait(PATIENCE) and kill(doomed, 0))
         killer.start()
         with pytest.raises(Refused, match="rollout-0 has lost its sums: rank 0 of 2"):
-            doomed.hand_over(1, 1, 1, dataclasses.replace(desks[0], port=way.port))
+            doomed.hand_over(1, 1, 1, dataclasses.replace(inboxes[0], port=way.port))
         killer.join()
         way.close()
         assert not (site.memory / "rollout-0-sums").exists(), "memory as large as a gradient is left behind"
     else:
-        doomed.hand_over(1, 1, 1, desks[0])
+        doomed.hand_over(1, 1, 1, inboxes[0])
         kill(doomed, 0)
         doomed.release(1)
     assert gone(pids)
-    handover = other.hand_over(1, 1, 2, desks[1])
+    handover = other.hand_over(1, 1, 2, inboxes[1])
     assert site.trainer.accept(1, handover, groups[2:3]).groups == 1
     if moment == "while they are sent":
         late = dataclasses.replace(handover, number=1, groups=tuple(group.prompt for group in groups[:2]))
-        with pytest.raises(Refused, match="contribution 1 is expected; its desk holds none"):
+        with pytest.raises(Refused, match="contribution 1 is expected; its inbox holds none"):
             site.trainer.accept(1, late, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 1
     assert largest_error(site.gradients[0], wanted) <= 1e-10
@@ -278,7 +278,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
 
     refused("a contribution to step 3: step 0 is done, so 1 is next", step=3)
     refused(r"computed with version 3 for step 1: version 4 of step 0 was published", version=3)
-    refused("contribution 7 is expected; its desk holds none", number=7)
+    refused("contribution 7 is expected; its inbox holds none", number=7)
     refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=handover.groups[:1])
     refused("has summed", figures=(*handover.figures[:-2], handover.figures[-2] / 2, handover.figures[-1]))
     refused("has summed", figures=(*handover.figures[:-1], handover.figures[-1] / 2))
@@ -307,10 +307,10 @@ def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:
     groups, worker = make_groups(seed=9, count=3), site.worker("rollout-0")
     worker.compute(1, 1, VERSION, groups[:2])
     handover = site.hand_over(worker)
-    sums = {name: tensor.clone() for name, tensor in site.desks.read(1).items()}
+    sums = {name: tensor.clone() for name, tensor in site.inboxes.read(1).items()}
     next(iter(sums.values())).view(-1)[0] = float("nan")
-    (desk,) = site.open()
-    Courier(CourierSettings(site.memory / "sums", KEY, RELAY, "float64", 20.0)).deliver(1, 1, sums, desk)
+    (inbox,) = site.open()
+    GradientSender(GradientSenderSettings(site.memory / "sums", KEY, RELAY, "float64", 20.0)).deliver(1, 1, sums, inbox)
     with pytest.raises(Refused, match="is not finite"):
         site.trainer.accept(1, handover, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 0
@@ -321,7 +321,7 @@ def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path
     worker.compute(1, 1, VERSION, groups[:2])
     handover = site.hand_over(worker)
     site.trainer.accept(1, handover, groups[:2])
-    fresh = LoneRank(site.settings, FakePublisher, make_desks=lambda: site.desks)
+    fresh = LoneRank(site.settings, FakePublisher, make_inboxes=lambda: site.inboxes)
     fresh.start(1)
     with pytest.raises(Refused, match="version 4 for step 1: none was published"):
         fresh.accept(1, handover, groups[:2])
@@ -340,16 +340,16 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
     groups, worker = make_groups(1, 5), alone.worker("rollout-0")
     wanted = alone.trainer.train(1, 1, groups)
     alone.trainer.checkpoint(1, 1, "{}")
-    ranks = [ProcessRank(two, number, 2, desk=memory / "two-desk") for number in range(2)]
+    ranks = [ProcessRank(two, number, 2, inbox=memory / "two-inbox") for number in range(2)]
     try:
         group = TrainerGroup(ranks)
         await group.start(1)
         await group.publish(1, VERSION, 0, CHAIN)
         await group.contribute(1, 1, groups[:1])
         worker.compute(1, 1, VERSION, groups[1:4])
-        handover = await asyncio.to_thread(worker.hand_over, 1, 1, 1, *await group.open_desks(1, 1))
+        handover = await asyncio.to_thread(worker.hand_over, 1, 1, 1, *await group.open_gradient_inboxes(1, 1))
         assert (await group.accept(1, handover, groups[1:4])).groups == 4
-        with pytest.raises(Refused, match="contribution 2 is expected; its desk holds none"):
+        with pytest.raises(Refused, match="contribution 2 is expected; its inbox holds none"):
             await group.accept(1, dataclasses.replace(handover, number=2), groups[1:4])
         found = await group.train(1, 1, groups)
         await group.checkpoint(1, 1, "{}")
@@ -377,8 +377,8 @@ def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> N
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
     worker = site.worker("rollout-0", relay=impatient, seconds=1000.0)
     worker.compute(1, 1, VERSION, groups)
-    with pytest.raises(Refused, match=r"did not reach 127.0.0.1:\d+: Lost desk"):
-        worker.hand_over(1, 1, 1, RelayMember("desk-1-1", 0, "127.0.0.1", closed_port()))
+    with pytest.raises(Refused, match=r"did not reach 127.0.0.1:\d+: Lost inbox"):
+        worker.hand_over(1, 1, 1, RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port()))
     stranger = site.worker("rollout-1", key=b"another key of another job", seconds=1000.0)
     stranger.compute(1, 1, VERSION, groups)
     with pytest.raises(Refused, match=r"Refused .*key"):
@@ -387,14 +387,14 @@ def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> N
 
 
 def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
-    (desk,) = site.open()
+    (inbox,) = site.open()
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
     worker = site.worker("rollout-0", relay=impatient, seconds=40.0)
     worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
-    with pytest.raises(Refused, match="not desk-0-1"):
-        worker.hand_over(1, 1, 1, dataclasses.replace(desk, machine="desk-0-1"))
-    with pytest.raises(Refused, match="its desk holds none"):
-        site.desks.read(1)
+    with pytest.raises(Refused, match="not inbox-0-1"):
+        worker.hand_over(1, 1, 1, dataclasses.replace(inbox, machine="inbox-0-1"))
+    with pytest.raises(Refused, match="its inbox holds none"):
+        site.inboxes.read(1)
 
 
 async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> None:
@@ -402,7 +402,7 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
     worker = site.worker("rollout-0", relay=patient)
     peer = WorkerPeer(worker)
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
-    nobody = RelayMember("desk-1-1", 0, "127.0.0.1", closed_port())
+    nobody = RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port())
     delivery = asyncio.create_task(peer.hand_over(1, 1, 1, nobody))
     while not (site.memory / "rollout-0-sums" / "current").is_symlink():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -455,9 +455,9 @@ def test_a_worker_computes_with_the_version_it_is_told(site: Site) -> None:
 
 
 def brought(site: Site, worker: GradientUnit) -> dict[str, Tensor]:
-    """Its sums, as they lie at a desk."""
+    """Its sums, as they lie at an inbox."""
     site.hand_over(worker)
-    return {name: tensor.clone() for name, tensor in site.desks.read(1).items()}
+    return {name: tensor.clone() for name, tensor in site.inboxes.read(1).items()}
 
 
 def test_sums_are_of_one_step_version_and_term(site: Site) -> None:
@@ -468,7 +468,7 @@ def test_sums_are_of_one_step_version_and_term(site: Site) -> None:
     assert again.tokens == sum(len(scored.response.token_ids) for scored in groups[2].responses)
     assert worker.compute(1, 2, VERSION, groups[:1]).groups == 1
     with pytest.raises(Refused, match="holds no sums of step 1, term 1"):
-        worker.hand_over(1, 1, 1, RelayMember("desk", 0, "127.0.0.1", 1))
+        worker.hand_over(1, 1, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
     assert worker.compute(2, 2, VERSION, groups[1:2]).groups == 1
     with pytest.raises(StaleTerm, match="term 1 is over"):
         worker.compute(1, 2, VERSION, groups)
@@ -478,7 +478,7 @@ def test_sums_are_of_one_step_version_and_term(site: Site) -> None:
         worker.compute(2, 2, VERSION, [groups[2], groups[2]])
     worker.release(2)
     with pytest.raises(Refused, match="holds no sums of step 2"):
-        worker.hand_over(2, 2, 1, RelayMember("desk", 0, "127.0.0.1", 1))
+        worker.hand_over(2, 2, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
 
 
 async def test_the_worker_of_a_job_goes_the_whole_way(
@@ -502,8 +502,8 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     assert report.groups == 2
     assert len(report.shares) == 2
     assert min(report.shares) > 0
-    handover = await worker.hand_over(1, 1, 1, *site.desks.open(1, 1))
-    sums = site.desks.read(1)
+    handover = await worker.hand_over(1, 1, 1, *site.inboxes.open(1, 1))
+    sums = site.inboxes.read(1)
     assert {tensor.dtype for tensor in sums.values()} == {torch.float32}
     assert handover.nbytes >= sum(tensor.nbytes for tensor in sums.values())
     await worker.release(1)
@@ -567,7 +567,7 @@ def test_a_unit_adopts_an_accelerator_for_each_rank(site: Site) -> None:
 
 
 def test_a_unit_needs_no_reference_model(model_folder: Path, tmp_path: Path) -> None:
-    courier = CourierSettings(tmp_path, KEY, RELAY, "float32", 1.0)
+    sender = GradientSenderSettings(tmp_path, KEY, RELAY, "float32", 1.0)
     with pytest.raises(ValueError, match="no reference model"):
         UnitSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, courier)
 

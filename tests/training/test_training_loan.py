@@ -1,5 +1,5 @@
 """A whole loan on real processes: published weights in the segments of two machines, a rank for each accelerator, sums
-over sockets to the trainer's desks, under the coordinator's own stream. Each group is summed once, by whomever."""
+over sockets to the trainer's inboxes, under the coordinator's own stream. Each group is summed once, by whomever."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class StillTrainer:
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         raise Refused("this trainer computes no gradients")
 
-    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+    async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         raise Refused("this trainer computes no gradients")
 
     async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:

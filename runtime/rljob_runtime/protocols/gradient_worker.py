@@ -1,7 +1,7 @@
 """What a rollout machine that is lent to training is asked for, and what it hands over (RollPacker, section 4.4).
 
 Every command is idempotent. Gradients themselves never pass through the coordinator: a worker sends its sums to the
-trainer's desk over the relay's transport, in chunks with checksums, and what is told here is how much there is.
+trainer's inbox over the relay's transport, in chunks with checksums, and what is told here is how much there is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ComputeReport:
 
 @dataclass(frozen=True)
 class ContributionReceipt:
-    """A contribution that lies at the trainer's desk as version `number`: raw sums over `groups` of `step`, computed
+    """A contribution that lies at the trainer's inbox as version `number`: raw sums over `groups` of `step`, computed
     with the published weights `version`. `figures` are the fields of `training.algorithm.loss.Sums`, in order; `tokens`
     the loss tokens among them."""
 
@@ -54,8 +54,8 @@ class GradientWorker(Protocol):
         hold that version whole, `Refused` for groups that cannot be trained on."""
         ...
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
-        """Bring the sums of `step` to the trainer's desk as version `number`, and return when they lie there whole.
+    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
+        """Bring the sums of `step` to the trainer's inbox as version `number`, and return when they lie there whole.
         Raises `Refused` when it holds none, or cannot bring them."""
         ...
 

@@ -103,9 +103,9 @@ class RemoteWorker:
         )
         return report
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
+    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
         handover: ContributionReceipt = await self._wire.call(
-            self._bounds.gradients, "hand_over", term, step, number, desk
+            self._bounds.gradients, "hand_over", term, step, number, inbox
         )
         return handover
 
@@ -149,9 +149,9 @@ class RemoteTrainer:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "contribute", term, step, tuple(groups))
         return report
 
-    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        desks: tuple[RelayMember, ...] = await self._ranks.call(self._bounds.command, "open_desks", term, count)
-        return desks
+    async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
+        inboxes: tuple[RelayMember, ...] = await self._ranks.call(self._bounds.command, "open_gradient_inboxes", term, count)
+        return inboxes
 
     async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, handover, tuple(groups))

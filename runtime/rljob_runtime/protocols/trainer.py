@@ -80,7 +80,7 @@ class Trainer(Protocol):
         last nor the next, or a step has several updates."""
         ...
 
-    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+    async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         """Where so many lent machines bring the sums of the next step, each its own, as contribution 1, 2, …; empty,
         and open until its update."""
         ...

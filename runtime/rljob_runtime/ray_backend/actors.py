@@ -119,7 +119,7 @@ def make_rank(job: RLJob, member: Member, places: ActorPlacement, rank: int, siz
     """One rank of the trainer in a thread of its own, with the way to the relays if it is the first."""
     import torch
 
-    from rljob_runtime.relay.gradient_transfer import Desks
+    from rljob_runtime.relay.gradient_transfer import GradientInboxes
     from rljob_runtime.relay.publisher import Publisher
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
@@ -140,21 +140,23 @@ def make_rank(job: RLJob, member: Member, places: ActorPlacement, rank: int, siz
             incarnation=member.incarnation,
         )
 
-    def desks() -> Desks:
-        return Desks(
-            places.shared_memory / f"{member.machine}-desk",
+    def inboxes() -> GradientInboxes:
+        return GradientInboxes(
+            places.shared_memory / f"{member.machine}-inbox",
             read_key(places.relay_key),
             RelaySettings.of(job.spec.relay),
             places.host,
             incarnation=member.incarnation,
         )
 
-    return RankPeer(LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_desks=desks), places.host))
+    return RankPeer(
+        LocalRank(TrainerRank(settings, publisher, rank=rank, size=size, make_inboxes=inboxes), places.host)
+    )
 
 
 def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files: dict[str, bytes]) -> Any:
     """`protocols.GradientWorker`: a rank for each accelerator of the machine, with the weights of its relay."""
-    from rljob_runtime.relay.gradient_transfer import CourierSettings
+    from rljob_runtime.relay.gradient_transfer import GradientSenderSettings
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
     from rljob_runtime.relay.tensors import dtype_name
@@ -165,7 +167,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
     from rljob_runtime.training.loans.worker_rank import UnitSettings
 
     training = TrainingConfig.from_spec(job.spec)
-    courier = CourierSettings(
+    sender = GradientSenderSettings(
         places.shared_memory / f"{member.machine}-sums",
         read_key(places.relay_key),
         RelaySettings.of(job.spec.relay),
@@ -178,7 +180,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
         ranks=job.spec.rollout.slots,
         folder=write_model_files(model_files, places.scratch / "workers" / member.machine),
         weights=places.shared_memory / member.machine,
-        courier=courier,
+        sender=sender,
         device="cuda" if job.spec.rollout.accelerators_per_machine else "cpu",
     )
     return WorkerPeer(GradientUnit(member.machine, settings, ForkServer(PEER)))

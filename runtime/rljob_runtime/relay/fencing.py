@@ -1,6 +1,6 @@
 """Whom a relay obeys: the order of coordinators (term) and of chains (epoch, revision).
 
-Pure. A standing only rises; what is lower comes from a coordinator or a chain that was replaced, and is refused.
+Pure. A token only rises; what is lower comes from a coordinator or a chain that was replaced, and is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rljob_runtime.protocols import Chain
 
 
 @dataclass(frozen=True)
-class Standing:
+class FencingToken:
     """The highest numbers seen. `term` orders coordinators; (`epoch`, `revision`) orders chains, as a pair."""
 
     term: int = 0
@@ -23,13 +23,13 @@ class Standing:
         """The pair by which chains are compared."""
         return (self.epoch, self.revision)
 
-    def raised(self, other: Standing) -> Standing:
+    def raised(self, other: FencingToken) -> FencingToken:
         """The higher of each number."""
         epoch, revision = max(self.chain, other.chain)
-        return Standing(max(self.term, other.term), epoch, revision)
+        return FencingToken(max(self.term, other.term), epoch, revision)
 
-    def refusal(self, other: Standing) -> str | None:
-        """Why a peer with standing `other` is refused, or None: it must not be lower in either order."""
+    def refusal(self, other: FencingToken) -> str | None:
+        """Why a peer with token `other` is refused, or None: it must not be lower in either order."""
         if other.term < self.term:
             return f"term {other.term} is lower than {self.term}"
         if other.chain < self.chain:

@@ -1,8 +1,8 @@
 """Gradient sums on their way from loaned machines to the trainer: the relay's transport, with the trainer at its end.
 
 A contribution is one version of a segment of its own: chunks with checksums, resumed after a broken connection,
-authenticated by the job's key, and committed whole or not at all. A desk is a relay that nobody succeeds. Every
-delivery is a chain of one member whose number is the contribution's; a desk's name has the step in it, so what is
+authenticated by the job's key, and committed whole or not at all. An inbox is a relay that nobody succeeds. Every
+delivery is a chain of one member whose number is the contribution's; an inbox's name has the step in it, so what is
 delivered late, by a worker or a coordinator that was replaced, is refused (`fencing`, `wire.Identity`).
 """
 
@@ -24,8 +24,8 @@ from rljob_runtime.relay.slot import SegmentError
 from rljob_runtime.relay.tensors import torch_dtype, views
 
 
-class Desks:
-    """Where contributions come in, each at its own desk; of no use to anybody before they are open."""
+class GradientInboxes:
+    """Where contributions come in, each at its own inbox; of no use to anybody before they are open."""
 
     def __init__(self, folder: Path, key: bytes, settings: RelaySettings, host: str, incarnation: int = 0) -> None:
         self._folder = folder
@@ -39,15 +39,15 @@ class Desks:
         self.close()
         try:
             for number in range(1, count + 1):
-                self._relays.append(self._make(f"desk-{step}-{number}", self._of(number)))
+                self._relays.append(self._make(f"inbox-{step}-{number}", self._of(number)))
         except (OSError, SegmentError) as error:
             self.close()
-            raise Refused(f"no desks for {count} contributions: {error}") from error
+            raise Refused(f"no inboxes for {count} contributions: {error}") from error
         return tuple(RelayMember(relay.machine, self._incarnation, *relay.address) for relay in self._relays)
 
     @property
     def bytes_received(self) -> int:
-        """By the open desks."""
+        """By the open inboxes."""
         return sum(relay.counters.bytes_received for relay in self._relays)
 
     def read(self, number: int) -> dict[str, torch.Tensor]:
@@ -56,9 +56,9 @@ class Desks:
         try:
             manifest, buffer = Segment.open(self._of(number)).current()
         except NoVersion as error:
-            raise Refused(f"contribution {number} is expected; its desk holds none") from error
+            raise Refused(f"contribution {number} is expected; its inbox holds none") from error
         if manifest.version != number:
-            raise Refused(f"contribution {number} is expected; its desk holds {manifest.version}")
+            raise Refused(f"contribution {number} is expected; its inbox holds {manifest.version}")
         return dict(views(manifest, buffer))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ GIVEN_UP = (LinkPhase.LOST, LinkPhase.REFUSED)
 
 
 @dataclass(frozen=True)
-class CourierSettings:
+class GradientSenderSettings:
     """`folder`: of the segment that a delivery makes and removes. `dtype`: torch's name of what sums are in. `seconds`
     bounds a delivery."""
 
@@ -88,24 +88,24 @@ class CourierSettings:
     incarnation: int = 0
 
 
-class Courier:
+class GradientSender:
     """Brings contributions from a loaned machine to the trainer."""
 
-    def __init__(self, settings: CourierSettings) -> None:
+    def __init__(self, settings: GradientSenderSettings) -> None:
         self._settings = settings
 
-    def deliver(self, term: int, number: int, tensors: Mapping[str, torch.Tensor], desk: RelayMember) -> int:
-        """Bring `tensors` to the desk as `number`; their bytes, when they lie there whole. To make sharded ones whole
-        is a collective. Raises `Refused`, at once when the desk is lost or refuses."""
+    def deliver(self, term: int, number: int, tensors: Mapping[str, torch.Tensor], inbox: RelayMember) -> int:
+        """Bring `tensors` to the inbox as `number`; their bytes, when they lie there whole. To make sharded ones whole
+        is a collective. Raises `Refused`, at once when the inbox is lost or refuses."""
         own = self._settings
         try:
             # One for each delivery: its memory is as large as a gradient.
             with Publisher(own.folder, own.key, own.relay, torch_dtype(own.dtype), own.incarnation) as publisher:
                 nbytes = publisher.publish(number, tensors).nbytes
                 publisher.settle()
-                publisher.ship(term, Chain(number, 0, (desk,)))
+                publisher.ship(term, Chain(number, 0, (inbox,)))
                 if not publisher.wait_delivered(number, own.seconds, unless=lambda: publisher.link[0] in GIVEN_UP):
-                    where, link = f"{desk.host}:{desk.port}", " ".join(publisher.link)
+                    where, link = f"{inbox.host}:{inbox.port}", " ".join(publisher.link)
                     raise Refused(f"contribution {number} did not reach {where}: {link}")
                 return nbytes
         except (OSError, SegmentError) as error:
@@ -113,7 +113,7 @@ class Courier:
 
 
 def discard(folder: Path) -> None:
-    """Give back the memory of a courier whose process was ended in the middle of a delivery. Raises `SegmentBusy` while
+    """Give back the memory of a sender whose process was ended in the middle of a delivery. Raises `SegmentBusy` while
     it lives."""
     if folder.exists():
         SegmentWriter.open(folder).close()

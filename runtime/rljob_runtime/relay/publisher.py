@@ -19,14 +19,14 @@ import torch
 
 from rljob_runtime.protocols import Chain, PublishReport, Refused, StaleTerm
 from rljob_runtime.relay import tensors as flat
-from rljob_runtime.relay.fencing import PUBLISHER, Standing
+from rljob_runtime.relay.fencing import PUBLISHER, FencingToken
 from rljob_runtime.relay.manifest import Manifest, checksum, layout
 from rljob_runtime.relay.network.wire import Identity
 from rljob_runtime.relay.segment import SegmentWriter, sweep
-from rljob_runtime.relay.sender import Link, LinkPhase
+from rljob_runtime.relay.sender import LinkPhase, Sender
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import Slot
-from rljob_runtime.relay.version_store import Counters, Shelf
+from rljob_runtime.relay.version_store import Counters, VersionStore
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ class Publisher:
     ) -> None:
         self.dtype = dtype
         self._settings = settings
-        self._standing = Standing()
+        self._token = FencingToken()
         self._lock = threading.Lock()
         sweep(keep=folder)
-        self._shelf = Shelf(SegmentWriter.open(folder), patience=float("inf"))
-        self._link = Link(self._shelf, Identity(PUBLISHER, incarnation), key, settings)
-        self._link.start()
+        self._store = VersionStore(SegmentWriter.open(folder), patience=float("inf"))
+        self._sender = Sender(self._store, Identity(PUBLISHER, incarnation), key, settings)
+        self._sender.start()
         self._sealer = ThreadPoolExecutor(1, "publisher")
         self._sealing: Future[None] | None = None
         self._copied: Manifest | None = None
@@ -69,7 +69,7 @@ class Publisher:
             return PublishReport(version, self._copied.total_bytes, 0.0)
         began = time.perf_counter()
         plan = self._plan(version, flat.describe(tensors.items(), self.dtype))
-        draft = self._shelf.begin(plan)
+        draft = self._store.begin(plan)
         flat.gather(tensors.items(), plan, draft.buffer())
         stall = time.perf_counter() - began
         self._copied = plan
@@ -80,16 +80,16 @@ class Publisher:
         """Feed the master of `chain` with the newest version, now and whenever there is a newer one. Shipping to the
         same chain again tries a master again that was lost. Raises StaleTerm, Refused for an older chain, or
         `ServiceEnded` where nothing is sent any more."""
-        self._link.check()
+        self._sender.check()
         with self._lock:
-            standing = Standing(term, chain.epoch, chain.revision)
-            refusal = self._standing.refusal(standing)
+            token = FencingToken(term, chain.epoch, chain.revision)
+            refusal = self._token.refusal(token)
             if refusal is not None:
-                raise (StaleTerm if term < self._standing.term else Refused)(f"the publisher: {refusal}")
+                raise (StaleTerm if term < self._token.term else Refused)(f"the publisher: {refusal}")
             if not chain.members:
-                raise Refused(f"chain {standing.chain} has no members: there is no master to ship to")
-            self._standing = standing
-            self._link.point(chain.members[0], standing)
+                raise Refused(f"chain {token.chain} has no members: there is no master to ship to")
+            self._token = token
+            self._sender.point(chain.members[0], token)
 
     def settle(self) -> None:
         """Wait until the version published last is checksummed and on offer. Raises, once, what went wrong; that
@@ -108,36 +108,36 @@ class Publisher:
         when `unless` holds. That is looked at when the link's phase changes and at every `wake`."""
 
         def delivered() -> bool:
-            return (self._link.delivered or -1) >= version
+            return (self._sender.delivered or -1) >= version
 
-        self._shelf.wait(lambda: delivered() or unless(), timeout)
+        self._store.wait(lambda: delivered() or unless(), timeout)
         return delivered()
 
     def wake(self) -> None:
         """Have those who wait look again."""
-        self._shelf.wake()
+        self._store.wake()
 
     @property
     def link(self) -> tuple[LinkPhase, str]:
         """How it stands with the master, and why."""
-        return self._link.phase, self._link.detail
+        return self._sender.phase, self._sender.detail
 
     @property
     def counters(self) -> Counters:
         """Totals since the start."""
-        return self._shelf.counters
+        return self._store.counters
 
     @property
     def manifest(self) -> Manifest | None:
         """The newest version that is ready to be shipped."""
-        whole = self._shelf.whole
+        whole = self._store.whole
         return whole.manifest if whole is not None else None
 
     def close(self) -> None:
         """End the background work and remove the segment."""
         self._sealer.shutdown(wait=True, cancel_futures=True)
-        self._link.close()
-        self._shelf.close()
+        self._sender.close()
+        self._store.close()
 
     def __enter__(self) -> Publisher:
         return self
@@ -154,9 +154,9 @@ class Publisher:
     def _seal(self, draft: Slot) -> None:
         """Checksum what was copied and put it on offer, unless a newer version took its place meanwhile."""
         manifest = draft.manifest
-        with self._shelf.holding(draft), ThreadPoolExecutor(_checksum_threads(), "checksum") as pool:
+        with self._store.holding(draft), ThreadPoolExecutor(_checksum_threads(), "checksum") as pool:
             draft.seal(list(pool.map(lambda index: checksum(draft.chunk(index)), range(manifest.chunks))))
-        if not self._shelf.commit(draft):
+        if not self._store.commit(draft):
             log.info("version %d was superseded before it was sealed", manifest.version)
 
 

@@ -1,6 +1,6 @@
 """The receiving side: listens, lets one predecessor in, writes what it sends into the segment, verifies and commits.
 
-Only one connection fills at a time. One with a higher standing, or the same predecessor coming back, takes the place of
+Only one connection fills at a time. One with a higher token, or the same predecessor coming back, takes the place of
 the connection before it, which is cut and ended first. An unfinished version stays where it is across connections: the
 next predecessor is asked for the chunks that are still missing.
 """
@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.manifest import Manifest, ManifestError
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.service_thread import Service
@@ -22,7 +22,7 @@ from rljob_runtime.relay.network.wire import Caller, Channel, Header, Identity, 
 from rljob_runtime.relay.segment import VersionOrder
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import SegmentFull, Slot
-from rljob_runtime.relay.version_store import Shelf
+from rljob_runtime.relay.version_store import VersionStore
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4
 MAX_ROUNDS = 8
 """How often the missing chunks of one version are asked for again on one connection before it is given up."""
 
-Admission = Callable[[Identity, Standing], tuple[str, str] | None]
+Admission = Callable[[Identity, FencingToken], tuple[str, str] | None]
 """Decides whether a caller that proved itself is let in; a (code, reason) refuses it."""
 
 
-class Inlet:
+class Receiver:
     """Listens on (host, port); port 0 takes a free one, see `address`. Raises OSError when it cannot be bound."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        store: VersionStore,
         identity: Identity,
         key: bytes,
         settings: RelaySettings,
@@ -49,7 +49,7 @@ class Inlet:
         admit: Admission,
         transport: Transport = TCP,
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._identity = identity
         self._key = key
         self._settings = settings
@@ -60,7 +60,7 @@ class Inlet:
         self._turn = threading.Lock()
         self._active: _Reception | None = None
         self._closing = False
-        self._service = Service(f"relay-inlet-{identity.machine}", self._accept)
+        self._service = Service(f"relay-receiver-{identity.machine}", self._accept)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -102,54 +102,54 @@ class Inlet:
             except OSError as error:
                 if not self._closing:
                     log.warning("%s: accepting: %s", self._identity.machine, error)
-                if self._shelf.wait(lambda: self._closing, 0.2):
+                if self._store.wait(lambda: self._closing, 0.2):
                     return
                 continue
             if self._closing:
                 connection.close()
                 return
-            self._answer_call(connection, host)
+            self._start_handshake(connection, host)
 
-    def _answer_call(self, connection: Connection, host: str) -> None:
+    def _start_handshake(self, connection: Connection, host: str) -> None:
         """Have a thread see to the caller. Never raises: whoever listens does so for the relay's life."""
         if not self._callers.enter(host):
-            self._turn_away(connection, host, "too many callers are in the handshake")
+            self._reject(connection, host, "too many callers are in the handshake")
             return
         try:
             threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
         except RuntimeError as error:  # no thread can be started now
             self._callers.leave(host)
-            self._turn_away(connection, host, str(error))
+            self._reject(connection, host, str(error))
 
-    def _turn_away(self, connection: Connection, host: str, why: str) -> None:
+    def _reject(self, connection: Connection, host: str, why: str) -> None:
         connection.close()
-        self._shelf.counters.add(connections_refused=1)
+        self._store.counters.add(connections_refused=1)
         log.warning("%s: refused a connection from %s: %s", self._identity.machine, host, why)
 
     def _serve(self, connection: Connection, host: str) -> None:
         channel = Channel(connection)
         try:
-            reception = self._let_in(channel)
+            reception = self._admit_caller(channel)
         except (WireError, RefusedByPeer) as error:
-            self._turn_away(connection, host, str(error))
+            self._reject(connection, host, str(error))
             return
         except Exception as error:
             log.exception("%s: a handshake failed as none should", self._identity.machine)
-            self._shelf.counters.add(unforeseen=1)
-            self._turn_away(connection, host, repr(error))
+            self._store.counters.add(unexpected_errors=1)
+            self._reject(connection, host, repr(error))
             return
         finally:
             self._callers.leave(host)
         reception.run()
 
-    def _let_in(self, channel: Channel) -> _Reception:
+    def _admit_caller(self, channel: Channel) -> _Reception:
         """Handshake; on success the caller is the active connection and the one before it has ended."""
         with wire.deadline(channel, self._settings.handshake_seconds):
             caller = Caller(channel, self._key)
         with self._turn:
             if self._closing:
                 caller.refuse(wire.BUSY, "this relay is ending")
-            refusal = self._admit(caller.identity, caller.standing)
+            refusal = self._admit(caller.identity, caller.token)
             if refusal is not None:
                 caller.refuse(*refusal)
             previous = self._active
@@ -157,7 +157,7 @@ class Inlet:
                 previous.channel.interrupt()
                 if not previous.ended.wait(self._settings.silence_seconds):
                     caller.refuse(wire.BUSY, "the connection before is still being ended")
-            self._active = _Reception(channel, caller.identity, self._shelf)
+            self._active = _Reception(channel, caller.identity, self._store)
             try:
                 caller.welcome(self._identity)
             except WireError:
@@ -191,11 +191,11 @@ class _Callers:
 class _Reception:
     """One predecessor's connection: a small state machine over its frames."""
 
-    def __init__(self, channel: Channel, peer: Identity, shelf: Shelf) -> None:
+    def __init__(self, channel: Channel, peer: Identity, store: VersionStore) -> None:
         self.channel = channel
         self.peer = peer
         self.ended = threading.Event()
-        self._shelf = shelf
+        self._store = store
         self._draft: Slot | None = None
         self._expected = 0
         """Chunks still to come of what was asked for last."""
@@ -213,7 +213,7 @@ class _Reception:
             log.info("the connection from %s ended: %s", self.peer.machine, error)
         except Exception:
             log.exception("the connection from %s ended as none should", self.peer.machine)
-            self._shelf.counters.add(unforeseen=1)
+            self._store.counters.add(unexpected_errors=1)
         finally:
             self.channel.close()
             self.ended.set()
@@ -223,19 +223,19 @@ class _Reception:
             case "ping":
                 self.channel.send({"type": "pong"})
             case "offer":
-                self._take_offer(self.channel.payload(payload_bytes, wire.MAX_MANIFEST_BYTES))
+                self._handle_offer(self.channel.payload(payload_bytes, wire.MAX_MANIFEST_BYTES))
             case "chunk":
-                self._take_chunk(header, payload_bytes)
+                self._handle_chunk(header, payload_bytes)
             case other:
                 raise WireError(f"a frame of type {other!r}")
 
-    def _take_offer(self, text: bytes) -> None:
+    def _handle_offer(self, text: bytes) -> None:
         self._draft, self._rounds = None, 0
         try:
             manifest = Manifest.from_json(text)
             if not manifest.sealed:
                 raise ManifestError("checksums: missing")
-            self._draft = self._shelf.admit(manifest)
+            self._draft = self._store.admit(manifest)
         except ManifestError as error:
             raise WireError(f"a manifest that cannot be right: {error}") from error
         except VersionOrder as error:
@@ -243,13 +243,13 @@ class _Reception:
         except SegmentFull as error:
             self._refuse(wire.FULL, str(error))
         if self._draft is None:
-            whole = self._shelf.whole
+            whole = self._store.whole
             held = whole is not None and whole.manifest.version == manifest.version
             self.channel.send({"type": "whole" if held else "unwanted", "version": manifest.version})
         else:
             self._answer(self._draft)
 
-    def _take_chunk(self, header: Header, payload_bytes: int) -> None:
+    def _handle_chunk(self, header: Header, payload_bytes: int) -> None:
         draft, index = self._draft, header.get("index")
         if draft is None or header.get("version") != draft.manifest.version or not isinstance(index, int):
             raise WireError(f"a chunk of version {header.get('version')} that was not asked for")
@@ -262,9 +262,9 @@ class _Reception:
         if payload_bytes != len(target):
             raise WireError(f"chunk {index} of {payload_bytes} bytes instead of {len(target)}")
         checksum = self.channel.payload_into(target)
-        self._shelf.counters.add(bytes_received=payload_bytes, chunks_received=1)
-        if not self._shelf.accept(draft, index, checksum):
-            self._shelf.counters.add(checksum_failures=1)
+        self._store.counters.add(bytes_received=payload_bytes, chunks_received=1)
+        if not self._store.accept(draft, index, checksum):
+            self._store.counters.add(checksum_failures=1)
             log.warning("chunk %d of version %d from %s is damaged", index, draft.manifest.version, self.peer.machine)
         self._expected -= 1
         if not self._expected:
@@ -282,7 +282,7 @@ class _Reception:
             self.channel.send({"type": "wanted", "version": version, "ranges": missing})
             return
         self._draft = None
-        if not self._shelf.commit(draft):
+        if not self._store.commit(draft):
             raise WireError(f"version {version} was superseded here")
         log.info("version %d is whole, from %s", version, self.peer.machine)
         self.channel.send({"type": "whole", "version": version})

@@ -11,16 +11,16 @@ import threading
 from pathlib import Path
 
 from rljob_runtime.protocols import Chain, Refused, RelayMember, RelayStatus, check_term
-from rljob_runtime.relay.fencing import Standing, predecessor
+from rljob_runtime.relay.fencing import FencingToken, predecessor
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.tcp import TCP
 from rljob_runtime.relay.network.transport import Transport
 from rljob_runtime.relay.network.wire import Identity
-from rljob_runtime.relay.receiver import Inlet
+from rljob_runtime.relay.receiver import Receiver
 from rljob_runtime.relay.segment import SegmentWriter, sweep
-from rljob_runtime.relay.sender import Link
+from rljob_runtime.relay.sender import Sender
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.version_store import Counters, Shelf
+from rljob_runtime.relay.version_store import Counters, VersionStore
 
 MIN_KEY_BYTES = 16
 
@@ -56,36 +56,36 @@ class Relay:
         self.identity = Identity(machine, incarnation)
         self._settings = settings
         self._transport = transport
-        self._standing = Standing()
+        self._token = FencingToken()
         self._chain: Chain | None = None
         self._successor: RelayMember | None = None
         self._lock = threading.Lock()
         self._closed = False
         sweep(keep=folder)
-        self._shelf = Shelf(SegmentWriter.open(folder), patience=settings.rebuild_timeout_seconds)
-        self._link = Link(self._shelf, self.identity, key, settings, transport)
+        self._store = VersionStore(SegmentWriter.open(folder), patience=settings.rebuild_timeout_seconds)
+        self._sender = Sender(self._store, self.identity, key, settings, transport)
         try:
-            self._inlet = Inlet(self._shelf, self.identity, key, settings, host, port, self._admit, transport)
+            self._receiver = Receiver(self._store, self.identity, key, settings, host, port, self._admit, transport)
         except OSError:
-            self._shelf.close()
+            self._store.close()
             raise
-        self._link.start()
-        self._inlet.start()
+        self._sender.start()
+        self._receiver.start()
 
     @property
     def address(self) -> tuple[str, int]:
         """(host, port) where it listens."""
-        return self._inlet.address
+        return self._receiver.address
 
     @property
     def counters(self) -> Counters:
         """Totals since the start."""
-        return self._shelf.counters
+        return self._store.counters
 
     async def status(self, term: int) -> RelayStatus:
         """Where it listens and what it holds. Raises StaleTerm."""
         with self._lock:
-            self._obey(term)
+            self._check_term(term)
             return self._report()
 
     async def join(self, term: int, chain: Chain) -> None:
@@ -94,18 +94,18 @@ class Relay:
         Raises StaleTerm, or Refused when the chain is older than the one in use, has the same number with other
         members, or does not hold this machine in this incarnation."""
         with self._lock:
-            self._obey(term)
+            self._check_term(term)
             self._successor = self._place_in(chain)
             self._chain = chain
-            self._standing = self._standing.raised(Standing(term, chain.epoch, chain.revision))
-            self._link.point(self._successor, self._standing)
+            self._token = self._token.raised(FencingToken(term, chain.epoch, chain.revision))
+            self._sender.point(self._successor, self._token)
             if self._predecessor_changed(chain):
-                self._inlet.cut()
+                self._receiver.cut()
 
     async def probe(self, term: int, member: RelayMember) -> bool:
         """See `protocols.Relay.probe`."""
         with self._lock:
-            self._obey(term)
+            self._check_term(term)
         try:
             return await asyncio.to_thread(
                 self._transport.reaches, member.host, member.port, self._settings.answer_seconds
@@ -118,9 +118,9 @@ class Relay:
         if self._closed:
             return
         self._closed = True
-        self._link.close()
-        self._inlet.close()
-        self._shelf.close()
+        self._sender.close()
+        self._receiver.close()
+        self._store.close()
 
     def __enter__(self) -> Relay:
         return self
@@ -128,28 +128,28 @@ class Relay:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _obey(self, term: int) -> None:
+    def _check_term(self, term: int) -> None:
         """Refuse a coordinator that was replaced; carry a newer one's term on to the successor. Raises `ServiceEnded`
         in a relay that serves no more: its machine counts as lost."""
-        self._inlet.check()
-        self._link.check()
-        check_term(term, self._standing.term, f"relay {self.machine}")
+        self._receiver.check()
+        self._sender.check()
+        check_term(term, self._token.term, f"relay {self.machine}")
         self._raise_term(term)
 
     def _raise_term(self, term: int) -> None:
-        if term == self._standing.term:
+        if term == self._token.term:
             return
-        self._standing = self._standing.raised(Standing(term))
+        self._token = self._token.raised(FencingToken(term))
         if self._chain is not None:
-            self._link.point(self._successor, Standing(term, self._chain.epoch, self._chain.revision))
+            self._sender.point(self._successor, FencingToken(term, self._chain.epoch, self._chain.revision))
 
     def _place_in(self, chain: Chain) -> RelayMember | None:
         """Our successor in `chain`. Raises Refused when the chain cannot be adopted."""
         number = (chain.epoch, chain.revision)
-        if self._chain != chain and number <= self._standing.chain:
+        if self._chain != chain and number <= self._token.chain:
             known = self._chain is not None and number == (self._chain.epoch, self._chain.revision)
-            if number < self._standing.chain or known:
-                trouble = "was given before with other members" if known else f"is older than {self._standing.chain}"
+            if number < self._token.chain or known:
+                trouble = "was given before with other members" if known else f"is older than {self._token.chain}"
                 raise Refused(f"relay {self.machine}: chain {number} {trouble}")
         names = [member.machine for member in chain.members]
         if len(set(names)) != len(names):
@@ -164,21 +164,21 @@ class Relay:
             )
         return chain.members[place + 1] if place + 1 < len(names) else None
 
-    def _admit(self, caller: Identity, standing: Standing) -> tuple[str, str] | None:
+    def _admit(self, caller: Identity, token: FencingToken) -> tuple[str, str] | None:
         with self._lock:
-            refusal = self._standing.refusal(standing)
+            refusal = self._token.refusal(token)
             if refusal is not None:
                 return wire.STALE, refusal
-            if self._chain is not None and standing.chain == (self._chain.epoch, self._chain.revision):
+            if self._chain is not None and token.chain == (self._chain.epoch, self._chain.revision):
                 expected = predecessor(self._chain, self.machine)
                 if caller.machine != expected:
                     return wire.NOT_PREDECESSOR, f"{caller.machine} is not the predecessor here; {expected} is"
-            self._raise_term(standing.term)
-            self._standing = self._standing.raised(standing)
+            self._raise_term(token.term)
+            self._token = self._token.raised(token)
             return None
 
     def _predecessor_changed(self, chain: Chain) -> bool:
-        now = self._inlet.predecessor
+        now = self._receiver.predecessor
         if now is None:
             return False
         incarnations = {member.machine: member.incarnation for member in chain.members}
@@ -186,14 +186,14 @@ class Relay:
         return now.machine != expected or incarnations.get(now.machine, now.incarnation) != now.incarnation
 
     def _report(self) -> RelayStatus:
-        whole, draft, counters = self._shelf.whole, self._shelf.draft, self.counters
-        feeder, successor = self._inlet.predecessor, self._successor
+        whole, draft, counters = self._store.whole, self._store.draft, self.counters
+        feeder, successor = self._receiver.predecessor, self._successor
         return RelayStatus(
             machine=self.machine,
             host=self.address[0],
             port=self.address[1],
-            epoch=self._standing.epoch,
-            revision=self._standing.revision,
+            epoch=self._token.epoch,
+            revision=self._token.revision,
             whole=whole.manifest.version if whole is not None else None,
             receiving=draft.manifest.version if draft is not None else None,
             chunks_received=draft.accepted if draft is not None else 0,
@@ -205,7 +205,7 @@ class Relay:
             connections_lost_total=counters.connections_lost,
             predecessor=feeder.machine if feeder is not None else None,
             successor=successor.machine if successor is not None else None,
-            link=self._link.phase.value,
-            link_detail=self._link.detail,
-            delivered=self._link.delivered,
+            link=self._sender.phase.value,
+            link_detail=self._sender.detail,
+            delivered=self._sender.delivered,
         )

@@ -49,7 +49,7 @@ class SegmentCorrupt(SegmentError):
     """The committed slot cannot be read: its header or manifest is damaged."""
 
 
-class NotWhole(SegmentError):
+class IncompleteVersion(SegmentError):
     """A commit was asked for before every chunk was verified."""
 
 
@@ -137,7 +137,7 @@ def _map_whole(descriptor: int) -> Weights | None:
 
 
 class SegmentWriter:
-    """The one writer of a segment. Not thread-safe: `version_store.Shelf` serialises its users."""
+    """The one writer of a segment. Not thread-safe: `version_store.VersionStore` serialises its users."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
@@ -174,10 +174,11 @@ class SegmentWriter:
         return draft is self._spare
 
     def commit(self, draft: Slot) -> None:
-        """Make `draft` the current version, in one atomic step. Raises NotWhole or VersionOrder and changes nothing."""
+        """Make `draft` the current version in one atomic step. Raises IncompleteVersion or VersionOrder, and then changes
+        nothing."""
         version = draft.manifest.version
         if not self.owns(draft) or not draft.whole:
-            raise NotWhole(f"version {version}: {draft.accepted} of {draft.manifest.chunks} chunks verified")
+            raise IncompleteVersion(f"version {version}: {draft.accepted} of {draft.manifest.chunks} chunks verified")
         if self.current is not None and version <= self.current.manifest.version:
             raise VersionOrder(f"version {version} after {self.current.manifest.version}: it must be higher")
         draft.write_header()

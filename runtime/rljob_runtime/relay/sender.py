@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_runtime.protocols import RelayMember
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.service_thread import Service
 from rljob_runtime.relay.network.tcp import TCP
@@ -26,7 +26,7 @@ from rljob_runtime.relay.network.transport import Transport
 from rljob_runtime.relay.network.wire import Channel, Header, Identity, RefusedByPeer, WireError
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import Slot
-from rljob_runtime.relay.version_store import Shelf
+from rljob_runtime.relay.version_store import VersionStore
 
 log = logging.getLogger(__name__)
 
@@ -52,34 +52,34 @@ class LinkPhase(StrEnum):
 
 
 @dataclass(frozen=True)
-class Order:
-    """Whom to feed, under which numbers. `issue` counts orders, so that the same one given again is a new reason."""
+class Target:
+    """Whom to feed, under which numbers. `issue` counts targets, so that the same one given again is a new reason."""
 
     successor: RelayMember | None
-    standing: Standing
+    token: FencingToken
     issue: int
 
 
 class Interrupted(Exception):
-    """The order or the version changed, or the process ends: let go of what is being done."""
+    """The target or the version changed, or the process ends: let go of what is being done."""
 
 
-class Link:
-    """Feeds one successor from a shelf. `identity` is how this process introduces itself."""
+class Sender:
+    """Feeds one successor from a store. `identity` is how this process introduces itself."""
 
     def __init__(
-        self, shelf: Shelf, identity: Identity, key: bytes, settings: RelaySettings, transport: Transport = TCP
+        self, store: VersionStore, identity: Identity, key: bytes, settings: RelaySettings, transport: Transport = TCP
     ) -> None:
         self.phase = LinkPhase.ALONE
         self.detail = ""
         self.delivered: int | None = None
         """The newest version that the present successor has said to hold whole."""
-        self._shelf = shelf
+        self._store = store
         self._identity = identity
         self._key = key
         self._settings = settings
         self._transport = transport
-        self._order = Order(None, Standing(), 0)
+        self._target = Target(None, FencingToken(), 0)
         self._channel: Channel | None = None
         self._closing = False
         self._succeeded = 0.0
@@ -97,20 +97,20 @@ class Link:
         """Raises `ServiceEnded` when nobody is fed any more, though nobody closed this."""
         self._service.check()
 
-    def point(self, successor: RelayMember | None, standing: Standing) -> None:
+    def point(self, successor: RelayMember | None, token: FencingToken) -> None:
         """Feed `successor` from now on. The connection is kept when it is the same one."""
-        previous = self._order
-        self._order = Order(successor, standing, previous.issue + 1)
+        previous = self._target
+        self._target = Target(successor, token, previous.issue + 1)
         if successor != previous.successor:
             self.delivered = None
             self._cut()
-        self._shelf.wake()
+        self._store.wake()
 
     def close(self) -> None:
         """End the thread; returns when it has ended (it never waits longer than the socket's timeout)."""
         self._closing = True
         self._cut()
-        self._shelf.wake()
+        self._store.wake()
         self._service.join()
 
     def _cut(self) -> None:
@@ -122,61 +122,61 @@ class Link:
 
     def _run(self) -> None:
         while not self._closing:
-            order = self._order
-            if order.successor is None:
-                self._rest(order, LinkPhase.ALONE)
+            target = self._target
+            if target.successor is None:
+                self._rest(target, LinkPhase.ALONE)
                 continue
             try:
-                self._attempt(order)
+                self._attempt(target)
             except RefusedByPeer as error:
-                self._rest(order, LinkPhase.REFUSED, str(error))
+                self._rest(target, LinkPhase.REFUSED, str(error))
             except WireError as error:
-                self._rest(order, LinkPhase.LOST, str(error))
+                self._rest(target, LinkPhase.LOST, str(error))
 
-    def _attempt(self, order: Order) -> None:
-        """Feed the successor of `order` until there is another. Raises WireError when nothing succeeds for the rebuild
+    def _attempt(self, target: Target) -> None:
+        """Feed the successor of `target` until there is another. Raises WireError when nothing succeeds for the rebuild
         timeout, RefusedByPeer when trying again could not help."""
         self._succeeded = time.monotonic()
         backoff = FIRST_BACKOFF_SECONDS
-        while self._order.successor == order.successor and not self._closing:
+        while self._target.successor == target.successor and not self._closing:
             began = time.monotonic()
             try:
-                self._try(order)
+                self._try(target)
             except Interrupted:
                 continue
             except WireError as error:
                 if isinstance(error, RefusedByPeer) and error.code not in wire.TRANSIENT:
                     raise
-                self._shelf.counters.add(connections_lost=1)
+                self._store.counters.add(connections_lost=1)
                 self.phase, self.detail = LinkPhase.CONNECTING, str(error)
                 if time.monotonic() - self._succeeded > self._settings.rebuild_timeout_seconds:
                     raise WireError(str(error)) from error
             backoff = FIRST_BACKOFF_SECONDS if self._succeeded > began else min(2 * backoff, MAX_BACKOFF_SECONDS)
-            self._shelf.wait(lambda: self._stopped(order), backoff)
+            self._store.wait(lambda: self._stopped(target), backoff)
 
-    def _try(self, order: Order) -> None:
+    def _try(self, target: Target) -> None:
         """One connection. What nobody foresaw ends it like a break, and not the thread: later successors need that."""
         try:
-            self._connect_and_feed(order)
+            self._connect_and_feed(target)
         except (Interrupted, WireError):
             raise
         except Exception as error:
             log.exception("%s: a connection failed as none should", self._identity.machine)
-            self._shelf.counters.add(unforeseen=1)
+            self._store.counters.add(unexpected_errors=1)
             raise WireError(f"unforeseen: {error!r}") from error
 
-    def _connect_and_feed(self, order: Order) -> None:
-        self.phase, self._tried = LinkPhase.CONNECTING, self._shelf.on_offer()
-        channel = self._connect(self._order)
+    def _connect_and_feed(self, target: Target) -> None:
+        self.phase, self._tried = LinkPhase.CONNECTING, self._store.on_offer()
+        channel = self._connect(self._target)
         try:
             self.phase, self.detail = LinkPhase.CONNECTED, ""
-            self._feed(channel, order)
+            self._feed(channel, target)
         finally:
             self._channel = None
             channel.close()
 
-    def _connect(self, order: Order) -> Channel:
-        successor = order.successor
+    def _connect(self, target: Target) -> Channel:
+        successor = target.successor
         assert successor is not None
         try:
             connection = self._transport.connect(
@@ -186,9 +186,9 @@ class Link:
             raise WireError(f"{successor.machine} at {successor.host}:{successor.port}: {error}") from error
         channel = self._channel = Channel(connection)
         try:
-            self._check(order)
+            self._check(target)
             with wire.deadline(channel, self._settings.handshake_seconds):
-                peer = wire.introduce(channel, self._key, self._identity, order.standing)
+                peer = wire.introduce(channel, self._key, self._identity, target.token)
             if peer != Identity(successor.machine, successor.incarnation):
                 raise WireError(f"{successor.host}:{successor.port} is {peer} now, not {successor.machine}")
         except BaseException:
@@ -197,49 +197,49 @@ class Link:
             raise
         return channel
 
-    def _rest(self, order: Order, phase: LinkPhase, detail: str = "") -> None:
-        """Wait for another order or, with a successor, for another version: a reason to try again."""
+    def _rest(self, target: Target, phase: LinkPhase, detail: str = "") -> None:
+        """Wait for another target or, with a successor, for another version: a reason to try again."""
         self.phase, self.detail = phase, detail
         if detail:
             log.warning("%s: successor %s: %s", self._identity.machine, phase, detail)
-            self._shelf.wake()
+            self._store.wake()
 
         def stirred() -> bool:
-            news = order.successor is not None and self._shelf.on_offer() is not self._tried
-            return self._closing or self._order is not order or news
+            news = target.successor is not None and self._store.on_offer() is not self._tried
+            return self._closing or self._target is not target or news
 
-        while not self._shelf.wait(stirred, IDLE_SECONDS):
+        while not self._store.wait(stirred, IDLE_SECONDS):
             pass
 
     # --- feeding -----------------------------------------------------------------------------------------------------
 
-    def _feed(self, channel: Channel, order: Order) -> None:
+    def _feed(self, channel: Channel, target: Target) -> None:
         """Offer what there is, for as long as the connection holds. Raises WireError when it ends, Interrupted when
         there is another successor."""
         settled: Slot | None = None
         while True:
-            slot = self._tried = self._shelf.on_offer()
+            slot = self._tried = self._store.on_offer()
             if slot is None or slot is settled:
-                self._idle(channel, order, settled)
+                self._idle(channel, target, settled)
                 continue
-            with self._shelf.holding(slot):
+            with self._store.holding(slot):
                 try:
-                    self._deliver(channel, order, slot)
+                    self._deliver(channel, target, slot)
                     settled = slot
                 except _Superseded:
                     # Bytes of it may still be queued in the socket; the answer to a ping says that they are not.
                     self._ping(channel)
 
-    def _deliver(self, channel: Channel, order: Order, slot: Slot) -> None:
+    def _deliver(self, channel: Channel, target: Target, slot: Slot) -> None:
         """Bring one version to the successor whole. Raises _Superseded between chunks when another is on offer."""
         version = slot.manifest.version
         channel.send({"type": "offer"}, slot.manifest.to_json())
-        while wanted := self._hear_wanted(channel, slot):
+        while wanted := self._receive_wanted(channel, slot):
             for index in wanted:
-                self._await_chunk(channel, order, slot, index)
+                self._await_chunk(channel, target, slot, index)
                 self._count(version, index, channel.send_chunk(slot, index))
 
-    def _hear_wanted(self, channel: Channel, slot: Slot) -> list[int]:
+    def _receive_wanted(self, channel: Channel, slot: Slot) -> list[int]:
         """The chunks that the successor still lacks; none when it holds this version, or a newer one, whole."""
         answer = channel.expect("wanted", "whole", "unwanted")
         version = slot.manifest.version
@@ -249,28 +249,28 @@ class Link:
         self._lacking = (version, len(wanted))
         if answer["type"] == "whole":
             self.delivered = version
-            self._shelf.wake()
+            self._store.wake()
         return wanted
 
-    def _await_chunk(self, channel: Channel, order: Order, slot: Slot, index: int) -> None:
+    def _await_chunk(self, channel: Channel, target: Target, slot: Slot, index: int) -> None:
         while True:
-            self._check(order)
-            if self._shelf.on_offer() is not slot:
+            self._check(target)
+            if self._store.on_offer() is not slot:
                 raise _Superseded
             if slot.has(index):
                 return
-            self._beat(channel, lambda: slot.has(index) or self._stirred(order, slot))
+            self._heartbeat(channel, lambda: slot.has(index) or self._stirred(target, slot))
 
-    def _idle(self, channel: Channel, order: Order, settled: Slot | None) -> None:
+    def _idle(self, channel: Channel, target: Target, settled: Slot | None) -> None:
         """Nothing to send: beat."""
-        self._check(order)
-        self._beat(channel, lambda: self._stirred(order, settled))
+        self._check(target)
+        self._heartbeat(channel, lambda: self._stirred(target, settled))
 
-    def _beat(self, channel: Channel, until: Callable[[], bool]) -> None:
+    def _heartbeat(self, channel: Channel, until: Callable[[], bool]) -> None:
         """Wait until there is something to do, at most a heartbeat, which ends with a ping. A successor that ends is
         noticed at once, though nothing is sent to it meanwhile."""
         due = time.monotonic() + self._settings.heartbeat_seconds
-        while not self._shelf.wait(until, max(0.0, min(LOOK_SECONDS, due - time.monotonic()))):
+        while not self._store.wait(until, max(0.0, min(LOOK_SECONDS, due - time.monotonic()))):
             channel.check()
             if time.monotonic() >= due:
                 self._ping(channel)
@@ -281,20 +281,20 @@ class Link:
         channel.expect("pong")
         self._succeeded = time.monotonic()
 
-    def _stirred(self, order: Order, slot: Slot | None) -> bool:
-        return self._stopped(order) or self._shelf.on_offer() is not slot
+    def _stirred(self, target: Target, slot: Slot | None) -> bool:
+        return self._stopped(target) or self._store.on_offer() is not slot
 
-    def _stopped(self, order: Order) -> bool:
-        return self._closing or self._order.successor != order.successor
+    def _stopped(self, target: Target) -> bool:
+        return self._closing or self._target.successor != target.successor
 
-    def _check(self, order: Order) -> None:
-        if self._stopped(order):
+    def _check(self, target: Target) -> None:
+        if self._stopped(target):
             raise Interrupted
 
     def _count(self, version: int, index: int, nbytes: int) -> None:
         if self._sent[0] != version:
             self._sent = (version, set())
-        self._shelf.counters.add(bytes_sent=nbytes, chunks_sent=1, chunks_resent=int(index in self._sent[1]))
+        self._store.counters.add(bytes_sent=nbytes, chunks_sent=1, chunks_resent=int(index in self._sent[1]))
         self._sent[1].add(index)
 
 

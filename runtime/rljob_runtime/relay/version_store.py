@@ -38,7 +38,7 @@ class Counters:
                 setattr(self, name, getattr(self, name) + amount)
 
 
-class Shelf:
+class VersionStore:
     """Thread-safe. One thread at a time fills (`admit`, `accept`, `commit`); any number read and wait.
 
     `patience` is how long, in seconds, an unfinished version without progress is still thought to be on its way."""
@@ -98,7 +98,7 @@ class Shelf:
             return accepted
 
     def commit(self, draft: Slot) -> bool:
-        """Make the draft the whole version; False when it was superseded meanwhile. Raises NotWhole."""
+        """Make the draft the whole version; False when it was superseded meanwhile. Raises IncompleteVersion."""
         with self._changed:
             if not self._writer.owns(draft):
                 return False

@@ -140,9 +140,9 @@ class LoanedWorker:
             usual = tokens * (self._measured.lent_token or 0.0)
             self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
 
-    async def hand_over(self, number: int, desk: RelayMember) -> ContributionReceipt:
-        """Its sums lie at the trainer's desk. Raises `Refused` when they are of other groups than were asked for."""
-        handover = await self._call(self._worker.hand_over(self._term, self._step, number, desk))
+    async def hand_over(self, number: int, inbox: RelayMember) -> ContributionReceipt:
+        """Its sums lie at the trainer's inbox. Raises `Refused` when they are of other groups than were asked for."""
+        handover = await self._call(self._worker.hand_over(self._term, self._step, number, inbox))
         if len(handover.groups) != self._summed or set(handover.groups) != {group.prompt for group in self.summed}:
             raise Refused(f"{self.name} has summed {len(handover.groups)} groups; {self._summed} were asked for")
         return handover

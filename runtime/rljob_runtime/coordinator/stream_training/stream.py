@@ -237,13 +237,13 @@ class Streaming:
         loop, bearable = asyncio.get_running_loop(), self._alone()
         began = loop.time()
         try:
-            desks = await self._trainer.call(lambda trainer: trainer.open_desks(self._term, len(lanes)))
+            inboxes = await self._trainer.call(lambda trainer: trainer.open_gradient_inboxes(self._term, len(lanes)))
         except (TrainerLost, Refused) as error:
             self._break(error)
             return
         until = None if bearable is None else began + bearable
-        for number, (lane, desk) in enumerate(zip(lanes, desks, strict=True), start=1):
-            bringing = self._bring(lane, number, desk, until)
+        for number, (lane, inbox) in enumerate(zip(lanes, inboxes, strict=True), start=1):
+            bringing = self._bring(lane, number, inbox, until)
             lane.task = asyncio.create_task(bringing, name=f"bring-{self._step}-{lane.name}")
         await asyncio.wait([lane.task for lane in lanes if lane.task is not None])
         if not self._broken:
@@ -252,12 +252,12 @@ class Streaming:
             lost = self._not_brought * (bearable or 0.0)
             self._measured.handover.note(self._brought + self._not_brought, max(loop.time() - began, lost))
 
-    async def _bring(self, lane: LoanedWorker, number: int, desk: RelayMember, until: float | None) -> None:
+    async def _bring(self, lane: LoanedWorker, number: int, inbox: RelayMember, until: float | None) -> None:
         """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""
         groups = lane.summed
         try:
             async with asyncio.timeout_at(until):
-                handover = await lane.hand_over(number, desk)
+                handover = await lane.hand_over(number, inbox)
             async with self._accepting:
                 await self._trainer.call(lambda trainer: trainer.accept(self._term, handover, groups))
         except TrainerLost as error:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rljob_runtime.relay.fencing import Standing
+from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.manifest import checksum
 from rljob_runtime.relay.network.transport import Connection
 from rljob_runtime.relay.slot import PAGE, Slot
@@ -186,14 +186,14 @@ def deadline(channel: Channel, seconds: float) -> Iterator[None]:
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
-def introduce(channel: Channel, key: bytes, identity: Identity, standing: Standing) -> Identity:
+def introduce(channel: Channel, key: bytes, identity: Identity, token: FencingToken) -> Identity:
     """The predecessor's side; returns who answered.
 
     Raises RefusedByPeer with the successor's reason, or with NOT_AUTHENTIC when the successor's own proof is wrong."""
     challenge = channel.expect("challenge")
     if challenge.get("protocol") != PROTOCOL:
         raise RefusedByPeer(PROTOCOL_VERSION, f"it speaks protocol {challenge.get('protocol')}, not {PROTOCOL}")
-    hello: Header = {"nonce": secrets.token_hex(16), "protocol": PROTOCOL, **asdict(identity), **asdict(standing)}
+    hello: Header = {"nonce": secrets.token_hex(16), "protocol": PROTOCOL, **asdict(identity), **asdict(token)}
     nonces = [challenge.get("nonce"), hello["nonce"]]
     channel.send({"type": "hello", **hello, "proof": _proof(key, "predecessor", nonces, hello)})
     welcome = channel.expect("welcome")
@@ -221,7 +221,7 @@ class Caller:
             self.refuse(NOT_AUTHENTIC, "the proof is wrong: not this job's relay key")
         try:
             self.identity = Identity(str(hello["machine"]), int(hello["incarnation"]))
-            self.standing = Standing(int(hello["term"]), int(hello["epoch"]), int(hello["revision"]))
+            self.token = FencingToken(int(hello["term"]), int(hello["epoch"]), int(hello["revision"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"a hello that lacks something: {error!r}") from None
 

@@ -125,7 +125,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A lent machine's sums lie at the trainer's desk."""
+    """A lent machine's sums lie at the trainer's inbox."""
 
     machine: str
     step: int

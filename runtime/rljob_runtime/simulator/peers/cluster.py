@@ -20,7 +20,7 @@ from rljob_runtime.simulator.core.process_clock import Pace
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
 from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, SimulatedReplica, steady
-from rljob_runtime.simulator.peers.trainer import TRAINER, Desks, SimulatedTrainer, TrainerCosts, TrainerDisk
+from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, SimulatedTrainer, TrainerCosts, TrainerDisk
 
 SHORT_BOUNDS = CallTimeouts(
     command=5.0, poll=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
@@ -260,7 +260,7 @@ class World(Called):
             SimulatedWorker(
                 machine,
                 self.machine(machine).weights,
-                lambda: self._desks_from(machine),
+                lambda: self._inboxes_from(machine),
                 self.costs,
                 pace,
                 self._observe,
@@ -270,13 +270,13 @@ class World(Called):
         )
         return RemoteWorker(machine, self._wire(process), self.site.bounds)
 
-    def _desks_from(self, machine: str) -> Desks | None:
-        """The trainer's desks, where a connection from this machine reaches it."""
+    def _inboxes_from(self, machine: str) -> GradientInboxes | None:
+        """The trainer's inboxes, where a connection from this machine reaches it."""
         trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
         if trainer is None or worker is None or any(p.suffers(Trouble.CUT) for p in (trainer, worker)):
             return None
         peer: SimulatedTrainer = trainer.peer
-        return peer.desks
+        return peer.inboxes
 
     def _start(self, name: str, peer: object, pace: Pace) -> Process:
         machine = self.machine(name.partition("/")[0])

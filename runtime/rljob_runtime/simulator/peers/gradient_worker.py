@@ -10,10 +10,10 @@ from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.simulator.core.events import Brought, Observe, Summed, unobserved
 from rljob_runtime.simulator.core.process_clock import Pace, loop_time
 from rljob_runtime.simulator.peers.relay import Weights
-from rljob_runtime.simulator.peers.trainer import Desks, TrainerCosts, tokens_of
+from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts, tokens_of
 
-DesksNow = Callable[[], Desks | None]
-"""The trainer's desks, as long as they can be reached from the machine."""
+InboxesNow = Callable[[], GradientInboxes | None]
+"""The trainer's inboxes, as long as they can be reached from the machine."""
 
 
 class SimulatedWorker:
@@ -23,7 +23,7 @@ class SimulatedWorker:
         self,
         name: str,
         weights: Weights | None = None,
-        desks: DesksNow = lambda: None,
+        inboxes: InboxesNow = lambda: None,
         costs: TrainerCosts | None = None,
         pace: Pace | None = None,
         observe: Observe = unobserved,
@@ -31,7 +31,7 @@ class SimulatedWorker:
     ) -> None:
         self.name = name
         self._weights = weights or Weights()
-        self._desks = desks
+        self._inboxes = inboxes
         self._costs = costs or TrainerCosts()
         self._pace = pace or Pace()
         self._observe = observe
@@ -68,19 +68,19 @@ class SimulatedWorker:
                 self._observe(Summed(self.name, step, prompts, self._content, since))
             return ComputeReport(step, len(self._groups), tokens, seconds)
 
-    async def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
+    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
         self._fence.check(term)
         async with self._busy:
             if self._task is None or self._task[:2] != (term, step) or not self._groups:
                 raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
             since, version = loop_time(), self._task[2]
-            desks = self._desks()
-            sharing = desks.count if desks is not None else 1
+            inboxes = self._inboxes()
+            sharing = inboxes.count if inboxes is not None else 1
             await self._pace.sleep(self._costs.bring * sharing)
-            desks = self._desks()  # the trainer may have been lost on the way
-            if desks is None:
-                raise Refused(f"contribution {number} did not reach {desk.host}")
-            desks.put(number, self._content)
+            inboxes = self._inboxes()  # the trainer may have been lost on the way
+            if inboxes is None:
+                raise Refused(f"contribution {number} did not reach {inbox.host}")
+            inboxes.put(number, self._content)
             self._observe(Brought(self.name, step, len(self._groups), since))
             groups = tuple(sorted(self._groups))
             return ContributionReceipt(

@@ -78,9 +78,9 @@ class Early:
     groups: tuple[Group, ...]
 
 
-class Desks:
+class GradientInboxes:
     """Where lent machines bring their sums: what lies there by number, as the content of the weights that it was
-    computed with. `count`: desks that are open."""
+    computed with. `count`: inboxes that are open."""
 
     def __init__(self) -> None:
         self.lying: dict[int, int] = {}
@@ -91,9 +91,9 @@ class Desks:
         self.lying, self.count = {}, count
 
     def put(self, number: int, content: int) -> None:
-        """A contribution came in. Raises `Refused` where there is no such desk."""
+        """A contribution came in. Raises `Refused` where there is no such inbox."""
         if not 1 <= number <= self.count:
-            raise Refused(f"contribution {number} did not reach the trainer: {self.count} desks are open")
+            raise Refused(f"contribution {number} did not reach the trainer: {self.count} inboxes are open")
         self.lying[number] = content
 
 
@@ -126,7 +126,7 @@ class SimulatedTrainer:
         self._restored = f"step-{self._step}" if self._step else None
         self._started = False
         self._published: tuple[int, int] | None = None
-        self.desks = Desks()
+        self.inboxes = GradientInboxes()
         self._early: list[Early] = []
         """Whose gradients of groups of the next step are in."""
 
@@ -158,10 +158,10 @@ class SimulatedTrainer:
                 self._observe(Contributed(step, tuple(group.prompt for group in fresh), since))
             return ContributeReport(step, len(self._held()), seconds, tokens_of(fresh))
 
-    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+    async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         self._fence.check(term)
-        self.desks.open(count)
-        return tuple(RelayMember(f"desk-{number}", 0, TRAINER, number) for number in range(1, count + 1))
+        self.inboxes.open(count)
+        return tuple(RelayMember(f"inbox-{number}", 0, TRAINER, number) for number in range(1, count + 1))
 
     async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         self._fence.check(term)
@@ -173,15 +173,15 @@ class SimulatedTrainer:
                 raise Refused(f"a contribution of term {handover.term} to step {step}: {self._step} are done")
             if self._published != (handover.version, self._step):
                 raise Refused(f"a contribution with version {handover.version}; {self._published} is at hand")
-            if handover.number not in self.desks.lying:
-                raise Refused(f"contribution {handover.number} is expected; its desk holds none")
+            if handover.number not in self.inboxes.lying:
+                raise Refused(f"contribution {handover.number} is expected; its inbox holds none")
             if {group.prompt for group in groups} != set(handover.groups):
                 raise Refused(f"{handover.worker} contributes other groups than are expected")
             known = [group.prompt in self._held() for group in groups]
             if any(known) and not all(known):
                 raise Refused(f"a part of what {handover.worker} contributes is in already")
             if not any(known):
-                self._early.append(Early(handover.worker, self.desks.lying[handover.number], tuple(groups)))
+                self._early.append(Early(handover.worker, self.inboxes.lying[handover.number], tuple(groups)))
             return ContributeReport(step, len(self._held()), 0.0)
 
     def _held(self) -> dict[PromptKey, Group]:
@@ -205,7 +205,7 @@ class SimulatedTrainer:
                 ids = tuple(str(scored.response.key) for group in groups for scored in group.responses)
                 self.history = (*self.history, ids)
                 self._step = step
-                self.desks.open(0)
+                self.inboxes.open(0)
                 told = tuple(Part(p.worker, p.content, tuple(group.prompt for group in p.groups)) for p in parts)
                 self._observe(Trained(step, tuple(groups), before, digest(self.history), since, told))
             return TrainReport(

@@ -14,8 +14,8 @@ from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution
 
 
-class SumsDesks(Protocol):
-    """Where contributions of lent machines come in: `rljob_runtime.relay.gradient_transfer.Desks`."""
+class ContributionInboxes(Protocol):
+    """Where contributions of lent machines come in: `rljob_runtime.relay.gradient_transfer.GradientInboxes`."""
 
     def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
         """Listen for so many contributions to this step, and for none before. Raises `Refused` when it cannot."""
@@ -47,13 +47,13 @@ def check_standing(handover: ContributionReceipt, term: int, done: int, publishe
 
 
 def read_whole(
-    desks: SumsDesks | None, handover: ContributionReceipt, parameters: Mapping[str, Tensor]
+    inboxes: ContributionInboxes | None, handover: ContributionReceipt, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The sums at their desk. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
+    """The sums at their inbox. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
     cannot be taken out again."""
-    if desks is None:
-        raise Refused(f"contribution {handover.number} is expected; no desk was opened")
-    sums = desks.read(handover.number)
+    if inboxes is None:
+        raise Refused(f"contribution {handover.number} is expected; no inbox was opened")
+    sums = inboxes.read(handover.number)
     if sums.keys() != parameters.keys():
         raise Refused(f"{handover.worker}: its sums and the model differ in {min(sums.keys() ^ parameters.keys())}")
     for name, tensor in sums.items():

@@ -78,7 +78,7 @@ class _Ranks:
         self.processes.kill()
         gone = self.processes.gone()
         if gone:
-            discard(self._settings.courier.folder)
+            discard(self._settings.sender.folder)
         self._folder.cleanup()
         return gone
 
@@ -127,13 +127,13 @@ class GradientUnit:
         assert held is not None, "no groups are no delivery"
         return ComputeReport(step, len(held.groups), tokens, time.monotonic() - began, tuple(each))
 
-    def hand_over(self, term: int, step: int, number: int, desk: RelayMember) -> ContributionReceipt:
+    def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
         """See `GradientWorker.hand_over`. What was handed over stays until the next task: a repetition is the same."""
         self._fence.check(term)
         task, held, ranks = self._task, self._sums, self._ranks
         if ranks is None or task is None or held is None or (task.term, task.step) != (term, step):
             raise Refused(f"{self.name} holds no sums of step {step}, term {term}")
-        nbytes = self._ask(ranks, "deliver", [(term, number, desk)] * self._settings.ranks)[0]
+        nbytes = self._ask(ranks, "deliver", [(term, number, inbox)] * self._settings.ranks)[0]
         total = held.total
         return ContributionReceipt(
             step=step,

@@ -18,7 +18,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.tensor import DTensor
 
 from rljob_runtime.protocols import RelayMember
-from rljob_runtime.relay.gradient_transfer import Courier, CourierSettings
+from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings
 from rljob_runtime.rollout.engines.weights import WeightMismatch, open_version
 from rljob_runtime.training.algorithm.loss import Sums
 from rljob_runtime.training.batch.rows import Share
@@ -42,7 +42,7 @@ class UnitSettings:
     ranks: int
     folder: Path
     weights: Path
-    courier: CourierSettings
+    sender: GradientSenderSettings
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -100,11 +100,11 @@ class UnitRank:
         """Add the raw gradient of these rows, a collective; this rank's `Sums`."""
         return self._computer.add(share).values()
 
-    def deliver(self, term: int, number: int, desk: RelayMember) -> int:
-        """Bring the sums of all ranks to the trainer's desk, by the first one; how many bytes. Raises `Refused`."""
+    def deliver(self, term: int, number: int, inbox: RelayMember) -> int:
+        """Bring the sums of all ranks to the trainer's inbox, by the first one; how many bytes. Raises `Refused`."""
         sums = self._computer.sums
         if self._ranks.leads:
-            return Courier(self._settings.courier).deliver(term, number, sums, desk)
+            return GradientSender(self._settings.sender).deliver(term, number, sums, inbox)
         walk_through(sums)
         return 0
 

@@ -84,10 +84,10 @@ class TrainerGroup:
         report: ContributeReport = await self._all("contribute", term, step, payload=payload)
         return report
 
-    async def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+    async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         """Rank 0's."""
-        desks: tuple[RelayMember, ...] = await self._all("open_desks", term, count)
-        return desks
+        inboxes: tuple[RelayMember, ...] = await self._all("open_gradient_inboxes", term, count)
+        return inboxes
 
     async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         """Rank 0 reads, all keep their shards."""

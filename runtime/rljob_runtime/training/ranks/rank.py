@@ -33,7 +33,7 @@ from rljob_runtime.training.checkpoint.export import write_model
 from rljob_runtime.training.checkpoint.model_fingerprint import ModelIdentity
 from rljob_runtime.training.checkpoint.store import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.loans.intake import SumsDesks, check_standing, contribution_of, read_whole
+from rljob_runtime.training.loans.intake import ContributionInboxes, check_standing, contribution_of, read_whole
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.capacity import check_fits
 from rljob_runtime.training.model.memory import computes_again
@@ -151,14 +151,14 @@ class TrainerRank:
         *,
         rank: int = 0,
         size: int = 1,
-        make_desks: Callable[[], SumsDesks] | None = None,
+        make_inboxes: Callable[[], ContributionInboxes] | None = None,
     ):
         self.settings = settings
         self.rank = rank
         self.size = size
         self._make_publisher = make_publisher
-        self._make_desks = make_desks
-        self._desks: SumsDesks | None = None
+        self._make_desks = make_inboxes
+        self._inboxes: ContributionInboxes | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
         self._fence = TermFence("this trainer")
         self._meeting: TCPStore | None = None
@@ -211,25 +211,25 @@ class TrainerRank:
             raise Refused(f"step {step} cannot take groups early: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began, tokens)
 
-    def open_desks(self, term: int, count: int) -> tuple[RelayMember, ...]:
+    def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         """Where so many lent machines bring their sums, until the next update; what lay there is forgotten. Rank 0's
         answer."""
         session = self._session(term)
         if not session.ranks.leads:
             return ()
         if self._make_desks is None:
-            raise Refused("this trainer has no desk: it takes no contributions of others")
-        self._desks = self._desks or self._make_desks()
-        return self._desks.open(session.position.step + 1, count)
+            raise Refused("this trainer has no inbox: it takes no contributions of others")
+        self._inboxes = self._inboxes or self._make_desks()
+        return self._inboxes.open(session.position.step + 1, count)
 
     def accept(self, term: int, handover: ContributionReceipt, delivery: Delivery) -> ContributeReport:
-        """Add the contribution that lies at the desk, whole and once."""
+        """Add the contribution that lies at the inbox, whole and once."""
         session, began = self._session(term), time.monotonic()
         done, step, parameters = session.position.step, handover.step, session.optimizer.compute
         if step == done:
             return ContributeReport(step, 0, 0.0)
         check_standing(handover, term, done, session.published)
-        whole = self._lead(lambda: read_whole(self._desks, handover, parameters), lambda: None) or {}
+        whole = self._lead(lambda: read_whole(self._inboxes, handover, parameters), lambda: None) or {}
         try:
             contribution = contribution_of(handover, whole, parameters, session.ranks)
             held = session.learner.accept(step, delivery, contribution)
@@ -250,7 +250,7 @@ class TrainerRank:
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
         session.position = state.Position(step, report)
-        self._close_desks()
+        self._close_inboxes()
         return report
 
     def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
@@ -301,12 +301,12 @@ class TrainerRank:
             if self._started.publisher:
                 self._started.publisher.close()
             self._started.ranks.close()
-        self._close_desks()
+        self._close_inboxes()
         self._started = self._meeting = None
 
-    def _close_desks(self) -> None:
-        if self._desks is not None:
-            self._desks.close()
+    def _close_inboxes(self) -> None:
+        if self._inboxes is not None:
+            self._inboxes.close()
 
     def _session(self, term: int) -> _Session:
         self._fence.check(term)
