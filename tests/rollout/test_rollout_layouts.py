@@ -279,8 +279,8 @@ def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(
 def test_ranks_that_make_different_tokens_end_the_engine(pair: MultiProcessEngine) -> None:
     pair.add(greedy(1)[0])
     other = replace(greedy(2)[1], id="g0")
-    pair._ranks.ways[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
-    pair._ranks.ways[1].recv()
+    pair._ranks.connections[1].send(("add", (replace(other, token_ids=other.token_ids[:3]),)))
+    pair._ranks.connections[1].recv()
     with pytest.raises(RankMismatch, match="the 2 ranks made different tokens"):
         run(pair, [])
 

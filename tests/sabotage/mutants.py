@@ -1864,14 +1864,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an error is told for the end of the rank that caused it",
         f"{RUNTIME}/rollout/engines/rank_processes.py",
-        "                    raise self._died(way) from (failure or error)",
-        "                    raise failure or self._died(way) from error",
+        "                    raise self._died(connection) from (failure or error)",
+        "                    raise failure or self._died(connection) from error",
         (f"{SEAT}::test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes",),
     ),
     Mutant(
         "late answers of a rank are taken for those of the next command",
         f"{RUNTIME}/rollout/engines/rank_processes.py",
-        "                self._give_up(silent)",
+        "                self._kill_silent(silent)",
         "                pass",
         (f"{SEAT}::test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever",),
     ),

@@ -528,7 +528,7 @@ def test_a_unit_begins_anew_when_the_process_that_it_is_forked_from_has_ended(si
     worker.compute(1, 1, VERSION, groups[:1])
     pids = pids_of(worker)
     fork_server._process.kill()
-    for way in worker._ranks.processes.ways:
+    for way in worker._ranks.processes.connections:
         assert way.poll(PATIENCE), "they end with it"
     with pytest.raises(Refused, match="rollout-0 has lost its sums: rank"):
         worker.compute(1, 1, VERSION, groups[1:])

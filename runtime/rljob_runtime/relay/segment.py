@@ -174,8 +174,10 @@ class SegmentWriter:
         return draft is self._spare
 
     def commit(self, draft: Slot) -> None:
-        """Make `draft` the current version in one atomic step. Raises IncompleteVersion or VersionOrder, and then changes
-        nothing."""
+        """Make `draft` the current version in one atomic step.
+
+        Raises IncompleteVersion or VersionOrder, and then changes nothing.
+        """
         version = draft.manifest.version
         if not self.owns(draft) or not draft.whole:
             raise IncompleteVersion(f"version {version}: {draft.accepted} of {draft.manifest.chunks} chunks verified")

@@ -45,7 +45,7 @@ class MultiProcessEngine:
             with tempfile.TemporaryDirectory(prefix="rljob-ranks-") as folder:
                 place = Path(folder) / meeting
                 own = [replace(settings, rank=rank, rendezvous=place) for rank in range(settings.tensor_parallel)]
-                self._ranks.ask_each("build", [(each,) for each in own])
+                self._ranks.call_each("build", [(each,) for each in own])
         except BaseException:
             self._ranks.kill()
             raise
@@ -54,45 +54,47 @@ class MultiProcessEngine:
             for path in SHARED_MEMORY.glob(f"*{meeting}*"):
                 path.unlink(missing_ok=True)
 
-    def _note(self, state: tuple[bool, EngineStats]) -> None:
+    def _record(self, state: tuple[bool, EngineStats]) -> None:
         self.busy, self._stats = state
 
     def check(self, request: EngineRequest) -> None:
-        self._ranks.ask("check", request)
+        self._ranks.call("check", request)
 
     def add(self, request: EngineRequest) -> None:
         # Drawn once, here: every rank must sample with the same one.
-        self._note(self._ranks.ask("add", replace(request, seed=seed_of(request)))[0])
+        self._record(self._ranks.call("add", replace(request, seed=seed_of(request)))[0])
 
     def step(self) -> list[StepOutput]:
-        answers = self._ranks.ask("step")
+        answers = self._ranks.call("step")
         outputs, _, state = answers[0]
         if len({agreement for _, agreement, _ in answers}) > 1:
             raise RankMismatch(f"the {len(answers)} ranks made different tokens in one step")
-        self._note(state)
+        self._record(state)
         made: list[StepOutput] = outputs
         return made
 
     def abort(self, ids: list[str]) -> None:
-        self._note(self._ranks.ask("abort", ids)[0])
+        self._record(self._ranks.call("abort", ids)[0])
 
     def load(self, version: int) -> None:
         before, self.weight_version = self.weight_version, None
-        answers: list[tuple[Any, Exception | None]] = self._ranks.answers("load", [(version,)] * len(self._ranks.ways))
+        answers: list[tuple[Any, Exception | None]] = self._ranks.results(
+            "load", [(version,)] * len(self._ranks.connections)
+        )
         errors = [error for _, error in answers if error is not None]
         if len(errors) == len(answers) and all(isinstance(error, VersionUnavailable) for error in errors):
             self.weight_version = before
         if errors:
             raise errors[0]
-        self._note(answers[0][0])
+        self._record(answers[0][0])
         self.weight_version = version
 
     def sleep(self) -> None:
         self.weight_version = None
-        self._note(self._ranks.ask("sleep")[0])
+        self._record(self._ranks.call("sleep")[0])
 
     def wake(self) -> None:
-        self._ranks.ask("wake")
+        self._ranks.call("wake")
 
     def stats(self) -> EngineStats:
         return self._stats

@@ -77,113 +77,113 @@ class ForkServer:
 
 class RankProcesses:
     """`count` ranks that see the same `devices`. `grace`: seconds that the others may take to answer after one of them
-    has raised, or to be heard to have ended. One thread uses it, but for `interrupt`."""
+    has raised, or until their end is noticed. One thread uses it, but for `interrupt`."""
 
     def __init__(self, fork_server: ForkServer, count: int, devices: Sequence[str] = (), *, grace: float) -> None:
         self.grace = grace
         self.pids: list[int] = []
         self._ended: set[Connection] = set()
-        self.ways = [fork_server.fork(devices) for _ in range(count)]
+        self.connections = [fork_server.fork(devices) for _ in range(count)]
         try:
-            self.pids = self._hear()
+            self.pids = self._receive_all()
         except BaseException:
             self.kill()
             raise
 
     # --- commands ---
 
-    def ask(self, method: str, *arguments: Any) -> list[Any]:
+    def call(self, method: str, *arguments: Any) -> list[Any]:
         """The answer of each rank. Raises what one of them raises, and `RankDied`."""
-        return self.ask_each(method, [arguments] * len(self.ways))
+        return self.call_each(method, [arguments] * len(self.connections))
 
-    def ask_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The same, with arguments of its own for each rank."""
-        answers = self.answers(method, arguments)
+        answers = self.results(method, arguments)
         for _, error in answers:
             if error is not None:
                 raise error
         return [value for value, _ in answers]
 
-    def answers(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Exception | None]]:
+    def results(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Exception | None]]:
         """The value or the error of each rank."""
-        for way, own in zip(self.ways, arguments, strict=True):
+        for connection, own in zip(self.connections, arguments, strict=True):
             try:
-                way.send((method, own))
+                connection.send((method, own))
             except OSError as error:
-                raise self._died(way) from error
-        return [tuple(answer) for answer in self._hear()]  # type: ignore[misc]
+                raise self._died(connection) from error
+        return [tuple(answer) for answer in self._receive_all()]  # type: ignore[misc]
 
-    def _hear(self) -> list[Any]:
+    def _receive_all(self) -> list[Any]:
         """One message of every rank. The end of any rank ends the waiting, and soon after it an error does: the others
         may wait for that rank for ever. Who has not answered by then is ended, and the error raised. The end of a rank
         is raised before any error."""
-        heard: dict[Connection, Any] = {}
+        received: dict[Connection, Any] = {}
         failure: Exception | None = None
         ends: float | None = None
-        while len(heard) < len(self.ways):
-            silent = [way for way in self.ways if way not in heard]
+        while len(received) < len(self.connections):
+            silent = [connection for connection in self.connections if connection not in received]
             ready = wait(silent, None if ends is None else max(0.0, ends - time.monotonic()))
             if failure is not None and not ready:
-                self._give_up(silent)
+                self._kill_silent(silent)
                 raise failure
-            for way in ready:
-                assert isinstance(way, Connection)
+            for connection in ready:
+                assert isinstance(connection, Connection)
                 try:
-                    heard[way] = message = way.recv()
+                    received[connection] = message = connection.recv()
                 except (EOFError, OSError) as error:
                     # The others' errors are of its making: who waits for a rank in a collective raises when it ends.
-                    raise self._died(way) from (failure or error)
+                    raise self._died(connection) from (failure or error)
                 if failure is None and isinstance(message, tuple) and message[1] is not None:
                     failure, ends = message[1], time.monotonic() + self.grace
-        return [heard[way] for way in self.ways]
+        return [received[connection] for connection in self.connections]
 
-    def _give_up(self, silent: Sequence[Connection]) -> None:
+    def _kill_silent(self, silent: Sequence[Connection]) -> None:
         """End ranks that do not answer: the next command finds the others alone, and no late answer is taken for its
         own."""
-        for rank, (way, pid) in enumerate(zip(self.ways, self.pids, strict=True)):
-            if way in silent:
+        for rank, (connection, pid) in enumerate(zip(self.connections, self.pids, strict=True)):
+            if connection in silent:
                 log.warning("rank %d is ended: it did not answer within %g s", rank, self.grace)
-                self._kill_rank(way, pid)
-                self._ended.add(way)
+                self._kill_rank(connection, pid)
+                self._ended.add(connection)
 
-    def _died(self, way: Connection) -> RankDied:
-        self._ended.add(way)
-        rank = self.ways.index(way)
+    def _died(self, connection: Connection) -> RankDied:
+        self._ended.add(connection)
+        rank = self.connections.index(connection)
         pid = self.pids[rank] if self.pids else "?"
-        return RankDied(f"rank {rank} of {len(self.ways)} (process {pid}) has ended; its log has the cause")
+        return RankDied(f"rank {rank} of {len(self.connections)} (process {pid}) has ended; its log has the cause")
 
     # --- the end ---
 
     def close(self) -> None:
         """End the ranks: by a word, or where one does not hear it, by force."""
-        for way in self.ways:
+        for connection in self.connections:
             with suppress(OSError):
-                way.send(("close", ()))
-        while listening := [way for way in self.ways if way not in self._ended]:
-            ready = [way for way in wait(listening, CLOSE_SECONDS) if isinstance(way, Connection)]
-            for way in ready:
+                connection.send(("close", ()))
+        while remaining := [connection for connection in self.connections if connection not in self._ended]:
+            ready = [connection for connection in wait(remaining, CLOSE_SECONDS) if isinstance(connection, Connection)]
+            for connection in ready:
                 try:
-                    way.recv()
+                    connection.recv()
                 except (EOFError, OSError):
-                    self._ended.add(way)
+                    self._ended.add(connection)
             if not ready:
                 break
         self.kill()
 
     def interrupt(self) -> None:
-        """End what runs, from any thread: a command under way raises `RankDied`."""
+        """End what runs, from any thread: a command in progress raises `RankDied`."""
         # Before the ranks have said their ids there is nothing to end.
-        for way, pid in zip(list(self.ways), list(self.pids), strict=False):
-            self._kill_rank(way, pid)
+        for connection, pid in zip(list(self.connections), list(self.pids), strict=False):
+            self._kill_rank(connection, pid)
 
     def kill(self) -> None:
         """End what has not ended yet."""
         self.interrupt()
-        for way in self.ways:
-            way.close()
-        self.ways = []
+        for connection in self.connections:
+            connection.close()
+        self.connections = []
 
-    def gone(self) -> bool:
+    def wait_gone(self) -> bool:
         """Whether nothing of them is left after `kill`, within `GONE_SECONDS`."""
         ends = time.monotonic() + GONE_SECONDS
         while any(_exists(pid) for pid in self.pids):
@@ -192,9 +192,9 @@ class RankProcesses:
             time.sleep(0.005)
         return True
 
-    def _kill_rank(self, way: Connection, pid: int) -> None:
+    def _kill_rank(self, connection: Connection, pid: int) -> None:
         """The id of a process that has ended may be somebody else's by now."""
-        if way not in self._ended:
+        if connection not in self._ended:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

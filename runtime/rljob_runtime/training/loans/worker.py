@@ -71,12 +71,12 @@ class _Ranks:
         """Raises what a rank raises, and `RankDied`."""
         meeting = str(Path(self._folder.name) / "ranks")
         own = [(self._settings, rank, meeting) for rank in range(self._settings.ranks)]
-        self.vocabulary = self.processes.ask_each("build", own)[0]
+        self.vocabulary = self.processes.call_each("build", own)[0]
 
     def end(self) -> bool:
         """End them; whether all that they held is free."""
         self.processes.kill()
-        gone = self.processes.gone()
+        gone = self.processes.wait_gone()
         if gone:
             discard(self._settings.sender.folder)
         self._folder.cleanup()
@@ -220,7 +220,7 @@ class GradientUnit:
         """What all ranks answer. An error of any is the end of all: a part of them may have added what others have
         not."""
         try:
-            return ranks.processes.ask_each(method, arguments)
+            return ranks.processes.call_each(method, arguments)
         except VersionUnavailable as error:
             self._end()
             raise WrongVersion(f"{self.name}: {error}") from error
