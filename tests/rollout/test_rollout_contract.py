@@ -276,7 +276,7 @@ def test_a_version_that_the_relay_lacks_changes_nothing(
     engine: Engine, publisher: Publisher, model: LlamaForCausalLM
 ) -> None:
     held = publisher.version
-    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted, the relay holds {held}"):
+    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is requested, the relay holds {held}"):
         engine.load(held + 1)
     assert engine.weight_version == held
     prompt = prompts(1)[0]

@@ -95,7 +95,7 @@ class Workshop:
 
 @given(st.lists(st.sampled_from([1, 2, 4, None]), max_size=12))
 def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: list[int | None]) -> None:
-    """None: the seat rests. Whatever the order: one engine is awake, without weights at first, and totals only grow."""
+    """None: no engine is in use. In any order: one engine is awake, without weights at first, and totals only grow."""
     workshop = Workshop()
     cache = EngineCache(workshop)
     expected: list[int] = []
@@ -168,7 +168,7 @@ async def test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights(
     assert workshop.built[0][1].held, "a layout that is in force is left alone"
     await replica.make_room(1, 2)
     assert workshop.built[0][1].held == []
-    with pytest.raises(Refused, match="the seat rests; lay it out first"):
+    with pytest.raises(Refused, match="no engine is in use; switch to a layout first"):
         await replica.load(1, 5)
     await replica.lay_out(1, 2)
     with pytest.raises(WrongVersion, match="holds None"):
@@ -268,7 +268,7 @@ def test_a_version_that_the_relay_lacks_changes_nothing_in_any_rank(
     pair: MultiProcessEngine, publisher: Publisher
 ) -> None:
     held = publisher.version
-    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted, the relay holds {held}"):
+    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is requested, the relay holds {held}"):
         pair.load(held + 1)
     assert pair.weight_version == held
     assert run(pair, greedy(1))["g0"].tokens
@@ -302,7 +302,7 @@ def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: Mult
     pair._ranks.grace = 0.2
     held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
-    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is wanted"):
+    with pytest.raises(VersionUnavailable, match=f"version {held + 1} is requested"):
         pair.load(held + 1)
     assert pair.weight_version is None
     assert ended(pids[1])

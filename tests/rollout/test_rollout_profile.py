@@ -151,12 +151,12 @@ def test_only_whole_steps_of_the_whole_batch_count():
     def steps(*sequences: int) -> list[Step]:
         return [Step(float(at), at + 0.75, count) for at, count in enumerate(sequences)]
 
-    timing = decode_timing(steps(2, 2, 4, 4, 4, 4), batch=4, context=100, wanted=2)
+    timing = decode_timing(steps(2, 2, 4, 4, 4, 4), batch=4, context=100, count=2)
     assert timing is not None
     # Before the first of the two steps 12 tokens were made, 3 of each; between the two another one.
     assert (timing.context, timing.seconds, timing.replica_seconds) == (round(103 - 1 + 0.5), 1.0, 0.25)
-    assert decode_timing(steps(4, 4, 4), batch=4, context=100, wanted=2) is None, "the last one has no end"
-    assert decode_timing(steps(3, 3, 3, 3), batch=4, context=100, wanted=1) is None
+    assert decode_timing(steps(4, 4, 4), batch=4, context=100, count=2) is None, "the last one has no end"
+    assert decode_timing(steps(3, 3, 3, 3), batch=4, context=100, count=1) is None
     first = prefill_timing(steps(0, 3, 4), context=50)
     assert first is not None
     assert (first.batch, first.context, first.seconds) == (3, 50, 2.0), "a pass that was cut in two is one"

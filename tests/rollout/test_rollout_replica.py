@@ -234,7 +234,7 @@ async def test_a_late_abort_harms_no_later_attempt_and_a_late_submit_begins_noth
 
 async def test_another_version_is_refused_whole(small: RolloutReplica, publisher: Publisher) -> None:
     version = publisher.version
-    with pytest.raises(WrongVersion, match=f"{version + 1} is wanted, replica r0 holds {version}"):
+    with pytest.raises(WrongVersion, match=f"{version + 1} is requested, replica r0 holds {version}"):
         await small.submit(1, [ask(0, version), ask(1, version + 1)])
     stats = (await small.poll(1, 0, 0)).stats
     assert stats.running == stats.waiting == stats.prompt_tokens_total == 0
@@ -282,7 +282,7 @@ async def test_a_load_takes_the_newer_version_that_is_there_by_now(
 async def test_a_load_gives_up_where_the_relay_is_always_newer(gated: Gated) -> None:
     await gated.replica.load(1, 1)
     gated.engine.overtaken = True
-    with pytest.raises(WrongVersion, match="weight version 10 is wanted"):
+    with pytest.raises(WrongVersion, match="weight version 10 is requested"):
         await gated.replica.load(1, 2)
 
 
@@ -310,7 +310,7 @@ async def test_an_older_term_is_refused_by_every_command(small: RolloutReplica, 
     ("bad", "message"),
     [
         ({"tokens": 500}, "exceed the engine's context of 256"),
-        ({"tokens": 0}, "at least 1 is needed"),
+        ({"tokens": 0}, "it must leave at least 1"),
     ],
 )
 async def test_an_impossible_request_is_refused_with_its_key_and_reason(

@@ -444,7 +444,7 @@ async def test_a_release_does_not_wait_for_a_computation(site: Site) -> None:
 
 def test_a_worker_computes_with_the_version_it_is_told(site: Site) -> None:
     groups, worker = make_groups(seed=3, count=2), site.worker("rollout-0")
-    with pytest.raises(WrongVersion, match="weight version 5 is wanted, the relay holds 4"):
+    with pytest.raises(WrongVersion, match="weight version 5 is requested, the relay holds 4"):
         worker.compute(1, 1, 5, groups)
     worker.compute(1, 1, VERSION, groups)
     before = brought(site, worker)

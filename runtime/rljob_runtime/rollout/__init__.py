@@ -1,1 +1,1 @@
-"""A rollout replica and the engines it can drive: vLLM, and a small one in plain torch with the same contract."""
+"""Rollout: the replica of a machine, and the engines behind it: vLLM, and a small one in plain torch."""

@@ -1,7 +1,7 @@
-"""Which attempt of each trajectory a replica works on. Pure: it decides, the replica acts.
+"""Attempt tracker: which attempt of each trajectory a replica works on. Pure: it decides, the replica acts.
 
-An attempt seen once is never started again, even after it finished or was aborted: a command that was repeated because
-its answer got lost must not generate twice. The memory is dropped with the weights it belonged to.
+An attempt starts at most once, even after it finished or was aborted. A command repeated because its answer was lost
+must not generate twice. The memory is dropped with the weights that it belongs to.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ class ActiveAttempt:
 
     @property
     def engine_id(self) -> str:
+        """Name of this attempt inside the engine."""
         return engine_id(self.request.key, self.request.attempt)
 
 
 @dataclass(frozen=True)
 class AdmitResult:
-    """What a submit asks of the engine: stop `replaced`, then start `started`."""
+    """What a submit requires of the engine: stop `replaced`, then start `started`."""
 
     started: tuple[GenerateRequest, ...]
     replaced: tuple[str, ...]
 
 
 def engine_id(key: TrajectoryKey, attempt: int) -> str:
-    """The name of one attempt inside the engine."""
+    """Return the name of one attempt inside the engine."""
     return f"{key}#{attempt}"
 
 
 class AttemptTracker:
-    """Active requests, and the highest attempt seen of every trajectory under the present weights."""
+    """Active requests, and the highest attempt of every trajectory under the present weights."""
 
     def __init__(self) -> None:
         self._active: dict[str, ActiveAttempt] = {}
@@ -50,7 +51,7 @@ class AttemptTracker:
         return len(self._active)
 
     def admit(self, requests: Iterable[GenerateRequest]) -> AdmitResult:
-        """Take each request whose attempt is higher than any seen of its trajectory; others are repeats or late."""
+        """Admit each request whose attempt exceeds all before of its trajectory; others are repeats or late."""
         started: dict[TrajectoryKey, GenerateRequest] = {}
         replaced: list[str] = []
         for request in requests:
@@ -67,8 +68,10 @@ class AttemptTracker:
         return AdmitResult(tuple(started.values()), tuple(name for name in replaced if name not in names))
 
     def abort(self, attempts: Mapping[TrajectoryKey, int]) -> list[str]:
-        """Let go of these trajectories, up to these attempts, active or still to come; the engine ids to stop. Unknown
-        and finished ones are passed over."""
+        """Drop these trajectories up to these attempts, also attempts still to come; return the engine ids to stop.
+
+        Unknown and finished trajectories are skipped.
+        """
         stopped: list[str] = []
         for key, attempt in attempts.items():
             if self._attempts.get(key, 0) <= attempt:
@@ -77,7 +80,7 @@ class AttemptTracker:
         return stopped
 
     def deltas(self, outputs: Iterable[StepOutput], weight_version: int) -> list[Delta]:
-        """Stamp an engine step's outputs and let go of what ended. Output of nothing active is dropped."""
+        """Stamp an engine step's outputs and drop ended requests. Output of inactive requests is dropped."""
         made = []
         for output in outputs:
             active = self._active.get(output.id)
@@ -100,13 +103,16 @@ class AttemptTracker:
         return made
 
     def drop_all(self) -> list[str]:
-        """Let go of everything active, as an abort of each does; the engine ids to stop."""
+        """Drop all active requests, as an abort of each does; return the engine ids to stop."""
         names = list(self._active)
         self._active.clear()
         return names
 
     def forget(self) -> None:
-        """New weights: requests of the old ones are refused by their version from now on. Nothing may be active."""
+        """Forget all attempts for new weights. Raises RuntimeError if any request is active.
+
+        Requests for older weights are refused by their version from then on.
+        """
         if self._active:
             raise RuntimeError(f"{len(self._active)} requests are active")
         self._attempts.clear()

@@ -1,7 +1,7 @@
-"""The engines of one seat, one for each layout it leads: at most two are kept, one of them is in use, the other sleeps.
+"""Engine cache: keeps at most two engines of one engine slot, one for each layout; one is in use, the other sleeps.
 
-Engines are expensive to build and cheap to keep, so a job that goes to and fro between two tensor parallel sizes builds
-each once. A layout always begins without weights: those that an engine went to sleep with may be old by now.
+Engines are expensive to build and cheap to keep, so a job that alternates between two tensor parallel sizes builds each
+once. A layout always starts without weights, because the weights of a sleeping engine may be old.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine, S
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Layouts kept at once."""
+"""Engines kept at the same time."""
 
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
 GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running"})
@@ -24,23 +24,25 @@ TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in 
 
 
 class NoLayout(RuntimeError):
-    """The seat rests: its accelerators work for another one."""
+    """No engine is in use: the slot's accelerators serve another engine slot."""
 
 
 class EngineCache:
-    """`engine.Engine` in front of the layout in use; `make(tensor_parallel)` builds one, `close_maker` ends what it
-    needs for that."""
+    """`base.Engine` in front of the engine in use.
+
+    `make(tensor_parallel)` builds an engine. `close_maker` releases what `make` needs.
+    """
 
     def __init__(self, make: Callable[[int], SleepableEngine], close_maker: Callable[[], None] = lambda: None) -> None:
         self._make = make
         self._close_maker = close_maker
         self._kept: dict[int, SleepableEngine] = {}
-        """The one used last is the last."""
+        """Engines by size, least recently used first."""
         self._past = NOTHING
-        """Totals of the engines that are gone."""
+        """Totals of the discarded engines."""
         self._built = self._switches = 0
         self.tensor_parallel: int | None = None
-        """The layout in use; None while the seat rests."""
+        """Size of the layout in use; None while every engine sleeps."""
 
     # --- layouts ---
 
@@ -52,8 +54,10 @@ class EngineCache:
             engine.sleep()
 
     def switch(self, tensor_parallel: int) -> None:
-        """Use the engine of this layout, built now unless it is kept. Raises what building it raises; the seat rests
-        then."""
+        """Use the engine of this layout, and build it if it is not kept.
+
+        Raises the error of a failed build; then no engine is in use.
+        """
         if tensor_parallel == self.tensor_parallel:
             return
         self.sleep()
@@ -69,13 +73,14 @@ class EngineCache:
         try:
             engine.wake()
         except Exception:
-            log.exception("the engine of tensor parallel size %d does not wake; another one is built", tensor_parallel)
+            log.exception("the engine of tensor parallel size %d does not wake; a new one is built", tensor_parallel)
             self._discard(engine)
             return None
         return engine
 
     def _build(self, tensor_parallel: int) -> SleepableEngine:
-        # First make room. The layout used last stays: it is the one to go back to.
+        # Discard first, to make room. The layout used last is kept: a failed switch returns to it.
+        """Build an engine, after the least recently used ones are discarded."""
         while len(self._kept) >= KEPT:
             self._discard(self._kept.pop(next(iter(self._kept))))
         engine = self._make(tensor_parallel)
@@ -89,7 +94,7 @@ class EngineCache:
 
     def _engine(self) -> SleepableEngine:
         if self.tensor_parallel is None:
-            raise NoLayout("the seat rests; lay it out first")
+            raise NoLayout("no engine is in use; switch to a layout first")
         return self._kept[self.tensor_parallel]
 
     # --- Engine ---
@@ -119,7 +124,7 @@ class EngineCache:
         self._engine().load(version)
 
     def stats(self) -> EngineStats:
-        """Gauges of the engine in use; totals over all engines of the seat's life."""
+        """Return gauges of the engine in use, and totals over all engines of the slot."""
         now = NOTHING if self.tensor_parallel is None else self._engine().stats()
         totals = _totals(self._past, *(engine.stats() for engine in self._kept.values()))
         return replace(now, **totals | {"layouts_built_total": self._built, "layout_switches_total": self._switches})

@@ -1,4 +1,4 @@
-"""The one thread that owns an engine: it runs what others ask for between two steps, and steps while there is work."""
+"""Engine thread: the one thread that owns an engine. It runs calls between two steps, and steps while there is work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class EngineDied(Exception):
 
 
 class EngineThread:
-    """Build the engine in its own thread, then serve calls and steps until `close` or a failure. `on_change` hears of
-    each step with its outputs, and of each call, before its caller does, with none.
+    """Builds the engine in its own thread, then serves calls and steps until `close` or a failure.
 
-    A call that raises passes its error to its caller and the engine lives on; a step that raises ends the engine, since
-    what it holds is unknown from then on.
+    `on_change` receives each step's outputs. After each call it receives no outputs, before the caller gets its answer.
+    A call that raises passes its error to the caller, and the engine continues. A step that raises ends the engine,
+    because the engine's state is unknown afterwards.
     """
 
     def __init__(
@@ -44,7 +44,10 @@ class EngineThread:
         self._thread.start()
 
     def call(self, work: Callable[[Engine], Result]) -> Future[Result]:
-        """Run `work(engine)` between two steps. The future raises `EngineDied` if the thread ended or ends first."""
+        """Run `work(engine)` between two steps.
+
+        The future raises `EngineDied` if the thread has ended or ends first.
+        """
         future: Future[Result] = Future()
         with self._gate:
             if self._ended:
@@ -55,11 +58,11 @@ class EngineThread:
 
     @property
     def ended(self) -> bool:
-        """Whether the engine is gone, by `close` or by a failure."""
+        """True when the engine has ended, by `close` or by a failure."""
         return self._ended
 
     def close(self, seconds: float) -> bool:
-        """Stop after the step in progress; False when the thread did not end within `seconds`."""
+        """Stop after the step in progress; return False if the thread does not end within `seconds`."""
         self._calls.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -72,13 +75,13 @@ class EngineThread:
                 if engine.busy:
                     self._on_change(engine, engine.step())
         except BaseException as error:
-            log.exception("the engine failed and is given up")
+            log.exception("the engine failed and is closed")
             self._cause = error
         finally:
             self._end(engine)
 
     def _serve(self, engine: Engine) -> bool:
-        """Run all waiting calls, blocking for the first when there is nothing to step; False when asked to stop."""
+        """Run all waiting calls, blocking for the first if there is nothing to step; return False to stop."""
         block = not engine.busy
         while True:
             try:
@@ -93,7 +96,7 @@ class EngineThread:
             block = block and not engine.busy
 
     def _answer(self, engine: Engine, work: Callable[[Engine], Any], future: Future[Any]) -> None:
-        """Run one call. Whoever waits for it has an answer, also where telling others of it fails."""
+        """Run one call. Its caller gets an answer even if `on_change` fails."""
         try:
             try:
                 result = work(engine)

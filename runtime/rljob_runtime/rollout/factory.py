@@ -1,4 +1,4 @@
-"""From the spec to a replica. vLLM is imported only when it is asked for."""
+"""Replica factory: builds a replica from the spec. vLLM is imported only for kind VLLM."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def make_replica(
     workdir: Path,
     segment: Path,
 ) -> RolloutReplica:
-    """A replica as the spec describes it; it rests until it is laid out. Engines of one accelerator each run in its own
-    process; where there are wider layouts every engine is made of rank processes, forked from one that begins to import
-    vLLM now.
+    """Make a replica as the spec describes it. No engine is in use until the first layout.
 
-    `model_files` are the trainer's (`TrainerState.model_files`), written below `workdir`; `segment` is the folder of
-    this machine's relay segment.
+    If the job only has layouts of one accelerator, engines run in the replica's process. Otherwise every engine
+    consists of rank processes, forked from a fork server that starts importing vLLM now. `model_files` are the
+    trainer's (`TrainerState.model_files`), written below `workdir`. `segment` is the folder of this machine's relay
+    segment.
     """
     options = spec.rollout.engine_options
     settings = EngineSettings(
@@ -48,8 +48,7 @@ def make_replica(
 def engine_maker(
     kind: str, settings: EngineSettings, tensor_parallel_sizes: Sequence[int]
 ) -> tuple[Callable[[int, Sequence[str]], SleepableEngine], Callable[[], None]]:
-    """What `RolloutReplica` makes its engines with, one for each of these layouts, and how to end what it needs for
-    that."""
+    """Return the function with which `RolloutReplica` makes its engines, and one that releases what it needs."""
     if kind != "VLLM" or tuple(tensor_parallel_sizes) == (1,):
         return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size)), lambda: None
     fork_server = ForkServer(PEERS[kind])
@@ -59,10 +58,10 @@ def engine_maker(
 
 
 def write_model_files(model_files: dict[str, bytes], folder: Path) -> Path:
-    """Put config and tokenizer where an engine can read them."""
+    """Write config and tokenizer files where an engine reads them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in model_files.items():
         if Path(name).name != name:
-            raise ValueError(f"model file {name!r} is not a plain file name")
+            raise ValueError(f"model file {name!r} has a path; a plain file name is required")
         (folder / name).write_bytes(content)
     return folder

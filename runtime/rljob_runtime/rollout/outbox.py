@@ -1,11 +1,9 @@
-"""What happened, on its way to the coordinator: deltas, numbered, kept until acknowledged, merged while nobody has seen
-them, and the engine's figures after the last of them.
+"""Outbox: deltas on their way to the coordinator, numbered, kept until acknowledged, with the engine's statistics.
 
-A delta gets its number when a poll first hands it out. Until then further tokens of the same attempt are appended to
-it, so a slow poller receives few large deltas and a fast one many small ones, with the same content. Thread-safe: the
-engine's thread puts, the event loop takes.
-
-Deltas and figures are put and taken together: whoever divides tokens by steps must not see one without the other.
+A delta gets its number when a poll first returns it. Until then, further tokens of the same attempt are appended to it.
+A slow poller thus receives few large deltas and a fast one many small ones, with the same content. Deltas and
+statistics are put and taken together, because a reader divides tokens by steps. Thread-safe: the engine's thread puts,
+the event loop takes.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from rljob_runtime.protocols.trajectory import TrajectoryKey
 
 
 class Outbox:
-    """Of one start of the replica's process (`boot`). Numbers start at 1; a cursor of 0 acknowledges nothing."""
+    """Outbox of one start of the replica's process (`boot`). Numbers start at 1; cursor 0 acknowledges nothing."""
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
@@ -33,7 +31,7 @@ class Outbox:
         self._waiters: list[Future[None]] = []
 
     def put(self, deltas: list[Delta], stats: EngineStats, weight_version: int | None) -> None:
-        """Add what an engine step made, in order, and the engine as it is after it."""
+        """Add the deltas of an engine step, in order, and the engine's statistics after it."""
         with self._lock:
             self._stats, self._weight_version = stats, weight_version
             for delta in deltas:
@@ -43,9 +41,9 @@ class Outbox:
             self._wake(bool(deltas))
 
     def take(self, after: int) -> ReplicaReport:
-        """Forget everything up to `after`; all deltas beyond it, also those sent before, and their cursor.
+        """Drop all deltas up to `after`; return all later ones, also those sent before, with their cursor.
 
-        A cursor that this outbox never gave out (another boot's) acknowledges nothing.
+        A cursor that this outbox never returned (that of another boot) acknowledges nothing.
         """
         with self._lock:
             while after <= self._last and self._sent and self._sent[0][0] <= after:
@@ -58,7 +56,7 @@ class Outbox:
             return ReplicaReport(self._boot, self._last, deltas, self._weight_version, self._stats)
 
     def ready(self, after: int) -> Future[None]:
-        """Done as soon as a `take(after)` would return a delta, or `wake` is called."""
+        """Return a future that completes when `take(after)` would return a delta, or at `wake`."""
         future: Future[None] = Future()
         with self._lock:
             acknowledged = after <= self._last

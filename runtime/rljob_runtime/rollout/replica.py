@@ -1,7 +1,7 @@
-"""The rollout replica: the coordinator's protocol in front of one engine.
+"""Rollout replica: the coordinator's protocol in front of one engine slot.
 
-It stamps every token with the version that made it, keeps deltas until they are acknowledged, and answers a repeated
-command as it answered the first. Leases, terms and versions are checked here, so an engine knows none of them.
+It stamps every token with the version that made it, keeps deltas until they are acknowledged, and gives a repeated
+command the same answer. Leases, terms and versions are checked here, so an engine knows none of them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 LOADS = 8
-"""So often a load goes after a relay that takes a newer version meanwhile."""
+"""Attempts of a load while the relay commits newer versions."""
 CLOSE_SECONDS = 30.0
-"""Bound of a clean end: the step in progress plus the engine's own shutdown."""
+"""Limit of a clean end: the step in progress plus the engine's shutdown."""
 
 
 class RolloutReplica:
-    """`protocols.Replica` over the engines that `make_engine(tensor_parallel, devices)` builds (in the engine's own
-    thread). It rests until it is laid out.
+    """`protocols.Replica` over the engines that `make_engine(tensor_parallel, devices)` builds in the engine's thread.
 
-    `eos_token_ids` end a response unless its sampling ignores them; `close_maker` is called after the last engine has
-    ended. All methods may be called from any event loop.
+    No engine is in use until the first layout. `eos_token_ids` end a response unless its sampling ignores them.
+    `close_maker` is called after the last engine has ended. All methods may be called from any event loop.
     """
 
     def __init__(
@@ -57,11 +56,11 @@ class RolloutReplica:
         self._engine = EngineThread(name, lambda: self._cache, self._changed, self._outbox.wake)
 
     async def ready(self) -> None:
-        """Wait until the engine's thread serves. Raises `PeerGone` with the cause when it has ended."""
+        """Wait until the engine's thread serves. Raises `PeerGone` with the cause if it has ended."""
         await self._on_engine(lambda engine: None)
 
     async def adopt(self, devices: Sequence[str]) -> None:
-        """These accelerators (in CUDA_VISIBLE_DEVICES' words) are this seat's and those of the seats after it."""
+        """Set the accelerators (values of CUDA_VISIBLE_DEVICES) of this engine slot and the slots after it."""
         self._devices = tuple(devices)
 
     async def make_room(self, term: int, tensor_parallel: int) -> None:
@@ -75,7 +74,10 @@ class RolloutReplica:
         await self._on_engine(lambda engine: self._lay_out(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        """See `protocols.Replica.submit`. All or none: one impossible request refuses the batch with its reason."""
+        """See `protocols.Replica.submit`.
+
+        Submits all or none: one impossible request refuses the batch with its reason.
+        """
         self._fence.check(term)
         await self._on_engine(lambda engine: self._start(engine, requests))
 
@@ -95,18 +97,18 @@ class RolloutReplica:
         return self._outbox.take(after)
 
     async def load(self, term: int, version: int) -> int:
-        """See `protocols.Replica.load`. A version already loaded is not loaded again."""
+        """See `protocols.Replica.load`. A loaded version is not loaded again."""
         self._fence.check(term)
         return await self._on_engine(lambda engine: self._load(engine, version))
 
     async def close(self) -> None:
-        """End the engine after the step in progress; whoever waits hears `PeerGone`."""
+        """End the engine after the step in progress; waiting callers receive `PeerGone`."""
         if not await asyncio.to_thread(self._engine.close, CLOSE_SECONDS):
             raise PeerGone(f"replica {self.name}: the engine did not end within {CLOSE_SECONDS:.0f} s")
 
     async def _on_engine(self, work: Callable[[Engine], Result]) -> Result:
         try:
-            # Shielded: a caller that gives up must not take back a command that the engine may have begun.
+            # Shielded: a caller that times out must not cancel a command that the engine may have started.
             return await asyncio.shield(asyncio.wrap_future(self._engine.call(work)))
         except EngineDied as error:
             raise PeerGone(f"replica {self.name}: {error}") from error
@@ -133,7 +135,7 @@ class RolloutReplica:
         for request in requests:
             if engine.weight_version is None or request.weight_version != engine.weight_version:
                 raise WrongVersion(
-                    f"{request.key}: weight version {request.weight_version} is wanted, replica {self.name} holds "
+                    f"{request.key}: weight version {request.weight_version} is requested, replica {self.name} holds "
                     f"{engine.weight_version}"
                 )
             try:
@@ -160,7 +162,10 @@ class RolloutReplica:
         return loaded
 
     def _load_newest(self, engine: Engine, version: int) -> int:
-        """This version, or the newer one that the relay holds by now; the relay goes on while it is looked for."""
+        """Load this version, or the newer one that the relay holds by then.
+
+        The relay continues while its version is being opened, so a load may have to retry with a newer one.
+        """
         for _ in range(LOADS):
             try:
                 engine.load(version)

@@ -1,1 +1,1 @@
-"""Engines: what generates tokens; vLLM, rank processes, and a small reference engine."""
+"""Engines: generate tokens with vLLM, with rank processes, or with a small reference engine."""

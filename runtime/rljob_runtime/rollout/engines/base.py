@@ -1,7 +1,6 @@
-"""What a rollout engine is: requests in, tokens with behaviour logprobs out, one step at a time, weights by version.
+"""Engine protocol: requests in, tokens with behaviour logprobs out, one step at a time, weights by version.
 
-An engine is used by one thread only, holds no lock and no clock, and knows nothing of leases or terms: those are the
-replica's.
+One thread uses an engine. An engine has no lock and no clock. Leases and terms are the replica's concern.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class RequestRejected(ValueError):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How to build an engine.
+    """Settings from which an engine is built.
 
-    `folder` holds config and tokenizer files (weights are not read: they come by `load`). `weights` is the relay's
-    segment. KV memory is `kv_blocks` blocks of `block_size` tokens if set, else `kv_cache_bytes` an accelerator,
-    else what `memory_fraction` of the accelerator leaves (vLLM on GPUs) or `DEFAULT_KV_BYTES`.
+    `folder` holds config and tokenizer files; weights come by `load` from `weights`, the relay's segment. The KV cache
+    has `kv_blocks` blocks of `block_size` tokens if set, else `kv_cache_bytes` on each accelerator. Without either,
+    vLLM on a GPU uses `memory_fraction` of the accelerator, and other engines use `DEFAULT_KV_BYTES`.
     """
 
     folder: Path
@@ -42,15 +41,15 @@ class EngineSettings:
     memory_fraction: float = 0.9
     tensor_parallel: int = 1
     rank: int = 0
-    """Of this process among `tensor_parallel` ones, which meet at the file `rendezvous`."""
+    """Rank of this process among `tensor_parallel` processes, which meet at the file `rendezvous`."""
     rendezvous: Path | None = None
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """Continue `token_ids`, whose last `generated` tokens were sampled before (0 for a fresh prompt).
+    """Request to continue `token_ids`, whose last `generated` tokens are sampled ones (0 for a new prompt).
 
-    At most `max_new_tokens` follow; a token of `stop_token_ids` is kept and ends the response. Temperature 0 is greedy.
+    At most `max_new_tokens` follow. A token of `stop_token_ids` is kept and ends the response. Temperature 0 is greedy.
     """
 
     id: str
@@ -64,8 +63,10 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """New tokens of one request with natural-log probabilities under the tempered distribution they were drawn from
-    (under temperature 1 for greedy ones)."""
+    """New tokens of one request, with their natural-log probabilities.
+
+    The probabilities are those of the tempered distribution from which the tokens are drawn (temperature 1 if greedy).
+    """
 
     id: str
     token_ids: tuple[int, ...]
@@ -74,41 +75,49 @@ class StepOutput:
 
 
 class Engine(Protocol):
-    """Continuous batching over a bounded KV cache; the youngest request is preempted and recomputed when it is full."""
+    """Continuous batching over a bounded KV cache.
+
+    A full cache preempts the youngest request, which is recomputed later.
+    """
 
     @property
     def weight_version(self) -> int | None:
-        """None until the first `load`, and after a failed one: an engine without weights must not generate."""
+        """Version of the weights; None until the first `load` and after a failed one.
+
+        An engine without weights must not generate.
+        """
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether any request is running or waiting."""
+        """True while any request is running or waiting."""
         ...
 
     def check(self, request: EngineRequest) -> None:
-        """Raise `RequestRejected` when the request could never be served."""
+        """Raise `RequestRejected` if the engine can never serve the request."""
         ...
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request with a new id that passed `check`."""
+        """Queue a request that has a new id and passed `check`."""
         ...
 
     def step(self) -> list[StepOutput]:
-        """One forward pass; outputs of the requests that advanced. An empty list when nothing could."""
+        """Run one forward pass and return the outputs of the requests that advanced; [] if none could."""
         ...
 
     def abort(self, ids: list[str]) -> None:
-        """Forget these requests; unknown ids are ignored. Nothing more comes out for them."""
+        """Drop these requests; unknown ids are ignored. No further output follows for them."""
         ...
 
     def load(self, version: int) -> None:
         """Replace the weights by `version` of the relay's segment and reset the prefix cache; only while not busy.
-        Raises `VersionUnavailable` with the old weights untouched when the segment does not hold it whole."""
+
+        Raises `VersionUnavailable`, and keeps the old weights, if the segment does not hold the version completely.
+        """
         ...
 
     def stats(self) -> EngineStats:
-        """Gauges of this instant and totals since the start."""
+        """Return current gauges, and totals since the start."""
         ...
 
     def close(self) -> None:
@@ -117,21 +126,23 @@ class Engine(Protocol):
 
 
 class SleepableEngine(Engine, Protocol):
-    """An engine that can be kept while another one has its accelerators."""
+    """Engine that can sleep while another engine uses its accelerators."""
 
     def sleep(self) -> None:
-        """Give memory back, as far as this kind of engine can, and forget the weights; only while not busy. `stats` can
-        be asked for meanwhile."""
+        """Release memory, as far as this kind of engine can, and drop the weights; only while not busy.
+
+        `stats` still answers.
+        """
         ...
 
     def wake(self) -> None:
-        """Be ready for a `load` again after `sleep`."""
+        """Make the engine ready for a `load` after `sleep`."""
         ...
 
 
 @dataclass
 class Counters:
-    """The totals of `EngineStats`; they only grow."""
+    """Totals of `EngineStats`; they only grow."""
 
     preemptions: int = 0
     generated_tokens: int = 0
@@ -141,6 +152,7 @@ class Counters:
     aborted: int = 0
 
     def stats(self, running: int, waiting: int, kv_use: float, kv_tokens: int, max_running: int) -> EngineStats:
+        """Combine these totals with the current gauges."""
         return EngineStats(
             running=running,
             waiting=waiting,
@@ -157,11 +169,11 @@ class Counters:
 
 
 def check_length(request: EngineRequest, max_model_len: int, vocabulary: int) -> None:
-    """Reject what no amount of waiting can serve: empty, too long, or with token ids outside the vocabulary."""
+    """Reject a request that is empty, too long, or has token ids outside the vocabulary."""
     if not request.token_ids:
         raise RequestRejected("the prompt has no tokens")
     if request.max_new_tokens < 1:
-        raise RequestRejected(f"maxTokens leaves {request.max_new_tokens} tokens to generate; at least 1 is needed")
+        raise RequestRejected(f"maxTokens leaves {request.max_new_tokens} tokens to generate; it must leave at least 1")
     total = len(request.token_ids) + request.max_new_tokens
     if total > max_model_len:
         raise RequestRejected(
@@ -174,5 +186,8 @@ def check_length(request: EngineRequest, max_model_len: int, vocabulary: int) ->
 
 
 def seed_of(request: EngineRequest) -> int:
-    """The request's seed; without one a random one, since an engine's own generator starts alike on every machine."""
+    """Return the request's seed, or a random one.
+
+    An engine's own generator starts with the same state on every machine, so it must not choose the seed.
+    """
     return secrets.randbits(63) if request.seed is None else request.seed & MAX_SEED

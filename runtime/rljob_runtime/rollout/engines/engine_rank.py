@@ -1,4 +1,7 @@
-"""What a rank process of an engine is: the engine of its part of the model, behind the fork server's socket."""
+"""Engine rank: the part of an engine that runs in one rank process.
+
+The process is forked by the fork server and commanded over its socket.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, ClassVar
 
 
 class EngineRank:
-    """The engine of one rank, its methods as they are asked for over the connection."""
+    """Engine of one rank. Its methods are the commands of the connection."""
 
     kind: ClassVar[str]
 
@@ -17,6 +20,7 @@ class EngineRank:
         self._leads = True
 
     def build(self, settings: Any) -> None:
+        """Build this rank's engine from `settings`."""
         from rljob_runtime.rollout.engines.factory import make_engine
 
         os.environ.update(
@@ -26,54 +30,62 @@ class EngineRank:
         self._engine = make_engine(self.kind, settings)
 
     def step(self) -> Any:
-        """All outputs from the first rank; from the others what tells whether theirs are the same."""
+        """Run one step; return the outputs (first rank only), a number to compare them by, and the state."""
         outputs = self._engine.step()
         return (outputs if self._leads else None), agreement(outputs), self.state()
 
     def state(self) -> Any:
-        """Of the first rank: busy, stats."""
+        """Return (busy, stats) on the first rank, None on the others."""
         return (self._engine.busy, self._engine.stats()) if self._leads else None
 
     def add(self, request: Any) -> Any:
+        """Queue a request."""
         self._engine.add(request)
         return self.state()
 
     def abort(self, ids: list[str]) -> Any:
+        """Drop these requests."""
         self._engine.abort(ids)
         return self.state()
 
     def load(self, version: int) -> Any:
+        """Load `version` from the relay's segment."""
         self._engine.load(version)
         return self.state()
 
     def check(self, request: Any) -> None:
+        """Raise `RequestRejected` if the request can never be served."""
         self._engine.check(request)
 
     def sleep(self) -> Any:
+        """Release memory and drop the weights."""
         self._engine.sleep()
         return self.state()
 
     def wake(self) -> None:
+        """Make the engine ready for a `load`."""
         self._engine.wake()
 
     def close(self) -> None:
+        """Close the engine, if there is one."""
         if self._engine is not None:
             self._engine.close()
 
 
 class VLLMRank(EngineRank):
-    """A rank of vLLM."""
+    """Rank of a vLLM engine."""
 
     kind = "VLLM"
 
     @staticmethod
     def warm_up() -> None:
-        """Import it."""
+        """Import vLLM before ranks are forked."""
         from rljob_runtime.rollout.engines import vllm_compat
 
         vllm_compat.warm_up()
 
     def build(self, settings: Any) -> None:
+        """Build the engine, and unlink the queue that vLLM names in shared memory."""
         super().build(settings)
         from rljob_runtime.rollout.engines import vllm_compat
 
@@ -81,13 +93,13 @@ class VLLMRank(EngineRank):
 
 
 class ReferenceRank(EngineRank):
-    """A rank of the reference engine."""
+    """Rank of the reference engine."""
 
     kind = "Reference"
 
     @staticmethod
     def warm_up() -> None:
-        """Import it."""
+        """Import the reference engine before ranks are forked."""
         import torch
 
         importlib.import_module("rljob_runtime.rollout.engines.reference.engine")
@@ -95,5 +107,5 @@ class ReferenceRank(EngineRank):
 
 
 def agreement(outputs: list[Any]) -> int:
-    """A number that differs where the tokens of a step do."""
+    """Return a number that differs if the tokens of a step differ."""
     return hash(tuple(output.token_ids for output in outputs))

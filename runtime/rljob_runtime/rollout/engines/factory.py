@@ -1,4 +1,4 @@
-"""Engine factory: builds an engine by its kind. vLLM is imported only when it is asked for."""
+"""Engine factory: builds an engine by its kind. vLLM is imported only for kind VLLM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KINDS = ("VLLM", "Reference")
 
 
 def make_engine(kind: str, settings: EngineSettings) -> SleepableEngine:
-    """Build an engine without weights; blocks for seconds. Raises `ValueError` for an unknown kind."""
+    """Build an engine without weights; this takes seconds. Raises `ValueError` for an unknown kind."""
     if kind == "VLLM":
         from rljob_runtime.rollout.engines.vllm import VllmEngine
 

@@ -1,4 +1,4 @@
-"""Fork server: imports what ranks need once, and forks rank processes that start from there.
+"""Fork server: imports what ranks need once, then forks rank processes.
 
 Importing vLLM takes 9 to 40 s; a forked rank builds its engine in about half a second. The fork server has one thread
 and touches no accelerator; otherwise forking is not safe. It lives as long as its control socket. When the replica's
@@ -6,8 +6,8 @@ process ends in any way, the fork server kills its process group, including rank
 
     python -m rljob_runtime.rollout.engines.fork_server MODULE:CLASS SOCKET
 
-An object of the class is what a rank is: it is made in the rank, and its methods are what can be asked of it; `close`
-is the last. The class's `warm_up` imports what it needs.
+Each rank makes one object of the class and serves its methods as commands; `close` is the last command. `warm_up` of
+the class imports what the ranks need.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ MOST_BYTES = 1 << 16
 
 
 def main(peer: str, control: socket.socket) -> None:
-    """Import, then fork a rank for each socket that comes, until there come no more."""
-    # A look for accelerators by CUDA itself would make it unusable in whatever is forked.
+    """Import, then fork one rank for each socket received, until the control socket closes."""
+    # If CUDA itself looks for devices here, forked processes cannot use it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     module, _, name = peer.partition(":")
     kind = getattr(importlib.import_module(module), name)
     kind.warm_up()
-    # What is here now is shared with all ranks and never garbage: collections need not look at it, nor copy its pages.
+    # Present objects are shared with all ranks and never garbage. Frozen, they cost no collection and no page copies.
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for ranks: their sockets tell of their end.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No process waits for ranks: their sockets report their end.
     parent = os.getpid()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 1)
@@ -52,7 +52,7 @@ def main(peer: str, control: socket.socket) -> None:
 
 
 def _rank(fork_server: int, devices: list[str], connection: Connection, kind: type) -> None:
-    """The life of a rank; never returns."""
+    """Run one rank; never returns."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != fork_server:
         os._exit(1)
@@ -72,8 +72,10 @@ def _rank(fork_server: int, devices: list[str], connection: Connection, kind: ty
 
 
 def serve(connection: Connection, peer: object) -> None:
-    """Do what is asked until `close` or the end of the connection. A question is (method, arguments); an answer is
-    (value, None) or (None, error)."""
+    """Execute commands until `close` or the end of the connection.
+
+    A command is (method, arguments). An answer is (value, None) or (None, error).
+    """
     connection.send(os.getpid())
     method = ""
     while method != "close":
@@ -89,7 +91,10 @@ def serve(connection: Connection, peer: object) -> None:
 
 
 def portable(error: Exception) -> Exception:
-    """The error itself where the other side has its class and can make it from words and numbers, else its text."""
+    """Return the error if the receiver can rebuild it, else a RuntimeError with its text.
+
+    The receiver can rebuild errors of its own classes whose arguments are strings and integers.
+    """
     name = type(error).__module__
     if not name.startswith("rljob_runtime.") and name != "builtins":
         return RuntimeError(f"{type(error).__name__}: {error}")

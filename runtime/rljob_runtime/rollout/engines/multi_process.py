@@ -1,8 +1,8 @@
-"""An engine over rank processes: one layout of one seat, forked warm from the seat's fork server.
+"""Multi-process engine: one engine over several rank processes, forked by the engine slot's fork server.
 
-Every rank runs the whole engine on its part of the model and hears the same commands in the same order, so all of them
-schedule alike and need no scheduler in common (vLLM's external launcher). The first rank's answers count; that the
-others made the same tokens is checked at each step.
+Each rank runs a complete engine on its part of the model. All ranks receive the same commands in the same order, so all
+schedule alike and share no scheduler (vLLM's external launcher). The first rank's answers count. Each step checks that
+all ranks made the same tokens.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from rljob_runtime.rollout.engines.weights import VersionUnavailable
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_SECONDS = 30.0
-"""How long the other ranks may take to answer after one has raised. Enough for the slices of a large model to be
-copied; a rank that waits for the failed one in a collective would wait for ever."""
+"""Seconds in which the other ranks must answer after one has raised. This suffices to copy the slices of a large model;
+a rank that waits for the failed one in a collective never answers."""
 PEERS = {kind: f"rljob_runtime.rollout.engines.engine_rank:{kind}Rank" for kind in ("VLLM", "Reference")}
-"""What a fork server forks, by the kind of engine."""
+"""Class that the fork server makes in each rank, by engine kind."""
 
 
 class RankMismatch(RuntimeError):
-    """The ranks of one engine made different tokens, or one loaded weights that another could not."""
+    """Ranks of one engine that made different tokens, or of which only some could load a version."""
 
 
 class MultiProcessEngine:
-    """A `base.SleepableEngine` of `settings.tensor_parallel` ranks. Raises the error of a rank whose engine fails to
-    build."""
+    """`base.SleepableEngine` of `settings.tensor_parallel` ranks.
+
+    Raises the error of any rank whose engine fails to build.
+    """
 
     def __init__(self, fork_server: ForkServer, settings: EngineSettings, devices: Sequence[str] = ()) -> None:
         self.weight_version: int | None = None
@@ -50,7 +52,7 @@ class MultiProcessEngine:
             self._ranks.kill()
             raise
         finally:
-            # All ranks have mapped what they share; unlinked now, nothing is left behind however they end.
+            # All ranks have mapped the shared files. Unlinked now, the files vanish however the ranks end.
             for path in SHARED_MEMORY.glob(f"*{meeting}*"):
                 path.unlink(missing_ok=True)
 
@@ -61,7 +63,7 @@ class MultiProcessEngine:
         self._ranks.call("check", request)
 
     def add(self, request: EngineRequest) -> None:
-        # Drawn once, here: every rank must sample with the same one.
+        # The seed is drawn here, once: every rank must sample with the same one.
         self._record(self._ranks.call("add", replace(request, seed=seed_of(request)))[0])
 
     def step(self) -> list[StepOutput]:

@@ -1,7 +1,7 @@
-"""Rank processes: forked warm from a fork server, and commanded together, each over a socket of its own.
+"""Rank processes: forked from a fork server and commanded together, each over its own socket.
 
-Every rank gets the same commands in the same order. An error of one of them is the error of all, whatever the others
-wait for: one that waits for a dead rank in a collective would wait for ever.
+Every rank receives the same commands in the same order. One rank's error is the error of all: the others may wait for
+the failed rank in a collective for ever.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-"""A rank that is idle ends in far less."""
+"""Seconds in which an idle rank must end; it needs far less."""
 GONE_SECONDS = 20.0
-"""Until the system has taken back what a killed process held: memory of an accelerator among it."""
+"""Seconds in which the system frees what a killed process held, including accelerator memory."""
 
 
 class RankDied(RuntimeError):
-    """A rank process ended: what the ranks held together is lost."""
+    """A rank process has ended. The state that the ranks shared is lost."""
 
 
 class ForkServer:
-    """Forks ranks that are each a `peer`: `module:class`, as `fork_server` says. Begins to import at once, in the
-    background."""
+    """Client of a fork server process, which forks ranks of the class `peer` ("module:class").
+
+    The process starts importing immediately, in the background.
+    """
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -42,7 +44,7 @@ class ForkServer:
     def _launch(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # A group of its own, that it can end as a whole.
+            # Its own process group, which it can kill completely.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rljob_runtime.rollout.engines.fork_server", self._peer, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -51,24 +53,27 @@ class ForkServer:
             )
 
     def fork(self, devices: Sequence[str]) -> Connection:
-        """The way to a new rank that sees these devices (none: as the fork server does)."""
+        """Fork a rank that sees `devices` and return its connection.
+
+        Without devices it sees what the fork server sees.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # Never an empty message: that is the end.
+                # An empty message would mean the end, so the list is always sent as JSON.
                 socket.send_fds(self._control, [json.dumps(list(devices)).encode()], [theirs.fileno()])
             except OSError as error:
                 raise RankDied(f"the process that ranks are forked from has ended: {error}") from error
         return Connection(ours.detach())
 
     def revive(self) -> None:
-        """Begin anew where its process has ended, and its ranks with it."""
+        """Start a new process if the present one has ended. The ranks of the ended process have ended too."""
         if self._process.poll() is not None:
             self._control.close()
             self._launch()
 
     def close(self) -> None:
-        """End it and every rank that is left, at once."""
+        """Kill the fork server and all its ranks."""
         self._control.close()
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -76,8 +81,11 @@ class ForkServer:
 
 
 class RankProcesses:
-    """`count` ranks that see the same `devices`. `grace`: seconds that the others may take to answer after one of them
-    has raised, or until their end is noticed. One thread uses it, but for `interrupt`."""
+    """`count` ranks that see the same `devices`.
+
+    `grace`: seconds that the other ranks have to answer, or to end, after one has raised. One thread uses this object;
+    `interrupt` may be called from any thread.
+    """
 
     def __init__(self, fork_server: ForkServer, count: int, devices: Sequence[str] = (), *, grace: float) -> None:
         self.grace = grace
@@ -93,11 +101,11 @@ class RankProcesses:
     # --- commands ---
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """The answer of each rank. Raises what one of them raises, and `RankDied`."""
+        """Call `method` on every rank and return all values. Raises the first rank's error, or `RankDied`."""
         return self.call_each(method, [arguments] * len(self.connections))
 
     def call_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The same, with arguments of its own for each rank."""
+        """Call `method` on every rank, each with its own arguments. Raises like `call`."""
         answers = self.results(method, arguments)
         for _, error in answers:
             if error is not None:
@@ -105,7 +113,7 @@ class RankProcesses:
         return [value for value, _ in answers]
 
     def results(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Exception | None]]:
-        """The value or the error of each rank."""
+        """Call `method` on every rank and return (value, None) or (None, error) for each."""
         for connection, own in zip(self.connections, arguments, strict=True):
             try:
                 connection.send((method, own))
@@ -114,9 +122,12 @@ class RankProcesses:
         return [tuple(answer) for answer in self._receive_all()]  # type: ignore[misc]
 
     def _receive_all(self) -> list[Any]:
-        """One message of every rank. The end of any rank ends the waiting, and soon after it an error does: the others
-        may wait for that rank for ever. Who has not answered by then is ended, and the error raised. The end of a rank
-        is raised before any error."""
+        """Receive one message from every rank.
+
+        The end of a rank raises immediately and takes precedence over errors. After an error, the others have `grace`
+        seconds, because they may wait for the failed rank for ever. Ranks that are silent after that are killed, and
+        the error is raised.
+        """
         received: dict[Connection, Any] = {}
         failure: Exception | None = None
         ends: float | None = None
@@ -131,18 +142,17 @@ class RankProcesses:
                 try:
                     received[connection] = message = connection.recv()
                 except (EOFError, OSError) as error:
-                    # The others' errors are of its making: who waits for a rank in a collective raises when it ends.
+                    # Its end causes the others' errors: a rank in a collective raises when another rank ends.
                     raise self._died(connection) from (failure or error)
                 if failure is None and isinstance(message, tuple) and message[1] is not None:
                     failure, ends = message[1], time.monotonic() + self.grace
         return [received[connection] for connection in self.connections]
 
     def _kill_silent(self, silent: Sequence[Connection]) -> None:
-        """End ranks that do not answer: the next command finds the others alone, and no late answer is taken for its
-        own."""
+        """Kill ranks that do not answer, so that no late answer is taken for one to the next command."""
         for rank, (connection, pid) in enumerate(zip(self.connections, self.pids, strict=True)):
             if connection in silent:
-                log.warning("rank %d is ended: it did not answer within %g s", rank, self.grace)
+                log.warning("rank %d is killed: it did not answer within %g s", rank, self.grace)
                 self._kill_rank(connection, pid)
                 self._ended.add(connection)
 
@@ -155,7 +165,7 @@ class RankProcesses:
     # --- the end ---
 
     def close(self) -> None:
-        """End the ranks: by a word, or where one does not hear it, by force."""
+        """End the ranks with a `close` command; kill those that do not react."""
         for connection in self.connections:
             with suppress(OSError):
                 connection.send(("close", ()))
@@ -171,20 +181,20 @@ class RankProcesses:
         self.kill()
 
     def interrupt(self) -> None:
-        """End what runs, from any thread: a command in progress raises `RankDied`."""
-        # Before the ranks have said their ids there is nothing to end.
+        """Kill the ranks, from any thread. A command in progress raises `RankDied`."""
+        # Until the ranks have sent their process ids, there is nothing to kill.
         for connection, pid in zip(list(self.connections), list(self.pids), strict=False):
             self._kill_rank(connection, pid)
 
     def kill(self) -> None:
-        """End what has not ended yet."""
+        """Kill the ranks that have not ended, and close all connections."""
         self.interrupt()
         for connection in self.connections:
             connection.close()
         self.connections = []
 
     def wait_gone(self) -> bool:
-        """Whether nothing of them is left after `kill`, within `GONE_SECONDS`."""
+        """Wait after `kill` until all processes are gone; False after `GONE_SECONDS`."""
         ends = time.monotonic() + GONE_SECONDS
         while any(_exists(pid) for pid in self.pids):
             if time.monotonic() > ends:
@@ -193,7 +203,7 @@ class RankProcesses:
         return True
 
     def _kill_rank(self, connection: Connection, pid: int) -> None:
-        """The id of a process that has ended may be somebody else's by now."""
+        """Kill one rank unless it has ended: its process id may be in use by another process then."""
         if connection not in self._ended:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -204,6 +214,6 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's by now
+    except PermissionError:  # the id is in use by another user's process
         return False
     return True

@@ -1,4 +1,4 @@
-"""vLLM driven step by step in our own process: the whole engine, or one rank of it (see `ranks`)."""
+"""vLLM engine: driven step by step in this process, as a complete engine or as one rank of it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rljob_runtime.rollout.engines.weights import open_version
 WORKER_EXTENSION = "rljob_runtime.rollout.engines.vllm_worker.RelayWeights"
 
 SLEEP_LEVEL = 2
-"""Weights are dropped, not copied to the host: `load` brings newer ones."""
+"""Weights are dropped and not copied to the host: `load` brings newer ones."""
 
 
 class VllmEngine:
-    """See `engine.Engine`. Starts with dummy weights in 9 to 20 s (1 s in a process that has imported vLLM)."""
+    """vLLM behind `base.SleepableEngine`. Starts with dummy weights in 9 to 20 s (1 s if vLLM is imported)."""
 
     def __init__(self, settings: EngineSettings) -> None:
         vllm_compat.prepare_environment()
@@ -68,10 +68,10 @@ class VllmEngine:
 
     def load(self, version: int) -> None:
         path = self._settings.weights
-        open_version(path, version)  # Refuse a version that is not there while the old weights are still whole.
+        open_version(path, version)  # Refuse a missing version while the old weights are still complete.
         self.weight_version = None
         self._engine.collective_rpc("load_from_relay", args=(str(path), version))
-        # Blocks that older weights filled would be reused for equal prefixes: wrong by 0.1 in logprobs.
+        # Blocks filled by older weights would be reused for equal prefixes: logprobs would be off by 0.1.
         if not self._engine.reset_prefix_cache():
             raise RuntimeError("vLLM refused to reset its prefix cache: blocks are still in use after the load")
         self._counters.prefix_resets += 1
@@ -84,7 +84,7 @@ class VllmEngine:
             self._engine.sleep(level=SLEEP_LEVEL)
 
     def wake(self) -> None:
-        """On CPUs nothing was given back: sleep mode is vLLM's for accelerators only."""
+        """Wake vLLM on accelerators; on CPUs there is no sleep mode, so memory was never released."""
         if torch.cuda.is_available():
             self._engine.wake_up()
 
@@ -97,11 +97,11 @@ class VllmEngine:
 
 
 def engine_args(settings: EngineSettings) -> Any:
-    """vLLM's `EngineArgs` for these settings."""
+    """Return vLLM's `EngineArgs` for these settings."""
     if settings.tensor_parallel > 1 and settings.rendezvous is None:
         raise ValueError(
             f"{settings.tensor_parallel} ranks do not run in one process; "
-            "`multi_process.MultiProcessEngine` makes a process for each"
+            "use `multi_process.MultiProcessEngine`, which makes a process for each"
         )
     from vllm.engine.arg_utils import EngineArgs
 
@@ -119,11 +119,11 @@ def engine_args(settings: EngineSettings) -> Any:
         distributed_executor_backend=vllm_compat.rank_executor(settings.rank, settings.rendezvous)
         if settings.rendezvous is not None
         else "uni",
-        # Weights and KV cache of an engine that sleeps are given back, where there are accelerators.
+        # On accelerators, a sleeping engine releases its weights and its KV cache.
         enable_sleep_mode=not on_cpu,
         worker_extension_cls=WORKER_EXTENSION,
         load_format="dummy",
-        # The default, raw_logprobs, ignores the temperature: not the distribution that the tokens were drawn from.
+        # The default, raw_logprobs, ignores the temperature, but tokens are drawn from the tempered distribution.
         logprobs_mode="processed_logprobs",
         # Tokens in, tokens out: the coordinator owns the tokenizer.
         skip_tokenizer_init=True,
@@ -134,7 +134,7 @@ def engine_args(settings: EngineSettings) -> Any:
 
 
 def sampling_params(request: EngineRequest) -> Any:
-    """vLLM's `SamplingParams` for this request: tokens come as they are made, each with its logprob."""
+    """Return vLLM's `SamplingParams` for this request: each token as it is made, with its logprob."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -143,7 +143,7 @@ def sampling_params(request: EngineRequest) -> Any:
         temperature=request.temperature,
         seed=_seed_from_here_on(request),
         stop_token_ids=sorted(request.stop_token_ids),
-        # Ends of sequence are among the stop tokens, or the caller wants them ignored.
+        # End-of-sequence tokens are among the stop tokens, or the caller ignores them.
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
@@ -152,8 +152,11 @@ def sampling_params(request: EngineRequest) -> Any:
 
 
 def _seed_from_here_on(request: EngineRequest) -> int:
-    """vLLM's generator starts afresh with every request: a continuation must not draw the numbers that the first tokens
-    were drawn with, so the position is mixed in (by an odd constant, that of splitmix64)."""
+    """Mix the position into the seed by an odd constant (that of splitmix64).
+
+    vLLM's generator restarts with every request. Without the position, a continuation would draw the numbers of the
+    first tokens again.
+    """
     return (seed_of(request) + request.generated * 0x9E3779B97F4A7C15) & MAX_SEED
 
 

@@ -1,7 +1,7 @@
-"""COMPATIBILITY: everything that leans on the insides of vLLM 0.32 and not on its documented interface.
+"""vLLM compatibility: everything that depends on internals of vLLM 0.32 and not on its documented interface.
 
-A new vLLM release is checked against this file and the contract suite in tests/rollout, nothing else. Each entry says
-what is wrong or missing upstream and how it was seen.
+A new vLLM release is checked against this file and the contract suite in tests/rollout only. Each entry says what is
+wrong or missing upstream and how it was observed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch._dynamo
 
 ENVIRONMENT = {
-    # Step the engine core in our own process: with the default, three processes import vLLM one after the other, and
+    # Step the engine core in our own process. By default, three processes import vLLM one after the other, and
     # requests cannot be controlled step by step.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Model code comes from our folder; a replica never asks a hub.
@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 CPU_ENVIRONMENT = {
-    # One thread an engine, one engine a core: two OpenMP threads collapse as soon as anything else runs on the machine.
+    # One thread an engine, one engine a core: two OpenMP threads become very slow when anything else runs there.
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # The sampler is compiled on the first request with logprobs otherwise, for 3 to 16 s.
@@ -33,37 +33,37 @@ CPU_ENVIRONMENT = {
 
 
 def prepare_environment() -> None:
-    """Set what vLLM reads at import; values that the pod sets win. Call before the first `import vllm`."""
+    """Set the variables that vLLM reads at import; values of the pod win. Call before the first `import vllm`."""
     chosen = ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | CPU_ENVIRONMENT
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
     if not torch.cuda.is_available():
-        # torch has read these two already, since it is imported here.
+        # torch is imported already and has read these two.
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         torch._dynamo.config.disable = os.environ["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def cpu_engine_args(max_model_len: int) -> dict[str, Any]:
-    """Engine arguments that only the CPU build needs.
+    """Return engine arguments that only the CPU build needs.
 
-    A prompt must not be cut over two steps: the runner would rewind the seeded generator of the unfinished request,
-    which a CPU generator cannot ("does not use offset"), and the engine dies. Any seeded request can hit it once the
-    prompts of a step exceed the token budget.
+    A prompt must not be split over two steps. The runner would rewind the seeded generator of the unfinished request,
+    which a CPU generator cannot do ("does not use offset"), and the engine dies. Any seeded request can fail like this
+    when the prompts of a step exceed the token budget.
     """
     return {
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(4096, max_model_len),
-        # Compilation and graphs pay on GPUs only; here they delay the start.
+        # Compilation and graphs help on GPUs only; on CPUs they delay the start.
         "enforce_eager": True,
     }
 
 
 def rank_executor(rank: int, rendezvous: Path) -> type:
-    """The executor of one rank among several that are driven alike.
+    """Return the executor class of one rank among several that are driven alike.
 
-    It is vLLM's external launcher but for how ranks meet: by a file of their own instead of a port that somebody else
-    may have. The file's name is also in the names of the shared memory that CPU ranks use, so two engines do not meet
-    in one.
+    It is vLLM's external launcher with another rendezvous: a file of this engine instead of a port that another process
+    may use. The file's name is also part of the names of the shared memory of CPU ranks, so two engines never share
+    one.
     """
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
@@ -75,9 +75,9 @@ def rank_executor(rank: int, rendezvous: Path) -> type:
 
 
 def unlink_message_queue() -> None:
-    """Take the name from the queue that vLLM keeps in shared memory for each group of ranks, once all have mapped it.
+    """Unlink the queue that vLLM keeps in shared memory for each group of ranks, after all ranks have mapped it.
 
-    It is unlinked by its creator's end only, and a rank that is killed leaves 16 MB behind.
+    vLLM unlinks it only when its creator ends cleanly; a killed rank leaves 16 MB behind.
     """
     from vllm.distributed.parallel_state import get_tp_group
 
@@ -88,12 +88,12 @@ def unlink_message_queue() -> None:
 
 
 def warm_up() -> None:
-    """Import what an engine needs, for processes that are forked from this one. No accelerator is touched.
+    """Import what an engine needs, for processes forked from this one. No accelerator is touched.
 
-    Binding the CPU's kernels scans all modules for each (a third of the time to build an engine), and what it binds
-    stays bound in forked processes: it is done here, once.
+    Binding the CPU's kernels scans all modules for each kernel (a third of the time to build an engine). Bindings stay
+    in forked processes, so they are made here, once.
     """
-    # The usual look at the devices initialises CUDA, which a forked process cannot use then.
+    # The usual device query initialises CUDA, and then forked processes cannot use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     prepare_environment()
     from vllm.platforms import current_platform
@@ -110,8 +110,8 @@ def warm_up() -> None:
 def repair_tied_head(model: torch.nn.Module) -> None:
     """Pack the tied output head again after a reload.
 
-    On CPU, a head that shares the embedding keeps the packed copy of its *old* weight after `reload_weights` (the
-    layerwise reload sees no parameter of its own to process): logprobs are then off by 0.3 to 0.6, without any error.
+    On CPU, a head that shares the embedding keeps the packed copy of its *old* weight after `reload_weights`: the
+    layerwise reload finds no parameter of the head itself. Logprobs are then off by 0.3 to 0.6, without any error.
     """
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -127,7 +127,7 @@ def repair_tied_head(model: torch.nn.Module) -> None:
 class SchedulerView:
     """Gauges and the preemption count, read from the in-process scheduler after each step (about 1 µs).
 
-    vLLM's own statistics cost a Prometheus registry that all engines of a process share, overwriting each other's
+    vLLM's own statistics need a Prometheus registry that all engines of a process share; they overwrite each other's
     gauges.
     """
 
@@ -136,10 +136,13 @@ class SchedulerView:
         self._seen: dict[str, int] = {}
         self.preemptions = 0
         self.kv_tokens = self._scheduler.kv_cache_manager.block_pool.num_gpu_blocks * self._scheduler.block_size
-        """Capacity of the KV cache."""
+        """Capacity of the KV cache in tokens."""
 
     def observe(self) -> None:
-        """Count new preemptions: a request preempted in a step waits at its end, since that step admits nobody."""
+        """Count new preemptions.
+
+        A request preempted in a step waits at its end, because such a step admits no request.
+        """
         for request in self._scheduler.waiting:
             before = self._seen.get(request.request_id, 0)
             if request.num_preemptions > before:
@@ -147,10 +150,10 @@ class SchedulerView:
                 self._seen[request.request_id] = request.num_preemptions
 
     def forget(self) -> None:
-        """Drop what is known about single requests; called when none is left."""
+        """Drop the per-request state; called when no request is left."""
         self._seen.clear()
 
     def gauges(self) -> tuple[int, int, float]:
-        """Running, waiting, used share of the KV blocks."""
+        """Return (running, waiting, used share of the KV blocks)."""
         running, waiting = self._scheduler.get_request_counts()
         return running, waiting, self._scheduler.kv_cache_manager.usage

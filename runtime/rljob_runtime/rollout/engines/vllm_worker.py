@@ -1,4 +1,4 @@
-"""Our method inside vLLM's worker processes (`worker_extension_cls`): each maps the relay's segment by its path."""
+"""vLLM worker extension: loads weights inside vLLM's workers (`worker_extension_cls`) from the relay's segment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rljob_runtime.rollout.engines.weights import open_version
 
 
 class RelayWeights:
-    """Mixed into vLLM's worker class, hence `self: Any`: it has the worker's `reload_weights` and `model_runner`."""
+    """Mix-in of the worker class of vLLM, whose `reload_weights` and `model_runner` it uses."""
 
     def load_from_relay(self: Any, path: str, version: int) -> None:
-        """Load this rank's slice of `version`. Only a path crosses the process border, never tensors."""
+        """Load this rank's slice of `version`. Only a path crosses the process boundary, never tensors."""
         self.reload_weights(weights_iterator=open_version(Path(path), version))
         repair_tied_head(self.model_runner.model)

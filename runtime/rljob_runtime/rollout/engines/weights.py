@@ -1,4 +1,4 @@
-"""Weights out of the relay's segment, as tensors that alias the shared memory: loading them makes the one copy."""
+"""Weights: tensors of the relay's segment that alias shared memory, so that loading makes the only copy."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ NamedTensors = Iterator[tuple[str, torch.Tensor]]
 
 
 class VersionUnavailable(LookupError):
-    """The relay's segment does not hold the version `wanted` whole, but the version `held`, or none."""
+    """The relay's segment does not hold version `requested` completely; it holds version `held`, or none."""
 
-    def __init__(self, wanted: int, held: int | None) -> None:
-        super().__init__(wanted, held)  # what travels between processes
-        self.wanted = wanted
+    def __init__(self, requested: int, held: int | None) -> None:
+        super().__init__(requested, held)  # these arguments are sent between processes
+        self.requested = requested
         self.held = held
 
     def __str__(self) -> str:
-        return f"weight version {self.wanted} is wanted, the relay holds {'none' if self.held is None else self.held}"
+        held = "none" if self.held is None else self.held
+        return f"weight version {self.requested} is requested, the relay holds {held}"
 
 
 class WeightMismatch(ValueError):
-    """The segment's tensors are not those of the engine's model; the message names the first that differs."""
+    """The segment's tensors are not those of the engine's model. The message names the first that differs."""
 
 
 def open_version(folder: Path, version: int) -> NamedTensors:
-    """The tensors of `version` by Hugging Face name. They stay valid (and the version pinned) while any is alive.
+    """Return the tensors of `version` by Hugging Face name. They stay valid while any of them is alive.
 
-    Raises `VersionUnavailable`, at the call, when the segment's newest whole version is another one or there is none.
+    Raises `VersionUnavailable` immediately if the segment's newest complete version is another one or there is none.
     """
     try:
         weights = Segment.open(folder).current()

@@ -1,5 +1,7 @@
-"""One replica and its engine as the product runs them, given loads by hand: dummy prompts and responses of exact
-lengths, every step timed."""
+"""Profiling harness: one replica and its engine as in production, driven by hand with exact loads.
+
+Prompts and responses are dummies of exact lengths, and every step is timed.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,27 @@ from rljob_runtime.rollout.replica import RolloutReplica
 
 TERM = 1
 POLL_SECONDS = 0.5
-"""The coordinator's."""
+"""The coordinator's poll interval."""
 PASS_TOKENS = 2048
-"""The least that engines prefill in a pass."""
+"""Smallest number of tokens that engines prefill in one pass."""
 LEAST_TOKEN = 3
-"""Below it tokenizers keep their special tokens."""
+"""Tokenizers keep their special tokens below it."""
 
 
 def tolerance(tokens: int) -> int:
-    """Tokens that a sequence may make beyond the steps asked for while so many prompt tokens are computed: prefill
-    takes several passes, in which those who are there already decode."""
+    """Return how many tokens a sequence may make beyond the requested steps while `tokens` prompt tokens are prefilled.
+
+    Prefill takes several passes, and sequences that are complete already decode in them.
+    """
     return 4 + -(-tokens // PASS_TOKENS)
 
 
 class ProfilingHarness:
-    """`make_engine(tensor_parallel, devices)` is the replica's; prompts are of tokens below `vocabulary`, no two alike,
-    so that no prefix cache helps. Use from one event loop, and `close` it."""
+    """Replica driven by one event loop; `close` it.
+
+    `make_engine(tensor_parallel, devices)` is the replica's. Prompts consist of tokens below `vocabulary`. All prompts
+    differ, so that no prefix cache helps.
+    """
 
     def __init__(
         self,
@@ -54,24 +61,26 @@ class ProfilingHarness:
         self._replica = RolloutReplica("profile", timed, frozenset(), close_maker)
 
     async def switch_layout(self, tensor_parallel: int) -> int:
-        """Go over to this layout; the tokens that its KV cache holds. Raises `Refused` where no engine starts."""
+        """Switch to this layout and return the tokens that its KV cache holds. Raises `Refused` if no engine starts."""
         await self._replica.lay_out(TERM, tensor_parallel)
         await self._replica.load(TERM, VERSION)
         return (await self._replica.poll(TERM, self._cursor, 0.0)).stats.kv_tokens
 
     async def sustain(self, batch: int, context: int, steps: int) -> list[Step]:
-        """Have so many sequences take `steps` decode steps together after prompts of `context` tokens, then drop them.
-        All steps it took."""
+        """Keep `batch` sequences decoding together for `steps` steps after prompts of `context` tokens, then drop them.
+
+        Returns all steps that were taken.
+        """
         keys = await self._submit(context, [steps + tolerance(batch * context)] * batch)
         ended = 0
-        # One step more than asked for: what the last one costs is known when the next begins.
+        # One step more than requested: the cost of the last step is known when the next step begins.
         while len(decoding(self._steps, batch)) <= steps and ended < batch:
             ended += await self._ended(keys)
         await self._replica.abort(TERM, dict.fromkeys(keys, 1))
         return list(self._steps)
 
     async def run_round(self, prompt: int, lengths: Sequence[int]) -> float:
-        """Seconds in which responses of these lengths come, all launched at once after prompts of `prompt` tokens."""
+        """Return the seconds until responses of these lengths are complete, launched together after `prompt` tokens."""
         began = self._clock()
         keys = await self._submit(prompt, lengths)
         left = len(keys)
@@ -80,6 +89,7 @@ class ProfilingHarness:
         return self._clock() - began
 
     async def close(self) -> None:
+        """Close the replica and its engines."""
         await self._replica.close()
 
     async def _submit(self, prompt: int, lengths: Sequence[int]) -> frozenset[TrajectoryKey]:
@@ -99,8 +109,10 @@ class ProfilingHarness:
         return frozenset(request.key for request in requests)
 
     async def _ended(self, keys: Collection[TrajectoryKey]) -> int:
-        """Hear of the replica as the coordinator does; how many of these came to their ends. Others are of a former
-        run, whose last tokens nobody waited for."""
+        """Poll the replica like the coordinator; return how many of `keys` have ended.
+
+        Other deltas belong to an earlier run, which does not wait for its last tokens.
+        """
         report = await self._replica.poll(TERM, self._cursor, POLL_SECONDS)
         self._cursor = report.cursor
         return sum(delta.finish_reason is not None and delta.key in keys for delta in report.deltas)

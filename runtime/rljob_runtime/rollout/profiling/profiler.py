@@ -1,9 +1,9 @@
-"""`rljob profile`: what an engine's steps take over batch × context × TP, in our replica, within a bounded time.
+"""Profiler: measures an engine's steps over batch × context × TP, in our replica, within a limited time.
 
 Each load of the sampling plan (`perf_model.sampling_plan`) is one dummy prefix and a short decoding window (PAT §4.2).
-The first pass takes as many of the plan's points as its share of the time allows; further passes repeat them, so that
-the median of a load is of moments that lie far apart. Between the passes rounds of uneven lengths are played, which no
-fit sees: they say how well it foretells.
+The first pass visits as many of the plan's points as its share of the time allows. Further passes repeat them, so that
+the median of a load covers moments that lie far apart. Between the passes, rounds of uneven lengths run. No fit uses
+them, so they show how well the fit predicts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rljob_runtime.rollout.profiling.timed_engine import Timing, decode_timing, 
 
 PASSES = 3
 SAMPLED = 0.7
-"""Of the time of a pass; the rest is for rounds."""
+"""Share of a pass's time for sampling; the rest is for rounds."""
 STEPS = 8
 """Decode steps at each visit of a load."""
 CORNERS = 4
-"""Points without which there is no law: they are measured however long they take."""
+"""Points without which no latency model can be fitted: they are measured regardless of the time."""
 LEAST_LENGTH = 4
 LONGEST = 96
-"""Tokens of a response in a round: enough to drain, few enough to play several."""
+"""Tokens of the longest response in a round: enough to drain, few enough for several rounds."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is worth measuring: sequences at a time, tokens of one, and how long all of it may take."""
+    """What to measure: sequences at the same time, tokens of one sequence, and seconds in total."""
 
     batch: int
     context: int
@@ -42,8 +42,7 @@ class Limits:
 
 @dataclass
 class ProfilingObserver:
-    """Whoever looks on: is told what is being measured and how many seconds of the time are spent, and may stop it
-    between two loads."""
+    """Callbacks of a profile: progress with the seconds spent, a request to stop between two loads, and the clock."""
 
     report: Callable[[str, float], None] = lambda doing, spent: None
     stopped: Callable[[], bool] = lambda: False
@@ -57,16 +56,16 @@ class _Measurements:
     prefill: list[Sample] = field(default_factory=list)
     rounds: list[PlayedRound] = field(default_factory=list)
     spent: float = 0.0
-    """Seconds that were measured in former layouts."""
+    """Seconds measured in the layouts before."""
 
 
 async def measure(
     harness: ProfilingHarness, subject: Subject, sizes: Sequence[int], limits: Limits, observer: ProfilingObserver
 ) -> Profile:
-    """The profile of these tensor parallel sizes; each gets its part of the time. Stopped early, it is of what was
-    measured by then.
+    """Measure the profile of these tensor parallel sizes; each gets an equal part of the time.
 
-    Raises `Refused` where a layout has no engine, `ValueError` where the engine is too small to be sampled.
+    A profile that is stopped early contains what was measured by then. Raises `Refused` if a layout has no engine, and
+    `ValueError` if the engine is too small to be sampled.
     """
     results = _Measurements()
     for size in sizes:
@@ -89,7 +88,7 @@ async def measure(
 async def run_rounds(
     harness: ProfilingHarness, tensor_parallel: int, limits: Limits, observer: ProfilingObserver, most: int = 8
 ) -> tuple[PlayedRound, ...]:
-    """Rounds alone, to see whether a profile still holds: at most so many, at least one, within the time."""
+    """Run rounds only, to check a profile: at least one, at most `most`, within the time."""
     observer.report(f"TP {tensor_parallel}: starting the engine", 0.0)
     kv_tokens, results = await harness.switch_layout(tensor_parallel), _Measurements()
     layout = _Layout(harness, tensor_parallel, kv_tokens, limits, observer, results)
@@ -98,7 +97,7 @@ async def run_rounds(
 
 
 class _Layout:
-    """One tensor parallel size."""
+    """Measurement of one tensor parallel size."""
 
     def __init__(
         self,
@@ -119,14 +118,14 @@ class _Layout:
         self._began: float | None = None
 
     async def measure(self, seconds: float) -> None:
-        """All passes, and the rounds between them."""
+        """Run all passes, and the rounds between them."""
         began, points = await self.warm_up(), list(self._plan)
         for number in range(PASSES):
             points = await self._visit(points, number, began + seconds * (number + SAMPLED) / PASSES)
             await self.rounds(began + seconds * (number + 1) / PASSES, self._played + len(points))
 
     async def warm_up(self) -> float:
-        """Nothing is taken from what an engine does first. When it is over."""
+        """Run loads that are not recorded, because an engine's first steps are slow; return the time at the end."""
         self._report("warming up")
         for point in (self._plan[0], max(self._plan, key=lambda point: (point.batch, -point.context))):
             await self._harness.sustain(point.batch, point.context, 2)
@@ -138,7 +137,7 @@ class _Layout:
         self._observer.report(f"TP {self._size}: {doing}", self._results.spent + spent)
 
     async def _visit(self, points: Sequence[Point], number: int, end: float) -> list[Point]:
-        """Measure these in order, as far as there is time. Those that were."""
+        """Measure these points in order, as time allows; return the points to repeat."""
         for place, point in enumerate(points):
             late = self._observer.clock() >= end and (number > 0 or place >= CORNERS)
             if late or self._observer.stopped():
@@ -156,7 +155,7 @@ class _Layout:
             self._results.prefill.append(self._sample(prefill))
 
     async def rounds(self, end: float, most: int) -> None:
-        """Play rounds as long as there is time; one at least."""
+        """Run rounds while there is time, at least one."""
         first = True
         while (first or self._observer.clock() < end) and self._played < most and not self._observer.stopped():
             prompt, lengths = _uneven(self._played, self._limits, self._plan)
@@ -178,10 +177,12 @@ class _Layout:
 
 
 def _uneven(number: int, limits: Limits, plan: Sequence[Point]) -> tuple[int, list[int]]:
-    """Prompt tokens and response lengths of the round of this number: many short ones and few long ones, batches and
-    tails other than the plan's."""
+    """Return prompt tokens and response lengths of a round: many short ones, few long ones.
+
+    Batches and tails differ from the plan's.
+    """
     random = Random(number)
-    # What the plan has room for at its largest batch, every sequence of the round has.
+    # Every sequence of the round gets as much room as the plan has at its largest batch.
     room = max(point.context for point in plan if point.batch == max(plan).batch)
     batch = max(2, round(limits.batch * (0.75, 0.2, 0.4)[number % 3]))
     prompt = max(1, round(room * (0.3, 0.5, 0.4, 0.2)[number % 4]))

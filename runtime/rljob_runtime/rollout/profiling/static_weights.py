@@ -1,4 +1,7 @@
-"""A segment with a model's weights, for an engine that runs without a relay: benchmarks and profiles."""
+"""Static weights: a segment with a model's weights, for an engine that runs without a relay.
+
+Benchmarks and profiles use it.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SHARED_MEMORY, SegmentWriter
 
 VERSION = 1
-"""Of the weights."""
+"""Version of the weights."""
 
 
 @contextmanager
 def published(folder: ModelFolder, dtype: str) -> Iterator[Path]:
-    """The segment, with the weights rounded to `dtype` as `VERSION`, for as long as the context lasts."""
+    """Publish the weights, rounded to `dtype`, as `VERSION`; yield the segment's folder while the context is open."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-", dir=SHARED_MEMORY) as root:
         writer = SegmentWriter.open(Path(root) / "segment")
         try:

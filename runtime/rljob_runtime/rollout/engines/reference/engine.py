@@ -1,7 +1,7 @@
-"""The reference engine: continuous batching in plain torch, small enough to read, exact enough to test vLLM against.
+"""Reference engine: continuous batching in plain torch, small enough to read and exact enough to test vLLM against.
 
-A step either prefills waiting requests (each whole, as they fit) or decodes one token of all running ones. When the
-KV cache is full the youngest running request is preempted: its blocks are freed, its tokens kept, and it is recomputed
+A step either prefills waiting requests (each completely, as they fit) or decodes one token of all running requests. A
+full KV cache preempts the youngest running request: its blocks are freed, its tokens are kept, and it is recomputed
 later.
 """
 
@@ -30,7 +30,7 @@ from rljob_runtime.rollout.engines.reference.transformer import PagedCache, Tran
 from rljob_runtime.rollout.engines.weights import open_version
 
 PREFILL_TOKENS_PER_STEP = 2048
-"""Bound of one step's prefill work, so that running requests are not starved by a flood of new ones."""
+"""Limit of one step's prefill work, so that many new requests do not starve running ones."""
 
 
 @dataclass
@@ -46,8 +46,10 @@ class _Sequence:
 
 
 class ReferenceEngine:
-    """See `engine.Engine`. Single process: in a layout of several accelerators it computes on the first one, and its
-    tokens are the same in all."""
+    """Reference implementation of `base.SleepableEngine` in a single process.
+
+    In a layout of several accelerators it computes on the first; its tokens are the same in all layouts.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -101,7 +103,7 @@ class ReferenceEngine:
         tensors = open_version(self._settings.weights, version)
         self.weight_version = None
         self._model.load(tensors)
-        # There is no prefix cache here: no request ever reads a block that another one wrote.
+        # There is no prefix cache: no request reads a block that another request wrote.
         self._counters.prefix_resets += 1
         self._counters.weight_loads += 1
         self.weight_version = version
@@ -111,7 +113,7 @@ class ReferenceEngine:
         self._model.release()
         self._cache.release()
         if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()  # for other processes too: a lent machine's worker is one
+            torch.cuda.empty_cache()  # also for other processes, such as the gradient worker of a loaned machine
 
     def wake(self) -> None:
         self._model.reserve()
@@ -139,7 +141,7 @@ class ReferenceEngine:
             sequence = self._waiting[0]
             if admitted and len(sequence.tokens) > budget:
                 break
-            # One block more than it needs now: a sequence that is preempted by its own first token would never advance.
+            # Room for one token more: a sequence whose own first token preempts it would never advance.
             if not self._pool.grow(sequence.table, len(sequence.tokens) + 1):
                 break
             self._running.append(self._waiting.popleft())
@@ -148,7 +150,7 @@ class ReferenceEngine:
         return admitted
 
     def _secure_blocks(self) -> list[_Sequence]:
-        """Blocks for one more token of every running sequence, preempting the youngest while there are too few."""
+        """Reserve blocks for one more token of every running sequence; preempt the youngest while too few are free."""
         index = 0
         while index < len(self._running):
             sequence = self._running[index]
@@ -175,7 +177,7 @@ class ReferenceEngine:
         return self._model.forward(tokens, torch.tensor(lengths, device=device) - 1, attention)
 
     def _emit(self, sequences: list[_Sequence], hidden: torch.Tensor) -> list[StepOutput]:
-        """Sample one token for each sequence from its last hidden state [n, hidden] and retire those that end."""
+        """Sample one token for each sequence from its last hidden state [n, hidden], and retire those that end."""
         requests = [s.request for s in sequences]
         tokens, logprobs = sample(
             self._model.logits(hidden),

@@ -1,10 +1,10 @@
-"""Who owns which block of the KV cache: a free list and a table a sequence. Pure bookkeeping, no tensors."""
+"""KV blocks: a free list, and a block table for each sequence. Pure bookkeeping without tensors."""
 
 from __future__ import annotations
 
 
 class BlockPool:
-    """`total` blocks of `block_size` tokens each."""
+    """Pool of `total` blocks of `block_size` tokens each."""
 
     def __init__(self, total: int, block_size: int) -> None:
         if total < 1 or block_size < 1:
@@ -19,11 +19,11 @@ class BlockPool:
         return 1.0 - len(self._free) / self.total
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold this many tokens."""
+        """Return the number of blocks that hold this many tokens."""
         return -(-tokens // self.block_size)
 
     def grow(self, table: list[int], tokens: int) -> bool:
-        """Extend `table` to hold `tokens`; False, with nothing taken, when too few blocks are free."""
+        """Extend `table` to hold `tokens`; return False, with nothing taken, if too few blocks are free."""
         missing = self.blocks_for(tokens) - len(table)
         if missing > len(self._free):
             return False
@@ -31,6 +31,6 @@ class BlockPool:
         return True
 
     def release(self, table: list[int]) -> None:
-        """Give all blocks of `table` back and empty it."""
+        """Return all blocks of `table` to the pool and empty it."""
         self._free.extend(reversed(table))
         table.clear()

@@ -1,7 +1,7 @@
-"""Draw tokens by inverse transform from counter-based uniforms.
+"""Sampling: draws tokens by inverse transform from counter-based uniform numbers.
 
-The number for a token depends on (seed, position) alone, so a seeded response is the same in any batch, after a
-preemption, and when another engine goes on with it.
+The number for a token depends on (seed, position) only. A seeded response is therefore the same in any batch, after a
+preemption, and when another engine continues it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    """One number in [0, 1) for each (seed, position): two rounds of the splitmix64 finaliser, 53 bits kept."""
+    """Return one number in [0, 1) for each (seed, position): two rounds of the splitmix64 finaliser, 53 bits kept."""
     seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
     position = np.array(positions, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -32,13 +32,13 @@ def _mix(x: np.ndarray) -> np.ndarray:
 def sample(
     logits: torch.Tensor, temperatures: Sequence[float], seeds: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[int], list[float]]:
-    """Tokens and their logprobs for `logits` [rows, vocabulary].
+    """Return tokens and their logprobs for `logits` [rows, vocabulary].
 
-    A row is divided by its temperature; at 0 the largest logit wins, and the logprob is that of temperature 1.
+    A row is divided by its temperature. At temperature 0 the largest logit wins, with the logprob of temperature 1.
     """
     scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
     logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
-    # Summed in double precision: in fp32 a vocabulary of 50k tokens loses the tail of the distribution.
+    # Sum in double precision: in fp32 a vocabulary of 50k tokens loses the tail of the distribution.
     cumulative = logprobs.double().exp().cumsum(-1)
     draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
     drawn = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True)[:, 0]

@@ -1,4 +1,4 @@
-"""Llama and Qwen2 in plain torch over a paged KV cache: weights by Hugging Face name, one function a layer."""
+"""Reference transformer: Llama and Qwen2 in plain torch over a paged KV cache, weights by Hugging Face name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljob_runtime.models.context_length import length_refusal
 from rljob_runtime.rollout.engines.weights import WeightMismatch
 
 Attention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""`attention(layer, q, k, v)`: [n, heads, head_dim] and twice [n, kv_heads, head_dim] to [n, heads, head_dim]."""
+"""`attention(layer, q, k, v)` maps [n, heads, head_dim] and twice [n, kv_heads, head_dim] to [n, heads, head_dim]."""
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
@@ -34,7 +34,7 @@ class Layer:
 
 
 class Transformer:
-    """A decoder without weights until `load`. Shapes: tokens [n], hidden [n, hidden], logits [rows, vocabulary]."""
+    """Decoder without weights until `load`. Shapes: tokens [n], hidden [n, hidden], logits [rows, vocabulary]."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, longest: int) -> None:
         config = AutoConfig.from_pretrained(folder)
@@ -43,7 +43,7 @@ class Transformer:
         self.kv_heads = config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.dtype, self.device = dtype, device
-        # One implementation serves both: transformers' Qwen2 rotary embedding is the same formula.
+        # Llama's rotary embedding serves both architectures: Qwen2's uses the same formula.
         self._rotary = LlamaRotaryEmbedding(config).to(device)
         self._named: dict[str, torch.Tensor] = {}
         self.embedding = self._make("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
@@ -58,7 +58,7 @@ class Transformer:
         return self._named[name]
 
     def _fused(self, parts: dict[str, int], *rest: int) -> torch.Tensor:
-        """One tensor for several named ones of `parts[name]` rows each, so that a layer needs one matmul for them."""
+        """Make one tensor for several named ones of `parts[name]` rows each, so that one matmul serves them."""
         whole = torch.zeros((sum(parts.values()), *rest), dtype=self.dtype, device=self.device)
         self._named.update(zip(parts, torch.split(whole, list(parts.values())), strict=True))
         return whole
@@ -82,12 +82,12 @@ class Transformer:
         )
 
     def release(self) -> None:
-        """Give the weights' memory back; `reserve` makes room for others. No forward pass meanwhile."""
+        """Release the weights' memory; `reserve` allocates it again. No forward pass may run in between."""
         for tensor in self._named.values():
             tensor.untyped_storage().resize_(0)
 
     def reserve(self) -> None:
-        """Have memory for weights again, which `load` fills. Idempotent."""
+        """Allocate memory for weights again; `load` fills it. Idempotent."""
         for tensor in self._named.values():
             _make_room(tensor)
 
@@ -96,10 +96,10 @@ class Transformer:
         missing = set(self._named)
         for name, tensor in tensors:
             if name not in self._named:
-                raise WeightMismatch(f"tensor {name!r} is not a part of {self.architecture}")
+                raise WeightMismatch(f"tensor {name!r} is not part of {self.architecture}")
             if tensor.shape != self._named[name].shape:
                 raise WeightMismatch(
-                    f"{name} is {list(tensor.shape)}, the config asks for {list(self._named[name].shape)}"
+                    f"{name} is {list(tensor.shape)}, the config requires {list(self._named[name].shape)}"
                 )
             self._named[name].copy_(tensor)
             missing.discard(name)
@@ -107,7 +107,7 @@ class Transformer:
             raise WeightMismatch(f"{len(missing)} tensors are missing, the first is {min(missing)!r}")
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
-        """Hidden states after the final norm; `attention` stores keys and values and attends over what it knows."""
+        """Return the hidden states after the final norm; `attention` stores keys and values and attends over them."""
         x = F.embedding(tokens, self.embedding)
         cos, sin = (t[0][:, None, :] for t in self._rotary(x[None], positions[None]))
         for index, layer in enumerate(self.layers):
@@ -117,6 +117,7 @@ class Transformer:
         return self._norm(x, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits [rows, vocabulary] of hidden states [rows, hidden]."""
         return F.linear(hidden, self.head)
 
     def _attend(
@@ -134,8 +135,7 @@ class Transformer:
 
 
 def supported(config: PretrainedConfig, longest: int) -> str:
-    """The architecture, or a `ValueError` that names what the reference engine cannot run for sequences of `longest`
-    tokens."""
+    """Return the architecture; raise `ValueError` if the engine cannot run it for sequences of `longest` tokens."""
     architecture = (config.architectures or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ValueError(
@@ -149,7 +149,7 @@ def supported(config: PretrainedConfig, longest: int) -> str:
 
 
 def _make_room(tensor: torch.Tensor) -> bool:
-    """Give a tensor its memory again, or the one that it shares with others; whether it had been taken."""
+    """Allocate the memory of a tensor, or of its base; return whether it had been released."""
     storage = tensor.untyped_storage()
     if storage.nbytes():
         return False
@@ -173,29 +173,36 @@ class PagedCache:
 
     @staticmethod
     def block_bytes(model: Transformer, block_size: int) -> int:
+        """Return the bytes of one block for this model."""
         per_token = len(model.layers) * 2 * model.kv_heads * model.head_dim
         return int(block_size * per_token * model.dtype.itemsize)
 
     def release(self) -> None:
-        """Give the memory back, with all that is in it."""
+        """Release the memory with its content."""
         self._store.untyped_storage().resize_(0)
 
     def reserve(self) -> None:
-        """Have it again. Empty: what a mask hides is multiplied by zero, and must be finite for that. Idempotent."""
+        """Allocate the memory again and zero it. Idempotent.
+
+        Masked values are multiplied by zero and must be finite for that.
+        """
         if _make_room(self._store):
             self._store.zero_()
 
     def slots(self, tables: Sequence[Sequence[int]], tokens: int) -> torch.Tensor:
-        """[sequences, tokens]: where the first `tokens` tokens of each sequence live; block 0 beyond its own blocks."""
+        """Return the slots of each sequence's first `tokens` tokens [sequences, tokens].
+
+        Beyond its own blocks a sequence has block 0.
+        """
         longest = max(map(len, tables))
-        # Laid out here and moved once: to a device every small tensor is a transfer that is waited for.
+        # Built on the host and moved once: each small tensor would be a separate blocking transfer.
         blocks = torch.tensor([[*table, *[0] * (longest - len(table))] for table in tables])
         blocks = blocks.to(self._store.device)[:, :, None] * self._block_size
         offsets = torch.arange(self._block_size, device=self._store.device)
         return (blocks + offsets).flatten(1)[:, :tokens]
 
     def prefill(self, slots: torch.Tensor) -> Attention:
-        """Attention of one whole sequence over itself."""
+        """Return the attention of one complete sequence over itself."""
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             self._store[layer, 0, slots], self._store[layer, 1, slots] = k, v
@@ -205,7 +212,7 @@ class PagedCache:
         return attend
 
     def decode(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> Attention:
-        """Attention of one new token a sequence; `lengths` count it."""
+        """Return the attention of one new token of each sequence; `lengths` count the new token."""
         device, longest = self._store.device, max(lengths)
         slots = self.slots(tables, longest)
         ends = torch.tensor(lengths, device=device)
