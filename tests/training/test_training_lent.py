@@ -31,7 +31,7 @@ from rljob_api.status import Member, Role
 from rljob_runtime.protocols import Chain, ContributionReceipt, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import ActorPlacement, WorkerPeer, make_worker
-from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings, GradientInboxes
+from rljob_runtime.relay.gradient_transfer import GradientInboxes, GradientSender, GradientSenderSettings
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, dtype_name, gather
@@ -91,7 +91,9 @@ class Site:
 
     def worker(self, name: str, ranks: int = 2, **sender: object) -> GradientUnit:
         """A machine's unit of so many accelerators. `sender`: what its sender has that others have not."""
-        brings = GradientSenderSettings(self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0)
+        brings = GradientSenderSettings(
+            self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0
+        )
         settings = UnitSettings(
             self.config,
             ranks,
@@ -569,7 +571,7 @@ def test_a_unit_adopts_an_accelerator_for_each_rank(site: Site) -> None:
 def test_a_unit_needs_no_reference_model(model_folder: Path, tmp_path: Path) -> None:
     sender = GradientSenderSettings(tmp_path, KEY, RELAY, "float32", 1.0)
     with pytest.raises(ValueError, match="no reference model"):
-        UnitSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, courier)
+        UnitSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, sender)
 
 
 def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:

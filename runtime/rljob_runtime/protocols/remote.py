@@ -150,7 +150,9 @@ class RemoteTrainer:
         return report
 
     async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        inboxes: tuple[RelayMember, ...] = await self._ranks.call(self._bounds.command, "open_gradient_inboxes", term, count)
+        inboxes: tuple[RelayMember, ...] = await self._ranks.call(
+            self._bounds.command, "open_gradient_inboxes", term, count
+        )
         return inboxes
 
     async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:

@@ -157,7 +157,7 @@ class TrainerRank:
         self.rank = rank
         self.size = size
         self._make_publisher = make_publisher
-        self._make_desks = make_inboxes
+        self._make_inboxes = make_inboxes
         self._inboxes: ContributionInboxes | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
         self._fence = TermFence("this trainer")
@@ -217,9 +217,9 @@ class TrainerRank:
         session = self._session(term)
         if not session.ranks.leads:
             return ()
-        if self._make_desks is None:
+        if self._make_inboxes is None:
             raise Refused("this trainer has no inbox: it takes no contributions of others")
-        self._inboxes = self._inboxes or self._make_desks()
+        self._inboxes = self._inboxes or self._make_inboxes()
         return self._inboxes.open(session.position.step + 1, count)
 
     def accept(self, term: int, handover: ContributionReceipt, delivery: Delivery) -> ContributeReport:
