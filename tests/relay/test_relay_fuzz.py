@@ -219,7 +219,7 @@ def test_no_neighbour_brings_a_relay_what_nobody_foresaw(said: bytes) -> None:
         reception = _Reception(Channel(Stream(said)), Identity("rollout-9", 0), found)
         reception.run()
         assert reception.ended.is_set()
-        assert found.counters.unforeseen == 0
+        assert found.counters.unexpected_errors == 0
         whole = found.whole
         assert whole is None or bytes(whole.buffer()) == DATA or whole.manifest != MANIFEST
 

@@ -84,7 +84,7 @@ async def test_a_stranger_at_the_successors_address_stops_no_later_chain(relays,
         relay = relays("rollout-0")
         publisher.ship(1, await join_all([relay], epoch=2))
         await eventually(lambda: whole(relay) == 1)
-    assert publisher.counters.unforeseen == 0
+    assert publisher.counters.unexpected_errors == 0
 
 
 async def test_a_stranger_that_hardly_speaks_is_given_up(relays, publisher, monkeypatch):
@@ -151,4 +151,4 @@ async def test_an_error_that_nobody_foresaw_ends_one_connection_alone(relays, pu
     publisher.publish(1, WEIGHTS)
     publisher.ship(1, chain)
     await eventually(lambda: whole(relay) == 1)
-    assert relay.counters.unforeseen + publisher.counters.unforeseen == 2
+    assert relay.counters.unexpected_errors + publisher.counters.unexpected_errors == 2

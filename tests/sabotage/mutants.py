@@ -1623,7 +1623,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a relay ends without waiting for the caller that it lets in",
         f"{RUNTIME}/relay/receiver.py",
-        "with self._turn:  # Who has it may",
+        "with self._turn:  # A thread inside may",
         "if True:  # Who has it may",
         (f"{INLET}::test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too",),
     ),

@@ -1,9 +1,9 @@
-"""Weights from the trainer to every rollout machine: a shared-memory store fed by a chunked chain broadcast.
+"""Relay: brings weights from the trainer to every rollout machine by a chunked chain broadcast into shared memory.
 
     manifest           the layout of the flat buffer, and the checksum of every chunk
     slot               one file of shared memory that holds a version
     segment            the store in shared memory: one writer, any number of readers, one atomic flip per version
-    fencing            which (term, epoch, revision) is accepted and which refused
+    fencing            the token (term, epoch, revision), and which tokens are refused
     network/           transport (the methods of a network), tcp, wire (frames and the authenticated handshake)
     version_store      what one process holds: the complete version and the one in transfer
     sender             feeds one successor chunk by chunk
@@ -13,5 +13,5 @@
     gradient_transfer  the same transport for gradient sums
     tensors            torch tensors into and out of the flat buffer
 
-Nothing but `tensors` and `publisher` imports torch, so a relay process stays small.
+Only `tensors` and `publisher` import torch, so a relay process stays small.
 """

@@ -1,10 +1,10 @@
-"""A relay as a process of its own, commanded by JSON lines: how tests and benches run one (in a network namespace).
+"""Relay process: runs one relay, commanded by JSON lines, for tests and benchmarks (in a network namespace).
 
     python -m rljob_runtime.relay --machine rollout-0 --folder /dev/shm/rljob-x/rollout-0 --key-file K [--host H]
 
-Prints one line of status when it listens. Each line on standard input, `{"join": CHAIN, "term": n}`,
-`{"status": true, "term": n}` or `{"probe": MEMBER, "term": n}`, is answered by one line: the status, `{"reached": B}`,
-or `{"error": "..."}`. Ends on SIGTERM or end of input.
+Prints one line of status when it listens. Each line on standard input, `{"join": CHAIN, "term": n}`, `{"status": true,
+"term": n}` or `{"probe": MEMBER, "term": n}`, is answered by one line: the status, `{"reached": B}`, or `{"error":
+"..."}`. Ends on SIGTERM or end of input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rljob_runtime.relay.settings import RelaySettings
 
 
 def main() -> None:
-    """Run until told to end."""
+    """Run until SIGTERM or the end of input."""
     arguments = _parse()
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(message)s")
     signal.signal(signal.SIGTERM, _leave)
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM."""
+    """SIGTERM was received."""
 
 
 def _leave(*_: object) -> None:

@@ -1,9 +1,9 @@
-"""Gradient sums on their way from loaned machines to the trainer: the relay's transport, with the trainer at its end.
+"""Gradient transfer: gradient sums on their way from loaned machines to the trainer, over the relay's transport.
 
-A contribution is one version of a segment of its own: chunks with checksums, resumed after a broken connection,
-authenticated by the job's key, and committed whole or not at all. An inbox is a relay that nobody succeeds. Every
-delivery is a chain of one member whose number is the contribution's; an inbox's name has the step in it, so what is
-delivered late, by a worker or a coordinator that was replaced, is refused (`fencing`, `wire.Identity`).
+A contribution is one version of its own segment: chunks with checksums, resumed after a broken connection,
+authenticated by the job's key, and committed completely or not at all. An inbox is a relay without a successor: each
+delivery is a chain of length one whose number is the contribution's. An inbox's name contains the step, so late
+deliveries of a replaced worker or coordinator are refused (`fencing`, `wire.Identity`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rljob_runtime.relay.tensors import torch_dtype, views
 
 
 class GradientInboxes:
-    """Where contributions come in, each at its own inbox; of no use to anybody before they are open."""
+    """Inboxes of the trainer, one for each contribution; closed until `open`."""
 
     def __init__(self, folder: Path, key: bytes, settings: RelaySettings, host: str, incarnation: int = 0) -> None:
         self._folder = folder
@@ -34,8 +34,10 @@ class GradientInboxes:
         self._relays: list[Relay] = []
 
     def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
-        """Where they listen for contributions 1 to `count` to this step, from now until `close`; those before are
-        closed. Raises `Refused` when they cannot."""
+        """Listen for contributions 1 to `count` to this step until `close`, and return the inboxes' addresses.
+
+        Earlier inboxes are closed. Raises `Refused` if the inboxes cannot be opened.
+        """
         self.close()
         try:
             for number in range(1, count + 1):
@@ -47,12 +49,14 @@ class GradientInboxes:
 
     @property
     def bytes_received(self) -> int:
-        """By the open inboxes."""
+        """Bytes received by the open inboxes."""
         return sum(relay.counters.bytes_received for relay in self._relays)
 
     def read(self, number: int) -> dict[str, torch.Tensor]:
-        """The tensors of a contribution that lies here whole, sharing the memory it came in. Raises `Refused` when
-        another one does, or none."""
+        """Return the tensors of a complete contribution, sharing the memory that received them.
+
+        Raises `Refused` if its inbox holds another contribution or none.
+        """
         try:
             manifest, buffer = Segment.open(self._of(number)).current()
         except NoVersion as error:
@@ -62,7 +66,7 @@ class GradientInboxes:
         return dict(views(manifest, buffer))
 
     def close(self) -> None:
-        """Stop listening and give the memory back. Idempotent."""
+        """Stop listening and release the memory. Idempotent."""
         for relay in self._relays:
             relay.close()
         self._relays = []
@@ -72,13 +76,16 @@ class GradientInboxes:
 
 
 GIVEN_UP = (LinkPhase.LOST, LinkPhase.REFUSED)
-"""A link in one of these tries no more by itself."""
+"""Phases in which a sender does not retry on its own."""
 
 
 @dataclass(frozen=True)
 class GradientSenderSettings:
-    """`folder`: of the segment that a delivery makes and removes. `dtype`: torch's name of what sums are in. `seconds`
-    bounds a delivery."""
+    """Settings of deliveries.
+
+    `folder` is the segment that a delivery makes and removes. `dtype` is torch's name of the sums' type. `seconds`
+    bounds a delivery.
+    """
 
     folder: Path
     key: bytes = field(repr=False)
@@ -89,17 +96,19 @@ class GradientSenderSettings:
 
 
 class GradientSender:
-    """Brings contributions from a loaned machine to the trainer."""
+    """Sends contributions from a loaned machine to the trainer."""
 
     def __init__(self, settings: GradientSenderSettings) -> None:
         self._settings = settings
 
     def deliver(self, term: int, number: int, tensors: Mapping[str, torch.Tensor], inbox: RelayMember) -> int:
-        """Bring `tensors` to the inbox as `number`; their bytes, when they lie there whole. To make sharded ones whole
-        is a collective. Raises `Refused`, at once when the inbox is lost or refuses."""
+        """Send `tensors` to the inbox as contribution `number`; return their bytes once they are complete there.
+
+        Gathering sharded tensors is a collective. Raises `Refused`, immediately if the inbox is lost or refuses.
+        """
         own = self._settings
         try:
-            # One for each delivery: its memory is as large as a gradient.
+            # A publisher for each delivery: its memory is as large as a gradient.
             with Publisher(own.folder, own.key, own.relay, torch_dtype(own.dtype), own.incarnation) as publisher:
                 nbytes = publisher.publish(number, tensors).nbytes
                 publisher.settle()
@@ -113,7 +122,9 @@ class GradientSender:
 
 
 def discard(folder: Path) -> None:
-    """Give back the memory of a sender whose process was ended in the middle of a delivery. Raises `SegmentBusy` while
-    it lives."""
+    """Release the memory of a sender whose process ended during a delivery.
+
+    Raises `SegmentBusy` while the process lives.
+    """
     if folder.exists():
         SegmentWriter.open(folder).close()

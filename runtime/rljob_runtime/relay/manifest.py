@@ -1,9 +1,9 @@
-"""The manifest of one weight version: which tensor lies where in the flat buffer, and the checksum of every chunk.
+"""Manifest of one weight version: the place of each tensor in the flat buffer, and the checksum of every chunk.
 
-A version is one flat buffer of `total_bytes`. Tensors lie in it in publishing order, each at an aligned offset; the
-gaps between them are zero. The buffer is cut into chunks of `chunk_bytes` (the last one may be shorter): the unit that
-is sent, verified, forwarded and asked for again. Two manifests are equal exactly when layout, version and content are,
-so the manifest also answers whether a version number was used twice for different weights.
+A version is one flat buffer of `total_bytes`. Its tensors stand in publishing order, each at an aligned offset, with
+zeros between them. The buffer is cut into chunks of `chunk_bytes` (the last may be shorter): the unit of sending,
+verifying, forwarding and repeating. Two manifests are equal exactly when layout, version and content are equal. The
+manifest therefore shows whether a version number was used twice for different weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be right; the message names the field, its value and what would be right."""
+    """The manifest is inconsistent. The message names the field, its value and a valid value."""
 
 
 class _Model(BaseModel):
@@ -72,8 +72,8 @@ class TensorEntry(_Model):
 class Manifest(_Model):
     """Layout and content of one version.
 
-    `checksums[i]` is the CRC-32 of chunk i. It is empty while the content is not known yet (a *layout*, see `layout`);
-    only a sealed manifest travels or is committed.
+    `checksums[i]` is the CRC-32 of chunk i. It is empty while the content is unknown (a *layout*, see `layout`). Only a
+    sealed manifest is sent or committed.
     """
 
     version: Count
@@ -108,39 +108,39 @@ class Manifest(_Model):
 
     @property
     def sealed(self) -> bool:
-        """Whether the content is known: every chunk has its checksum."""
+        """True when the content is known: every chunk has its checksum."""
         return len(self.checksums) == self.chunks
 
     def chunk_range(self, index: int) -> tuple[int, int]:
-        """(offset, nbytes) of chunk `index`. Raises IndexError outside 0 <= index < chunks."""
+        """Return (offset, nbytes) of chunk `index`. Raises IndexError outside 0 <= index < chunks."""
         if not 0 <= index < self.chunks:
             raise IndexError(f"chunk {index} of {self.chunks}")
         start = index * self.chunk_bytes
         return start, min(self.chunk_bytes, self.total_bytes - start)
 
     def seal(self, checksums: Iterable[int]) -> Manifest:
-        """This layout with its content's checksums."""
+        """Return this layout with its content's checksums."""
         return Manifest(**{**dict(self), "checksums": tuple(checksums)})
 
     def to_json(self) -> bytes:
-        """UTF-8 JSON, the same bytes for equal manifests."""
+        """Return UTF-8 JSON, with the same bytes for equal manifests."""
         return self.model_dump_json().encode()
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Manifest:
-        """The manifest in `text`. Raises ManifestError that names what is wrong."""
+        """Parse `text`. Raises ManifestError that names what is wrong."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise ManifestError(_explain(error)) from None
 
     def max_json_bytes(self) -> int:
-        """Upper bound of `len(to_json())` once sealed: what must be reserved before the content is known."""
+        """Return an upper bound of `len(to_json())` once sealed, to reserve space before the content is known."""
         return len(self.model_copy(update={"checksums": (_MAX_CHECKSUM,) * self.chunks}).to_json())
 
 
 def layout(version: int, tensors: Iterable[tuple[str, str, tuple[int, ...]]], chunk_bytes: int) -> Manifest:
-    """Unsealed manifest that places `(name, dtype, shape)` in the given order at aligned offsets.
+    """Return an unsealed manifest that places `(name, dtype, shape)` in the given order at aligned offsets.
 
     Raises ManifestError for an unknown dtype, a repeated name, or a size below zero.
     """
@@ -161,12 +161,12 @@ def layout(version: int, tensors: Iterable[tuple[str, str, tuple[int, ...]]], ch
 
 
 def aligned(offset: int, alignment: int = ALIGNMENT) -> int:
-    """The first multiple of `alignment` that is not below `offset`."""
+    """Return the smallest multiple of `alignment` that is not below `offset`."""
     return -(-offset // alignment) * alignment
 
 
 def checksum(data: memoryview | bytes, start: int = 0) -> int:
-    """CRC-32 of `data`, continuing from `start` (the checksum of what came before). Releases the GIL."""
+    """Return the CRC-32 of `data`, continuing from `start`, the checksum of the preceding bytes. Releases the GIL."""
     return zlib.crc32(data, start)
 
 

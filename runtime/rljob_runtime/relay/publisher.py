@@ -1,8 +1,8 @@
-"""The trainer's side: copy the weights into an own buffer, let training go on, and ship them behind the next step.
+"""Publisher: copies the trainer's weights into its own segment and ships them while the next step trains.
 
-The copy (one pass that casts to the published dtype and gathers) is the only time that training stands still. Checksums
-and sending happen in the background, from the trainer's own segment, so that a new master can be given the same version
-again without asking the trainer's tensors.
+Training only stops for the copy, one pass that casts to the published dtype and gathers. Checksums and sending happen
+in the background from the trainer's segment. A new master therefore gets the same version without the trainer's
+tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_CHECKSUM_THREADS = 8
 class Publisher:
     """Publishes versions from the trainer to the master relay, with its own segment in `folder`.
 
-    `dtype` is what floating-point tensors are rounded to. Use as a context manager, or `close` it.
+    `dtype` is the type to which floating-point tensors are rounded. Use as a context manager, or `close` it.
     """
 
     def __init__(
@@ -58,14 +58,16 @@ class Publisher:
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> PublishReport:
         """Copy `tensors` (in this order) as `version` and return; the rest happens in the background.
 
-        A version already published is not copied again. An unfinished one before it is given up. Raises Refused for a
-        version below one already published, SegmentFull, and what went wrong in the background since the last call.
+        A version already published is not copied again. An unfinished earlier version is abandoned. Raises Refused for
+        a version below a published one, SegmentFull, and any error of the background work since the last call.
         """
         if self._sealing is not None and self._sealing.done():
             self.settle()
         if self._copied is not None and version <= self._copied.version:
             if version < self._copied.version:
-                raise Refused(f"version {version} is below {self._copied.version}: versions only rise")
+                raise Refused(
+                    f"version {version} is below {self._copied.version}; a version must be higher than all before"
+                )
             return PublishReport(version, self._copied.total_bytes, 0.0)
         began = time.perf_counter()
         plan = self._plan(version, flat.describe(tensors.items(), self.dtype))
@@ -77,9 +79,11 @@ class Publisher:
         return PublishReport(version, plan.total_bytes, stall)
 
     def ship(self, term: int, chain: Chain) -> None:
-        """Feed the master of `chain` with the newest version, now and whenever there is a newer one. Shipping to the
-        same chain again tries a master again that was lost. Raises StaleTerm, Refused for an older chain, or
-        `ServiceEnded` where nothing is sent any more."""
+        """Feed the master of `chain` with the newest version, now and whenever there is a newer one.
+
+        Shipping to the same chain again retries a lost master. Raises StaleTerm, Refused for an older chain, or
+        `ServiceEnded` if the sender's thread has ended.
+        """
         self._sender.check()
         with self._lock:
             token = FencingToken(term, chain.epoch, chain.revision)
@@ -92,8 +96,10 @@ class Publisher:
             self._sender.point(chain.members[0], token)
 
     def settle(self) -> None:
-        """Wait until the version published last is checksummed and on offer. Raises, once, what went wrong; that
-        version may then be published again."""
+        """Wait until the version published last is checksummed and on offer.
+
+        Raises the error of the background work, once; the version may then be published again.
+        """
         sealing, self._sealing = self._sealing, None
         if sealing is None:
             return
@@ -104,8 +110,11 @@ class Publisher:
             raise
 
     def wait_delivered(self, version: int, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the master is known to hold `version`, or a newer one, whole; False after `timeout` seconds, or
-        when `unless` holds. That is looked at when the link's phase changes and at every `wake`."""
+        """Wait until the master is known to hold `version`, or a newer one, completely; return whether it does.
+
+        Returns False after `timeout` seconds or when `unless` holds. `unless` is checked when the link's phase changes
+        and at every `wake`.
+        """
 
         def delivered() -> bool:
             return (self._sender.delivered or -1) >= version
@@ -114,12 +123,12 @@ class Publisher:
         return delivered()
 
     def wake(self) -> None:
-        """Have those who wait look again."""
+        """Make waiting calls check their conditions again."""
         self._store.wake()
 
     @property
     def link(self) -> tuple[LinkPhase, str]:
-        """How it stands with the master, and why."""
+        """Phase of the connection to the master, and the reason."""
         return self._sender.phase, self._sender.detail
 
     @property
@@ -129,7 +138,7 @@ class Publisher:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest version that is ready to be shipped."""
+        """Manifest of the newest version that is ready to be shipped."""
         whole = self._store.whole
         return whole.manifest if whole is not None else None
 
@@ -146,13 +155,13 @@ class Publisher:
         self.close()
 
     def _plan(self, version: int, tensors: list[flat.Description]) -> Manifest:
-        """The layout of `tensors`; every version of a model has the same, so it is worked out once."""
+        """Return the layout of `tensors`. It is computed once, because every version of a model has the same layout."""
         if self._layout is None or self._layout[0] != tensors:
             self._layout = (tensors, layout(version, tensors, self._settings.chunk_bytes))
         return self._layout[1].model_copy(update={"version": version})
 
     def _seal(self, draft: Slot) -> None:
-        """Checksum what was copied and put it on offer, unless a newer version took its place meanwhile."""
+        """Checksum the copied version and offer it, unless a newer version has replaced it."""
         manifest = draft.manifest
         with self._store.holding(draft), ThreadPoolExecutor(_checksum_threads(), "checksum") as pool:
             draft.seal(list(pool.map(lambda index: checksum(draft.chunk(index)), range(manifest.chunks))))

@@ -1,8 +1,8 @@
-"""The receiving side: listens, lets one predecessor in, writes what it sends into the segment, verifies and commits.
+"""Receiver: listens, admits one predecessor, writes what it sends into the segment, verifies and commits.
 
-Only one connection fills at a time. One with a higher token, or the same predecessor coming back, takes the place of
-the connection before it, which is cut and ended first. An unfinished version stays where it is across connections: the
-next predecessor is asked for the chunks that are still missing.
+Only one connection at a time fills the segment. A connection with a higher token, or a new one of the same predecessor,
+replaces the present connection, which is ended first. An unfinished version survives a change of connections: the next
+predecessor is asked for the missing chunks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ log = logging.getLogger(__name__)
 MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4
 """Connections that may be in the handshake at a time; more are closed at once. One host cannot keep out another."""
 MAX_ROUNDS = 8
-"""How often the missing chunks of one version are asked for again on one connection before it is given up."""
+"""Requests for missing chunks of one version on one connection before the connection is ended."""
 
 Admission = Callable[[Identity, FencingToken], tuple[str, str] | None]
-"""Decides whether a caller that proved itself is let in; a (code, reason) refuses it."""
+"""Decides whether an authenticated caller is admitted; returns None, or (code, reason) of the refusal."""
 
 
 class Receiver:
-    """Listens on (host, port); port 0 takes a free one, see `address`. Raises OSError when it cannot be bound."""
+    """Listens on (host, port); port 0 takes a free one, see `address`.
+
+    Raises OSError if the address cannot be bound.
+    """
 
     def __init__(
         self,
@@ -63,33 +66,35 @@ class Receiver:
         self._service = Service(f"relay-receiver-{identity.machine}", self._accept)
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start accepting connections."""
         self._service.start()
 
     def check(self) -> None:
-        """Raises `ServiceEnded` when nobody is accepted any more, though nobody closed this."""
+        """Raise `ServiceEnded` if the accepting thread has ended although this receiver is open."""
         self._service.check()
 
     @property
     def predecessor(self) -> Identity | None:
-        """Who feeds us at the moment."""
+        """Machine that feeds this relay now, or None."""
         active = self._active
         return active.peer if active is not None and not active.ended.is_set() else None
 
     def cut(self) -> None:
-        """End the present connection: its peer is not our predecessor any more."""
+        """End the present connection, because its peer is no longer the predecessor."""
         active = self._active
         if active is not None:
             active.channel.interrupt()
 
     def close(self) -> None:
-        """Stop listening, end the present connection, and wait for both threads. Whoever is still in the handshake is
-        refused."""
+        """Stop listening, end the present connection, and wait for both threads.
+
+        Callers in the handshake are refused.
+        """
         self._closing = True
         self._listener.interrupt()
         self._service.join()
         self._listener.close()
-        with self._turn:  # Who has it may just be letting a caller in; whoever has it later lets nobody in.
+        with self._turn:  # A thread inside may still admit its caller; later ones see `_closing`.
             active = self._active
         if active is not None:
             active.channel.interrupt()
@@ -111,13 +116,13 @@ class Receiver:
             self._start_handshake(connection, host)
 
     def _start_handshake(self, connection: Connection, host: str) -> None:
-        """Have a thread see to the caller. Never raises: whoever listens does so for the relay's life."""
+        """Start a thread for the caller. Never raises, because the accepting thread must live as long as the relay."""
         if not self._callers.enter(host):
             self._reject(connection, host, "too many callers are in the handshake")
             return
         try:
             threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
-        except RuntimeError as error:  # no thread can be started now
+        except RuntimeError as error:  # the system cannot start a thread
             self._callers.leave(host)
             self._reject(connection, host, str(error))
 
@@ -134,7 +139,7 @@ class Receiver:
             self._reject(connection, host, str(error))
             return
         except Exception as error:
-            log.exception("%s: a handshake failed as none should", self._identity.machine)
+            log.exception("%s: a handshake failed unexpectedly", self._identity.machine)
             self._store.counters.add(unexpected_errors=1)
             self._reject(connection, host, repr(error))
             return
@@ -143,7 +148,7 @@ class Receiver:
         reception.run()
 
     def _admit_caller(self, channel: Channel) -> _Reception:
-        """Handshake; on success the caller is the active connection and the one before it has ended."""
+        """Perform the handshake; on success the caller is the active connection and the one before it has ended."""
         with wire.deadline(channel, self._settings.handshake_seconds):
             caller = Caller(channel, self._key)
         with self._turn:
@@ -156,7 +161,7 @@ class Receiver:
             if previous is not None:
                 previous.channel.interrupt()
                 if not previous.ended.wait(self._settings.silence_seconds):
-                    caller.refuse(wire.BUSY, "the connection before is still being ended")
+                    caller.refuse(wire.BUSY, "the previous connection is still being ended")
             self._active = _Reception(channel, caller.identity, self._store)
             try:
                 caller.welcome(self._identity)
@@ -167,14 +172,14 @@ class Receiver:
 
 
 class _Callers:
-    """Who is in the handshake, by host."""
+    """Connections in the handshake, by host."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of_host: Counter[str] = Counter()
 
     def enter(self, host: str) -> bool:
-        """One more, if there is room."""
+        """Count one more connection if the limits allow it."""
         with self._lock:
             room = self._of_host.total() < MAX_CALLERS and self._of_host[host] < MAX_CALLERS_OF_A_HOST
             if room:
@@ -182,10 +187,10 @@ class _Callers:
             return room
 
     def leave(self, host: str) -> None:
-        """One less."""
+        """Count one connection less."""
         with self._lock:
             self._of_host[host] -= 1
-            self._of_host += Counter()  # forgets hosts that nobody calls from
+            self._of_host += Counter()  # drops hosts without connections
 
 
 class _Reception:
@@ -198,7 +203,7 @@ class _Reception:
         self._store = store
         self._draft: Slot | None = None
         self._expected = 0
-        """Chunks still to come of what was asked for last."""
+        """Chunks of the last request that are still missing."""
         self._rounds = 0
 
     def run(self) -> None:
@@ -212,7 +217,7 @@ class _Reception:
         except WireError as error:
             log.info("the connection from %s ended: %s", self.peer.machine, error)
         except Exception:
-            log.exception("the connection from %s ended as none should", self.peer.machine)
+            log.exception("the connection from %s ended unexpectedly", self.peer.machine)
             self._store.counters.add(unexpected_errors=1)
         finally:
             self.channel.close()
@@ -237,7 +242,7 @@ class _Reception:
                 raise ManifestError("checksums: missing")
             self._draft = self._store.admit(manifest)
         except ManifestError as error:
-            raise WireError(f"a manifest that cannot be right: {error}") from error
+            raise WireError(f"an inconsistent manifest: {error}") from error
         except VersionOrder as error:
             self._refuse(wire.VERSION_REUSED, str(error))
         except SegmentFull as error:
@@ -252,9 +257,9 @@ class _Reception:
     def _handle_chunk(self, header: Header, payload_bytes: int) -> None:
         draft, index = self._draft, header.get("index")
         if draft is None or header.get("version") != draft.manifest.version or not isinstance(index, int):
-            raise WireError(f"a chunk of version {header.get('version')} that was not asked for")
+            raise WireError(f"a chunk of version {header.get('version')} that was not requested")
         if not 0 <= index < draft.manifest.chunks or draft.has(index) or not self._expected:
-            raise WireError(f"chunk {index}, which is not wanted")
+            raise WireError(f"chunk {index}, which was not requested")
         try:
             target = draft.chunk(index)
         except SegmentFull as error:
@@ -271,20 +276,20 @@ class _Reception:
             self._answer(draft)
 
     def _answer(self, draft: Slot) -> None:
-        """Ask for what is missing, or commit."""
+        """Request the missing chunks, or commit."""
         missing = draft.missing()
         version = draft.manifest.version
         if missing:
             self._rounds += 1
             if self._rounds > MAX_ROUNDS:
-                self._refuse(wire.CORRUPT, f"version {version} did not come whole in {MAX_ROUNDS} rounds")
+                self._refuse(wire.CORRUPT, f"version {version} is incomplete after {MAX_ROUNDS} rounds")
             self._expected = sum(last - first for first, last in missing)
             self.channel.send({"type": "wanted", "version": version, "ranges": missing})
             return
         self._draft = None
         if not self._store.commit(draft):
             raise WireError(f"version {version} was superseded here")
-        log.info("version %d is whole, from %s", version, self.peer.machine)
+        log.info("version %d is complete, from %s", version, self.peer.machine)
         self.channel.send({"type": "whole", "version": version})
 
     def _refuse(self, code: str, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""One relay: the weight store of a rollout machine, fed by its predecessor, feeding its successor (Laminar, section 4).
+"""Relay: the weight store of a rollout machine, fed by its predecessor, feeding its successor (Laminar §4).
 
-`Relay` has the asynchronous methods of `protocols.Relay`; its threads do all that takes time, so these
-methods return at once, but for `probe`.
+`Relay` has the asynchronous methods of `protocols.Relay`. Its threads do everything that takes time, so these methods
+return immediately, except `probe`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MIN_KEY_BYTES = 16
 
 
 def read_key(path: Path) -> bytes:
-    """The job's relay key. Raises ValueError, which never shows the key, when the file holds less than 16 bytes."""
+    """Read the job's relay key. Raises ValueError, without the key, if the file holds less than 16 bytes."""
     key = path.read_bytes().strip()
     if len(key) < MIN_KEY_BYTES:
-        raise ValueError(f"{path}: the relay key has {len(key)} bytes; at least {MIN_KEY_BYTES} would be right")
+        raise ValueError(f"{path}: the relay key has {len(key)} bytes; at least {MIN_KEY_BYTES} are required")
     return key
 
 
 class Relay:
-    """The relay of `machine` in its `incarnation`, with its segment in `folder`, listening on (host, port).
+    """Relay of `machine` in its `incarnation`, with its segment in `folder`, listening on (host, port).
 
-    A version that an earlier process of this machine committed there is served on; what dead processes left elsewhere
-    in the shared memory is removed. Raises OSError when the address cannot be bound and SegmentBusy when another
-    process writes the segment. Use as a context manager, or `close` it.
+    A version that an earlier process of this machine committed there is served again. Segments of dead processes
+    elsewhere in the shared memory are removed. Raises OSError if the address cannot be bound, and SegmentBusy if
+    another process writes the segment. Use as a context manager, or `close` it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Relay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) where it listens."""
+        """(host, port) on which it listens."""
         return self._receiver.address
 
     @property
@@ -83,16 +83,17 @@ class Relay:
         return self._store.counters
 
     async def status(self, term: int) -> RelayStatus:
-        """Where it listens and what it holds. Raises StaleTerm."""
+        """Return its address and what it holds. Raises StaleTerm."""
         with self._lock:
             self._check_term(term)
             return self._report()
 
     async def join(self, term: int, chain: Chain) -> None:
-        """Adopt `chain` and feed the successor in it. Giving the same chain again retries a successor that was lost.
+        """Adopt `chain` and feed the successor in it. Adopting the same chain again retries a lost successor.
 
-        Raises StaleTerm, or Refused when the chain is older than the one in use, has the same number with other
-        members, or does not hold this machine in this incarnation."""
+        Raises StaleTerm. Raises Refused if the chain is older than the one in use, has the same number with other
+        members, or does not contain this machine in this incarnation.
+        """
         with self._lock:
             self._check_term(term)
             self._successor = self._place_in(chain)
@@ -111,10 +112,10 @@ class Relay:
                 self._transport.reaches, member.host, member.port, self._settings.answer_seconds
             )
         except OSError as error:
-            raise Refused(f"relay {self.machine}: {member.host}:{member.port} cannot be asked: {error}") from error
+            raise Refused(f"relay {self.machine}: {member.host}:{member.port} cannot be probed: {error}") from error
 
     def close(self) -> None:
-        """End both threads and remove the segment; what replicas have mapped stays theirs. Idempotent."""
+        """End both threads and remove the segment; replicas keep what they have mapped. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -129,8 +130,10 @@ class Relay:
         self.close()
 
     def _check_term(self, term: int) -> None:
-        """Refuse a coordinator that was replaced; carry a newer one's term on to the successor. Raises `ServiceEnded`
-        in a relay that serves no more: its machine counts as lost."""
+        """Refuse a replaced coordinator; pass a newer coordinator's term to the successor.
+
+        Raises `ServiceEnded` if a thread of the relay has ended; its machine then counts as lost.
+        """
         self._receiver.check()
         self._sender.check()
         check_term(term, self._token.term, f"relay {self.machine}")
@@ -144,23 +147,23 @@ class Relay:
             self._sender.point(self._successor, FencingToken(term, self._chain.epoch, self._chain.revision))
 
     def _place_in(self, chain: Chain) -> RelayMember | None:
-        """Our successor in `chain`. Raises Refused when the chain cannot be adopted."""
+        """Return our successor in `chain`. Raises Refused if the chain cannot be adopted."""
         number = (chain.epoch, chain.revision)
         if self._chain != chain and number <= self._token.chain:
             known = self._chain is not None and number == (self._chain.epoch, self._chain.revision)
             if number < self._token.chain or known:
-                trouble = "was given before with other members" if known else f"is older than {self._token.chain}"
+                trouble = "is known with other members" if known else f"is older than {self._token.chain}"
                 raise Refused(f"relay {self.machine}: chain {number} {trouble}")
         names = [member.machine for member in chain.members]
         if len(set(names)) != len(names):
-            raise Refused(f"relay {self.machine}: chain members {names} hold a machine twice")
+            raise Refused(f"relay {self.machine}: chain members {names} contain a machine twice")
         if self.machine not in names:
             raise Refused(f"relay {self.machine}: not a member of chain {number}: {names}")
         place = names.index(self.machine)
         if chain.members[place].incarnation != self.identity.incarnation:
-            meant = chain.members[place].incarnation
+            expected = chain.members[place].incarnation
             raise Refused(
-                f"relay {self.machine}: the chain means incarnation {meant}, this is {self.identity.incarnation}"
+                f"relay {self.machine}: the chain has incarnation {expected}, this is {self.identity.incarnation}"
             )
         return chain.members[place + 1] if place + 1 < len(names) else None
 

@@ -1,15 +1,15 @@
-"""The shared-memory weight store of one machine: one writer, any number of readers, never a torn version.
+"""Segment: the shared-memory weight store of one machine. One writer, any number of readers, never a torn version.
 
 A segment is a folder (in production below /dev/shm) with two slot files and the symbolic link `current`:
 
-    writer.lock         held (flock) by the writing process for as long as it lives
+    writer.lock         locked (flock) by the writing process for as long as it lives
     slot-0, slot-1      header page · flat buffer · manifest
-    current -> slot-N   replaced atomically when a version is whole; readers start here
+    current -> slot-N   replaced atomically when a version is complete; readers start here
 
-*Commit* is one rename: everything before it leaves the previous version in place, whatever dies. *Readers* map the slot
-and hold a shared flock on it through the mapping itself (a mapping keeps a duplicate of the descriptor it was made
-from), so the pin lasts exactly as long as the memory is in use and ends with the process. *The writer* never waits for
-readers: a slot still pinned is unlinked, its memory stays with those who map it, and a fresh file takes its place.
+*Commit* is one rename: any death before it leaves the previous version in place. *Readers* map the slot and hold a
+shared flock on it through the mapping itself (a mapping keeps a duplicate of its descriptor). The pin thus lasts
+exactly as long as the memory is in use, and ends with the process. *The writer* never waits for readers: it unlinks a
+slot that is still pinned, whose memory stays with its readers, and makes a new file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rljob_runtime.relay.slot import PAGE, SegmentError, Slot, SlotFile, read_ma
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "rljob-"
-"""Folders below the shared root that belong to a job start with it; `sweep` looks at nothing else."""
+"""Prefix of the folders below the shared root that belong to a job. `sweep` considers no others."""
 
 _LINK = "current"
 _LOCK = "writer.lock"
@@ -38,7 +38,7 @@ _LOCK_SECONDS = 1.0
 
 
 class NoVersion(SegmentError):
-    """Nothing was committed to this segment yet, or the segment does not exist."""
+    """No version is committed to this segment, or the segment does not exist."""
 
 
 class SegmentBusy(SegmentError):
@@ -50,7 +50,7 @@ class SegmentCorrupt(SegmentError):
 
 
 class IncompleteVersion(SegmentError):
-    """A commit was asked for before every chunk was verified."""
+    """A commit was requested before every chunk was verified."""
 
 
 class VersionOrder(SegmentError):
@@ -61,28 +61,31 @@ class VersionOrder(SegmentError):
 
 
 class Weights(NamedTuple):
-    """One whole version, mapped. The buffer's bytes do not change while any view of it is alive; a write to it (the
-    mapping is private) changes the caller's copy of that page only."""
+    """One complete version, mapped.
+
+    The buffer's bytes do not change while any view of it is alive. The mapping is private: a write changes the caller's
+    copy of that page only.
+    """
 
     manifest: Manifest
     buffer: memoryview
 
 
 class Segment:
-    """Read access to a segment. Opening is free and never fails; the segment may come into being later."""
+    """Read access to a segment. Opening is cheap and never fails; the segment may be created later."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def open(cls, folder: Path | str) -> Segment:
-        """The segment in `folder`."""
+        """Return the segment in `folder`."""
         return cls(Path(folder))
 
     def current(self) -> Weights:
-        """The newest whole version, mapped without a copy and pinned until the last view of its buffer is dropped.
+        """Map the newest complete version without a copy; it is pinned until the last view of its buffer is dropped.
 
-        Raises NoVersion before the first commit, SegmentCorrupt when the committed slot stays unreadable.
+        Raises NoVersion before the first commit, and SegmentCorrupt if the committed slot stays unreadable.
         """
         deadline = time.monotonic() + _READ_SECONDS
         while True:
@@ -94,13 +97,13 @@ class Segment:
                     os.close(descriptor)
                 if weights is not None:
                     return weights
-            # The writer took the slot again between our reading the link and pinning it: the link is newer now.
+            # The writer reused the slot after we read the link and before we pinned it: the link is newer now.
             if time.monotonic() > deadline:
                 raise SegmentCorrupt(f"{self.folder}: the current slot has no valid header")
             time.sleep(0.001)
 
     def version(self) -> int | None:
-        """The newest whole version, or None before the first commit."""
+        """Return the newest complete version, or None before the first commit."""
         try:
             return self.current().manifest.version
         except NoVersion:
@@ -112,12 +115,12 @@ class Segment:
             return os.open(link, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if not link.is_symlink():
-                raise NoVersion(f"{self.folder}: no version was committed yet") from None
+                raise NoVersion(f"{self.folder}: no version is committed") from None
             return None  # The slot behind the link is being replaced.
 
 
 def _map_whole(descriptor: int) -> Weights | None:
-    """Pin and map the slot, or None when it is being written or holds nothing whole."""
+    """Pin and map the slot; return None if it is being written or holds no complete version."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -125,7 +128,7 @@ def _map_whole(descriptor: int) -> Weights | None:
     size = os.fstat(descriptor).st_size
     if size < PAGE:
         return None
-    # Private and writable, so that torch takes the buffer without a copy, and no reader can damage another's weights.
+    # Writable, so that torch takes the buffer without a copy. Private, so that no reader damages another's weights.
     mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     manifest = read_manifest(mapping)
     if manifest is None:
@@ -147,30 +150,33 @@ class SegmentWriter:
 
     @classmethod
     def open(cls, folder: Path) -> SegmentWriter:
-        """Take over `folder`, making it if need be. A version that an earlier process committed is kept; what it left
-        unfinished is removed. Raises SegmentBusy while another process writes it."""
+        """Take over `folder`, and create it if needed. Raises SegmentBusy while another process writes it.
+
+        A version that an earlier process committed is kept; unfinished ones are removed.
+        """
         writer = cls(folder, _take_lock(folder))
         writer._adopt()
         return writer
 
     def begin(self, manifest: Manifest) -> Slot:
-        """A draft for `manifest` in the slot that is not current; an unfinished draft is given up.
+        """Start a draft for `manifest` in the slot that is not current; an unfinished draft is abandoned.
 
-        Raises SegmentFull, before anything is written, when the shared memory cannot hold it."""
+        Raises SegmentFull, before anything is written, if the shared memory is too small.
+        """
         file = self._reusable_file(slot_bytes(manifest))
         if file is None:
             if self._spare is not None:
                 self._spare.retire()
                 self._spare = None
             path = self.folder / (_SLOTS[0] if self.current is None else _other(self.current.file.path.name))
-            path.unlink(missing_ok=True)  # Those who map it or read from it keep its memory.
+            path.unlink(missing_ok=True)  # Processes that map it or read from it keep its memory.
             file = SlotFile.create(path, manifest)
         file.clear_header()
         self._spare = Slot(file, manifest)
         return self._spare
 
     def owns(self, draft: Slot) -> bool:
-        """Whether `draft` is still the one being written: a later `begin` takes its place."""
+        """Return whether `draft` is the one being written: a later `begin` replaces it."""
         return draft is self._spare
 
     def commit(self, draft: Slot) -> None:
@@ -184,12 +190,12 @@ class SegmentWriter:
         if self.current is not None and version <= self.current.manifest.version:
             raise VersionOrder(f"version {version} after {self.current.manifest.version}: it must be higher")
         draft.write_header()
-        draft.file.unlock()  # Readers may pin it from here on; the link is what they find it by.
+        draft.file.unlock()  # Readers may pin it from here on; they find it by the link.
         _point(self.folder / _LINK, draft.file.path.name)
         self.current, self._spare = draft, self.current
 
     def close(self) -> None:
-        """Remove the segment and let go of it. Versions that readers have mapped stay theirs."""
+        """Remove the segment and release its lock. Readers keep the versions that they have mapped."""
         for slot in (self.current, self._spare):
             if slot is not None:
                 slot.retire()
@@ -198,7 +204,7 @@ class SegmentWriter:
         os.close(self._lock)
 
     def _reusable_file(self, size: int) -> SlotFile | None:
-        """The spare slot's file (its pages are in place), unless it has another size or someone still reads it."""
+        """Return the spare slot's file, whose pages are allocated, unless its size differs or a reader uses it."""
         spare = self._spare
         if spare is None or spare.held or spare.file.size != size or not spare.file.lock():
             return None
@@ -217,9 +223,10 @@ class SegmentWriter:
 
 
 def sweep(root: Path = SHARED_MEMORY, keep: Path | None = None) -> list[Path]:
-    """Remove the segments whose writer is dead, except `keep`, from the folders of jobs below `root`; returns them.
+    """Remove and return the segments below `root` whose writer is dead, except `keep`.
 
-    A process that was killed leaves its segment behind: memory that nobody would free."""
+    A killed process leaves its segment behind, and no other process would free its memory.
+    """
     removed = []
     for path in sorted([*root.glob(f"{PREFIX}*/{_LOCK}"), *root.glob(f"{PREFIX}*/*/{_LOCK}")]):
         folder = path.parent
@@ -228,18 +235,21 @@ def sweep(root: Path = SHARED_MEMORY, keep: Path | None = None) -> list[Path]:
         try:
             lock = _take_lock(folder, patience=0.0)
         except (SegmentBusy, PermissionError):
-            continue  # Its writer lives, or it is another user's.
+            continue  # Its writer lives, or it belongs to another user.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
         removed.append(folder)
         if folder.parent != root:
-            with contextlib.suppress(OSError):  # Others are still in the job's folder.
+            with contextlib.suppress(OSError):  # The job's folder still contains other segments.
                 folder.parent.rmdir()
     return removed
 
 
 def _take_lock(folder: Path, patience: float = _LOCK_SECONDS) -> int:
-    """Hold the folder's writer lock; the descriptor is the lock. Waits `patience` seconds for another holder."""
+    """Take the folder's writer lock and return the descriptor that holds it.
+
+    Waits `patience` seconds for another holder.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -248,18 +258,18 @@ def _take_lock(folder: Path, patience: float = _LOCK_SECONDS) -> int:
         except (FileNotFoundError, FileExistsError):
             if folder.exists() and not folder.is_dir():
                 raise
-            continue  # A sweep removed the folder after our mkdir, or between the halves of it.
+            continue  # A sweep removed the folder during or after our mkdir.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             if time.monotonic() > deadline:
                 raise SegmentBusy(f"{folder}: another process writes this segment") from None
-            time.sleep(0.02)  # It may be a sweep that looks whether we live.
+            time.sleep(0.02)  # The holder may be a sweep that checks for a live writer.
             continue
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # A sweep removed the folder between our opening and locking the file.
+        os.close(descriptor)  # A sweep removed the folder after we opened the file and before we locked it.
 
 
 def _other(name: str) -> str:
@@ -267,7 +277,7 @@ def _other(name: str) -> str:
 
 
 def _whole_slot(path: Path) -> Slot | None:
-    """The slot of an earlier writer when it holds a whole version."""
+    """Return the slot of an earlier writer if it holds a complete version."""
     if path.stat().st_size < PAGE:
         return None
     file = SlotFile.existing(path)

@@ -1,12 +1,12 @@
-"""The sending side: a thread that keeps one successor fed with whatever this process has.
+"""Sender: a thread that feeds one successor with the versions of this process.
 
-It connects, introduces itself, offers the version on its way (or the whole one), hears which chunks are wanted, and
-sends each as soon as it is present and verified here: while chunk i arrives from the predecessor, chunk i - 1 leaves. A
-broken connection is made again and goes on with the chunks that the successor still lacks. A newer version interrupts
-an older one between two chunks.
+It connects, authenticates, offers the version in transfer (or the complete one), receives which chunks are wanted, and
+sends each as soon as it is verified here. While chunk i arrives from the predecessor, chunk i - 1 leaves. After a
+broken connection it reconnects and sends the chunks that the successor lacks. A newer version interrupts an older one
+between two chunks.
 
-Attempts are bounded: after `rebuild_timeout_seconds` without success the successor counts as lost until a new chain, or
-a new version, gives a reason to try again.
+Attempts are bounded: after `rebuild_timeout_seconds` without success the successor counts as lost, until a new chain or
+a new version is a reason to try again.
 """
 
 from __future__ import annotations
@@ -33,27 +33,30 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_SECONDS = 0.02
 MAX_BACKOFF_SECONDS = 1.0
 LOOK_SECONDS = 0.05
-"""How often a link that waits looks whether its successor is still there."""
+"""Interval at which a waiting sender checks whether its successor has closed the connection."""
 IDLE_SECONDS = 60.0
-"""How long a link with nothing to do sleeps before it looks again; everything of interest wakes it."""
+"""Longest sleep of a sender with nothing to do; every relevant change wakes it."""
 
 
 class LinkPhase(StrEnum):
-    """What a link is doing."""
+    """State of the link to the successor."""
 
     ALONE = "Alone"
     """There is no successor."""
     CONNECTING = "Connecting"
     CONNECTED = "Connected"
     LOST = "Lost"
-    """No success for the rebuild timeout; waiting for a new chain or a new version."""
+    """No success for the rebuild timeout; waits for a new chain or a new version."""
     REFUSED = "Refused"
-    """The successor will not have us, or this version; waiting for a new chain or a new version."""
+    """The successor refuses this process or this version; waits for a new chain or a new version."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to feed, under which numbers. `issue` counts targets, so that the same one given again is a new reason."""
+    """Successor to feed, and the token to use.
+
+    `issue` counts targets, so that an equal target is still a reason to retry.
+    """
 
     successor: RelayMember | None
     token: FencingToken
@@ -61,11 +64,11 @@ class Target:
 
 
 class Interrupted(Exception):
-    """The target or the version changed, or the process ends: let go of what is being done."""
+    """The target or the version changed, or the process ends: stop the work in progress."""
 
 
 class Sender:
-    """Feeds one successor from a store. `identity` is how this process introduces itself."""
+    """Feeds one successor from a version store. `identity` is the name of this process in the handshake."""
 
     def __init__(
         self, store: VersionStore, identity: Identity, key: bytes, settings: RelaySettings, transport: Transport = TCP
@@ -73,7 +76,7 @@ class Sender:
         self.phase = LinkPhase.ALONE
         self.detail = ""
         self.delivered: int | None = None
-        """The newest version that the present successor has said to hold whole."""
+        """Newest version that the present successor has reported complete."""
         self._store = store
         self._identity = identity
         self._key = key
@@ -84,21 +87,21 @@ class Sender:
         self._closing = False
         self._succeeded = 0.0
         self._tried: Slot | None = None
-        """What was on offer when the successor was last tried with it: what is committed after that is news."""
+        """Version on offer at the last attempt; a later version is a reason to retry."""
         self._lacking: tuple[int, int] | None = None
         self._sent: tuple[int, set[int]] = (-1, set())
         self._service = Service(f"relay-link-{identity.machine}", self._run)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._service.start()
 
     def check(self) -> None:
-        """Raises `ServiceEnded` when nobody is fed any more, though nobody closed this."""
+        """Raise `ServiceEnded` if the sending thread has ended although this sender is open."""
         self._service.check()
 
     def point(self, successor: RelayMember | None, token: FencingToken) -> None:
-        """Feed `successor` from now on. The connection is kept when it is the same one."""
+        """Feed `successor` from now on. The connection is kept if the successor is unchanged."""
         previous = self._target
         self._target = Target(successor, token, previous.issue + 1)
         if successor != previous.successor:
@@ -107,7 +110,7 @@ class Sender:
         self._store.wake()
 
     def close(self) -> None:
-        """End the thread; returns when it has ended (it never waits longer than the socket's timeout)."""
+        """End the thread; returns when it has ended, at most after the socket's timeout."""
         self._closing = True
         self._cut()
         self._store.wake()
@@ -134,8 +137,10 @@ class Sender:
                 self._rest(target, LinkPhase.LOST, str(error))
 
     def _attempt(self, target: Target) -> None:
-        """Feed the successor of `target` until there is another. Raises WireError when nothing succeeds for the rebuild
-        timeout, RefusedByPeer when trying again could not help."""
+        """Feed the successor of `target` until the target changes.
+
+        Raises WireError if nothing succeeds for the rebuild timeout, and RefusedByPeer if a retry cannot help.
+        """
         self._succeeded = time.monotonic()
         backoff = FIRST_BACKOFF_SECONDS
         while self._target.successor == target.successor and not self._closing:
@@ -155,15 +160,18 @@ class Sender:
             self._store.wait(lambda: self._stopped(target), backoff)
 
     def _try(self, target: Target) -> None:
-        """One connection. What nobody foresaw ends it like a break, and not the thread: later successors need that."""
+        """Feed the successor over one connection.
+
+        An unexpected error ends the connection like a break, but not the thread, which later successors need.
+        """
         try:
             self._connect_and_feed(target)
         except (Interrupted, WireError):
             raise
         except Exception as error:
-            log.exception("%s: a connection failed as none should", self._identity.machine)
+            log.exception("%s: a connection failed unexpectedly", self._identity.machine)
             self._store.counters.add(unexpected_errors=1)
-            raise WireError(f"unforeseen: {error!r}") from error
+            raise WireError(f"unexpected error: {error!r}") from error
 
     def _connect_and_feed(self, target: Target) -> None:
         self.phase, self._tried = LinkPhase.CONNECTING, self._store.on_offer()
@@ -198,7 +206,7 @@ class Sender:
         return channel
 
     def _rest(self, target: Target, phase: LinkPhase, detail: str = "") -> None:
-        """Wait for another target or, with a successor, for another version: a reason to try again."""
+        """Wait for another target or, with a successor, for another version."""
         self.phase, self.detail = phase, detail
         if detail:
             log.warning("%s: successor %s: %s", self._identity.machine, phase, detail)
@@ -214,8 +222,10 @@ class Sender:
     # --- feeding -----------------------------------------------------------------------------------------------------
 
     def _feed(self, channel: Channel, target: Target) -> None:
-        """Offer what there is, for as long as the connection holds. Raises WireError when it ends, Interrupted when
-        there is another successor."""
+        """Offer each version for as long as the connection holds.
+
+        Raises WireError when the connection ends, and Interrupted when the successor changes.
+        """
         settled: Slot | None = None
         while True:
             slot = self._tried = self._store.on_offer()
@@ -227,11 +237,14 @@ class Sender:
                     self._deliver(channel, target, slot)
                     settled = slot
                 except _Superseded:
-                    # Bytes of it may still be queued in the socket; the answer to a ping says that they are not.
+                    # Its bytes may still be queued in the socket; the answer to a ping proves that they are not.
                     self._ping(channel)
 
     def _deliver(self, channel: Channel, target: Target, slot: Slot) -> None:
-        """Bring one version to the successor whole. Raises _Superseded between chunks when another is on offer."""
+        """Send one version to the successor until it is complete there.
+
+        Raises _Superseded between chunks when another version is on offer.
+        """
         version = slot.manifest.version
         channel.send({"type": "offer"}, slot.manifest.to_json())
         while wanted := self._receive_wanted(channel, slot):
@@ -240,11 +253,11 @@ class Sender:
                 self._count(version, index, channel.send_chunk(slot, index))
 
     def _receive_wanted(self, channel: Channel, slot: Slot) -> list[int]:
-        """The chunks that the successor still lacks; none when it holds this version, or a newer one, whole."""
+        """Return the chunks that the successor lacks; [] if it holds this version, or a newer one, completely."""
         answer = channel.expect("wanted", "whole", "unwanted")
         version = slot.manifest.version
         wanted = list(_indices(answer, slot.manifest.chunks)) if answer["type"] == "wanted" else []
-        if self._lacking != (version, len(wanted)):  # Otherwise it took nothing of what was sent: no success.
+        if self._lacking != (version, len(wanted)):  # An equal answer means that it accepted nothing: no success.
             self._succeeded = time.monotonic()
         self._lacking = (version, len(wanted))
         if answer["type"] == "whole":
@@ -262,13 +275,15 @@ class Sender:
             self._heartbeat(channel, lambda: slot.has(index) or self._stirred(target, slot))
 
     def _idle(self, channel: Channel, target: Target, settled: Slot | None) -> None:
-        """Nothing to send: beat."""
+        """Send heartbeats while there is nothing to send."""
         self._check(target)
         self._heartbeat(channel, lambda: self._stirred(target, settled))
 
     def _heartbeat(self, channel: Channel, until: Callable[[], bool]) -> None:
-        """Wait until there is something to do, at most a heartbeat, which ends with a ping. A successor that ends is
-        noticed at once, though nothing is sent to it meanwhile."""
+        """Wait for work for at most a heartbeat interval, which ends with a ping.
+
+        The end of the successor's connection is noticed immediately, although nothing is sent meanwhile.
+        """
         due = time.monotonic() + self._settings.heartbeat_seconds
         while not self._store.wait(until, max(0.0, min(LOOK_SECONDS, due - time.monotonic()))):
             channel.check()
@@ -303,12 +318,12 @@ class _Superseded(Exception):
 
 
 def _indices(answer: Header, chunks: int) -> Iterator[int]:
-    """The chunk indices of a `wanted` frame. Raises WireError for one that does not fit the version."""
+    """Return the chunk indices of a `wanted` frame. Raises WireError for a range that does not fit the version."""
     try:
         ranges = [(int(first), int(last)) for first, last in answer["ranges"]]
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise WireError(f"a wanted without ranges: {answer}") from None
+        raise WireError(f"a frame `wanted` without ranges: {answer}") from None
     for first, last in ranges:
         if not 0 <= first < last <= chunks:
-            raise WireError(f"chunks {first} to {last} are wanted of {chunks}")
+            raise WireError(f"chunks {first} to {last} are requested of {chunks}")
         yield from range(first, last)

@@ -1,4 +1,4 @@
-"""How patient neighbours are with each other, derived from `spec.relay`."""
+"""Relay settings: timeouts between neighbours, derived from `spec.relay`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class RelaySpec(Protocol):
-    """The fields of `spec.relay` that are read here."""
+    """Fields of `spec.relay` that are used here."""
 
     @property
     def chunk_bytes(self) -> int: ...
@@ -27,24 +27,28 @@ class RelaySettings:
 
     @classmethod
     def of(cls, spec: RelaySpec) -> RelaySettings:
-        """The settings in `spec.relay`."""
+        """Return the settings in `spec.relay`."""
         return cls(spec.chunk_bytes, spec.heartbeat_seconds, spec.rebuild_timeout_seconds)
 
     @property
     def silence_seconds(self) -> float:
-        """How long a connection may make no progress at all. A sender with nothing to send beats, so silence means a
-        peer or a path that is gone; the floor lets TCP repeat a lost packet a few times."""
+        """Longest time without any progress on a connection.
+
+        An idle sender sends heartbeats, so silence means that the peer or the path is gone. The minimum lets TCP repeat
+        a lost packet a few times.
+        """
         return max(2.0, 4 * self.heartbeat_seconds)
 
     @property
     def answer_seconds(self) -> float:
-        """How long a machine has to answer a connection: for a neighbour that asks whether it is still there, and for a
-        link, which must not be held up by a machine without power when the chain closes over it. A packet and its
-        answer, so the floor is for networks and machines that are busy."""
+        """Time in which a machine must answer a connection attempt, by a probing neighbour or by a sender.
+
+        A sender must not be held up by a machine without power when the chain closes over it. The minimum serves
+        networks and machines under load, where a packet and its answer take longer.
+        """
         return max(0.5, self.heartbeat_seconds)
 
     @property
     def handshake_seconds(self) -> float:
-        """How long two neighbours may take to prove to each other who they are: a few frames, so as long as any of them
-        may take alone, and once more."""
+        """Time in which two neighbours must authenticate each other: a few frames, so twice the time of one."""
         return 2 * self.silence_seconds

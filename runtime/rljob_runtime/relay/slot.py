@@ -1,8 +1,8 @@
-"""One slot of a segment: a file of shared memory that holds one version, or is being given one.
+"""Slot: one file of shared memory that holds one version, or receives one.
 
     header page · flat buffer · manifest
 
-The header is written last and withdrawn first, so a slot with a valid header holds a whole version.
+The header is written last and cleared first, so a slot with a valid header holds a complete version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<8sQQQQII")
 
 
 class SegmentError(Exception):
-    """Base of what a segment may raise."""
+    """Base class of a segment's errors."""
 
 
 class SegmentFull(SegmentError):
@@ -33,7 +33,7 @@ class SegmentFull(SegmentError):
 
 
 def read_manifest(mapping: mmap.mmap) -> Manifest | None:
-    """The manifest of the whole version in a mapped slot, or None when there is none."""
+    """Return the manifest of the complete version in a mapped slot, or None if there is none."""
     raw = mapping[: _HEADER.size]
     magic, version, data, offset, length, manifest_crc, header_crc = _HEADER.unpack(raw)
     if magic != _MAGIC or zlib.crc32(raw[:-4]) != header_crc or data != PAGE or offset + length > len(mapping):
@@ -46,11 +46,11 @@ def read_manifest(mapping: mmap.mmap) -> Manifest | None:
 
 
 class Slot:
-    """A mapped slot file that holds, or is being given, one version.
+    """A mapped slot file that holds one version, or receives it (a draft).
 
-    While it is a draft, `chunk` hands out the memory of a chunk to write into, `accept` marks it when its checksum is
-    right, and `missing` says what is still wanted. `hold` and `release` count those in this process who still read from
-    it (a sender whose bytes may be in the socket's queue): a held slot is not written again.
+    `chunk` returns the memory of a chunk to write into, `accept` marks it if its checksum is right, and `missing`
+    returns what is missing. `hold` and `release` count the users in this process, such as a sender whose bytes may be
+    in the socket's queue. A held slot is not written again.
     """
 
     def __init__(self, file: SlotFile, manifest: Manifest) -> None:
@@ -61,30 +61,30 @@ class Slot:
         self._retired = False
 
     def buffer(self) -> memoryview:
-        """The whole flat buffer, writable. Raises SegmentFull when the memory is not there."""
+        """Return the complete flat buffer, writable. Raises SegmentFull if there is not enough memory."""
         self.file.reserve(PAGE + self.manifest.total_bytes)
         return self._view(0, self.manifest.total_bytes)
 
     def chunk(self, index: int) -> memoryview:
-        """The memory of chunk `index`, writable. Raises SegmentFull when the memory is not there."""
+        """Return the memory of chunk `index`, writable. Raises SegmentFull if there is not enough memory."""
         start, nbytes = self.manifest.chunk_range(index)
         self.file.reserve(PAGE + start + nbytes)
         return self._view(start, nbytes)
 
     def accept(self, index: int, checksum: int) -> bool:
-        """Mark chunk `index` as present when `checksum`, taken over its memory, is the manifest's."""
+        """Mark chunk `index` as present if `checksum`, computed over its memory, equals the manifest's."""
         if self.manifest.checksums[index] != checksum:
             return False
         self._accepted[index] = 1
         return True
 
     def seal(self, checksums: list[int]) -> None:
-        """Give a layout its content's checksums: the buffer was filled here, so every chunk is present."""
+        """Set the checksums of a layout whose buffer was filled here, so that every chunk is present."""
         self.manifest = self.manifest.seal(checksums)
         self._accepted = bytearray(b"\1") * self.manifest.chunks
 
     def has(self, index: int) -> bool:
-        """Whether chunk `index` is present and verified."""
+        """Return whether chunk `index` is present and verified."""
         return bool(self._accepted[index])
 
     @property
@@ -98,7 +98,7 @@ class Slot:
         return self.manifest.sealed and self.accepted == self.manifest.chunks
 
     def missing(self) -> list[tuple[int, int]]:
-        """What is still wanted, as half-open ranges of chunk indices in order."""
+        """Return the missing chunks as half-open ranges of indices, in order."""
         ranges: list[tuple[int, int]] = []
         start = self._accepted.find(0)
         while start >= 0:
@@ -117,17 +117,17 @@ class Slot:
         self._close_unused()
 
     def retire(self) -> None:
-        """The writer gives the slot up: its file goes when the last user is done."""
+        """Close the file when the last user is done; the writer no longer needs the slot."""
         self._retired = True
         self._close_unused()
 
     @property
     def held(self) -> bool:
-        """Whether someone in this process still reads from it."""
+        """True while a user in this process reads from it."""
         return self._users > 0
 
     def write_header(self) -> None:
-        """Write manifest and header: from now on a reader that finds this slot accepts it."""
+        """Write manifest and header: from then on a reader that finds this slot accepts it."""
         text = self.manifest.to_json()
         offset = _manifest_offset(self.manifest)
         mapping = self.file.mapping
@@ -144,8 +144,11 @@ class Slot:
 
 
 class SlotFile:
-    """The file behind a slot. Its length is fixed; memory is reserved from the front as it is needed, so too little
-    of it is an error here, never a fault in the middle of a copy, and a large version does not wait to be zeroed."""
+    """File behind a slot, of fixed length.
+
+    Memory is reserved from the front as it is needed. Too little memory is thus an error here, never a fault in the
+    middle of a copy, and a large version does not wait until all of it is zeroed.
+    """
 
     def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self.path = path
@@ -156,7 +159,7 @@ class SlotFile:
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> SlotFile:
-        """A new file large enough for `manifest`, locked for writing. Raises SegmentFull before writing anything."""
+        """Create a file large enough for `manifest`, locked for writing. Raises SegmentFull before writing anything."""
         size = slot_bytes(manifest)
         available = _available(path.parent)
         if size > available:
@@ -176,7 +179,7 @@ class SlotFile:
 
     @classmethod
     def existing(cls, path: Path) -> SlotFile:
-        """A file that an earlier writer left."""
+        """Open a file that an earlier writer left."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         return cls(path, descriptor, os.fstat(descriptor).st_size)
 
@@ -187,7 +190,7 @@ class SlotFile:
             self._reserved = end
 
     def lock(self) -> bool:
-        """Take the file for writing; False while a reader pins it."""
+        """Lock the file for writing; return False while a reader pins it."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -199,11 +202,11 @@ class SlotFile:
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def clear_header(self) -> None:
-        """Withdraw what the file held before its buffer is written."""
+        """Clear the header before the buffer is written."""
         self.mapping[: _HEADER.size] = bytes(_HEADER.size)
 
     def close(self) -> None:
-        """Let go of the descriptor. The memory stays mapped while views of it are alive."""
+        """Close the descriptor. The memory stays mapped while views of it are alive."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -217,7 +220,7 @@ class SlotFile:
 
 
 def slot_bytes(manifest: Manifest) -> int:
-    """Size of the file that can hold `manifest`'s version."""
+    """Return the size of a file that can hold `manifest`'s version."""
     return _manifest_offset(manifest) + aligned(manifest.max_json_bytes(), PAGE)
 
 

@@ -1,4 +1,7 @@
-"""Drive relays that run as processes of their own (`python -m rljob_runtime.relay`), for tests and benchmarks."""
+"""Relay subprocesses: drives relays that run as separate processes (`python -m rljob_runtime.relay`).
+
+Tests and benchmarks use it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from rljob_runtime.relay.segment import Segment
 
 
 class RelayProcess:
-    """A relay process. `prefix` goes before its command line (`ip netns exec …`). Use as a context manager: it is told
-    to end, and killed when it does not. Raises RuntimeError with what it printed when it does not start."""
+    """A relay process. `prefix` precedes its command line (`ip netns exec …`).
+
+    Use as a context manager: at its end the process gets SIGTERM, and SIGKILL if it does not end. Raises RuntimeError
+    with its output if it does not start.
+    """
 
     def __init__(
         self,
@@ -38,23 +44,23 @@ class RelayProcess:
 
     @property
     def member(self) -> RelayMember:
-        """How the others find it."""
+        """Chain member that other relays connect to."""
         return RelayMember(self.machine, self.incarnation, self._first.host, self._first.port)
 
     def join(self, chain: Chain, term: int = 1) -> RelayStatus:
-        """Give it a chain; returns its status after."""
+        """Give it a chain; return its status afterwards."""
         return RelayStatus(**self._ask({"join": asdict(chain), "term": term}))
 
     def status(self, term: int = 1) -> RelayStatus:
-        """What it says of itself."""
+        """Return its status."""
         return RelayStatus(**self._ask({"status": True, "term": term}))
 
     def probe(self, member: RelayMember, term: int = 1) -> bool:
-        """Whether the machine of `member` answers it."""
+        """Return whether the machine of `member` answers it."""
         return bool(self._ask({"probe": asdict(member), "term": term})["reached"])
 
     def close(self, timeout: float = 20.0) -> int:
-        """SIGTERM; returns the exit status. Raises subprocess.TimeoutExpired after having killed it."""
+        """Send SIGTERM and return the exit status. Raises subprocess.TimeoutExpired after killing it."""
         self.process.terminate()
         try:
             return self.process.wait(timeout)
@@ -67,7 +73,7 @@ class RelayProcess:
                     stream.close()
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that loses power."""
+        """Send SIGKILL, like a machine that loses power."""
         self.process.kill()
         self.process.wait()
 

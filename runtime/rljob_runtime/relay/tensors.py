@@ -1,4 +1,4 @@
-"""Torch tensors into and out of the flat buffer of a version."""
+"""Tensors: torch tensors into and out of the flat buffer of a version."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Description = tuple[str, str, tuple[int, ...]]
 """(name, dtype, shape) of a tensor."""
 
 STAGED_BYTES = 64 << 20
-"""Of each of the two buffers through which weights leave a GPU."""
+"""Size of each of the two buffers through which weights leave a GPU."""
 
 
 def published_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """What a tensor is published as: floating point as `dtype`, anything else as it is."""
+    """Return the published type: `dtype` for floating-point tensors, the tensor's own type for others."""
     return dtype if tensor.dtype.is_floating_point else tensor.dtype
 
 
 def describe(tensors: NamedTensors, dtype: torch.dtype) -> list[Description]:
-    """(name, dtype, shape) of each tensor as it will be published: the input of `manifest.layout`."""
+    """Return (name, dtype, shape) of each tensor as it will be published: the input of `manifest.layout`."""
     return [(name, dtype_name(published_dtype(tensor, dtype)), tuple(tensor.shape)) for name, tensor in tensors]
 
 
 def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> None:
-    """Copy `tensors` into `buffer` as `manifest` lays them out: one pass that casts and gathers, gaps set to zero.
+    """Copy `tensors` into `buffer` as `manifest` lays them out, in one pass that casts, gathers and zeroes the gaps.
 
     Tensors must come in the manifest's order with its names and shapes (ValueError otherwise). A sharded tensor
-    (torch's DTensor) is made whole first, which is a collective: its other ranks must do the same in the same order.
+    (torch's DTensor) is gathered first, which is a collective: its other ranks must do the same in the same order.
     """
     flat = torch.frombuffer(buffer, dtype=torch.uint8) if len(buffer) else torch.empty(0, dtype=torch.uint8)
     staging: _Staging | None = None
@@ -54,8 +54,10 @@ def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> Non
 
 
 class _Staging:
-    """Copies out of a GPU by way of two page-locked buffers: while one is filled, the other is emptied. A copy straight
-    to ordinary memory goes at a tenth of the speed, and the GPU casts faster than the processor."""
+    """Copies out of a GPU through two page-locked buffers: while one is filled, the other is emptied.
+
+    A copy directly to ordinary memory has a tenth of the speed, and the GPU casts faster than the CPU.
+    """
 
     def __init__(self) -> None:
         self._buffers = [torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -63,7 +65,7 @@ class _Staging:
         self._next = 0
 
     def fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy the bytes of `source` into `target`; done when `settle` returns."""
+        """Copy the bytes of `source` into `target`; complete when `settle` returns."""
         raw = source.contiguous().view(-1).view(torch.uint8)
         for piece, place in zip(raw.split(STAGED_BYTES), target.split(STAGED_BYTES), strict=True):
             self._empty(self._next)
@@ -74,7 +76,7 @@ class _Staging:
             self._next = 1 - self._next
 
     def settle(self) -> None:
-        """Wait until all that was fetched is in its place."""
+        """Wait until all fetched bytes are in place."""
         for index in (self._next, 1 - self._next):
             self._empty(index)
 
@@ -87,7 +89,10 @@ class _Staging:
 
 
 def views(manifest: Manifest, buffer: memoryview) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of each tensor of a version, sharing the buffer's memory. A tensor keeps the version pinned."""
+    """Return (name, tensor) of each tensor of a version, sharing the buffer's memory.
+
+    A tensor keeps the version pinned.
+    """
     for entry in manifest.tensors:
         dtype = torch_dtype(entry.dtype)
         if entry.nbytes == 0:
@@ -98,12 +103,12 @@ def views(manifest: Manifest, buffer: memoryview) -> Iterator[tuple[str, torch.T
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`bfloat16` for torch.bfloat16."""
+    """Return `bfloat16` for torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch.bfloat16 for `bfloat16`."""
+    """Return torch.bfloat16 for `bfloat16`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 

@@ -1,5 +1,4 @@
-"""What one process holds: the whole version and the one on its way, shared between the side that fills and the side
-that sends."""
+"""Version store: the complete version of one process and the one in transfer, shared by receiver and sender."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ class Counters:
     checksum_failures: int = 0
     connections_refused: int = 0
     connections_lost: int = 0
-    unforeseen: int = 0
-    """Connections that ended by an error that nobody foresaw; each is in the log with its traceback."""
+    unexpected_errors: int = 0
+    """Connections that ended by an unexpected error; each is in the log with its traceback."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, **amounts: int) -> None:
@@ -39,9 +38,10 @@ class Counters:
 
 
 class VersionStore:
-    """Thread-safe. One thread at a time fills (`admit`, `accept`, `commit`); any number read and wait.
+    """Thread-safe store. One thread at a time fills (`admit`, `accept`, `commit`); any number read and wait.
 
-    `patience` is how long, in seconds, an unfinished version without progress is still thought to be on its way."""
+    `patience`: seconds without progress after which an unfinished version counts as stuck.
+    """
 
     def __init__(self, writer: SegmentWriter, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.counters = Counters()
@@ -54,35 +54,37 @@ class VersionStore:
 
     @property
     def whole(self) -> Slot | None:
-        """The newest committed version."""
+        """Newest committed version."""
         return self._writer.current
 
     @property
     def draft(self) -> Slot | None:
-        """The version on its way."""
+        """Version in transfer."""
         return self._draft
 
     def begin(self, manifest: Manifest) -> Slot:
-        """Start a draft; one that was unfinished is given up. Raises SegmentFull (and nothing is on its way then)."""
+        """Start a draft; an unfinished one is abandoned. Raises SegmentFull, and then no version is in transfer."""
         with self._changed:
             self._draft = None
             draft = self._writer.begin(manifest)
-            # An unsealed one is being filled here: until `publish` it is nobody's business.
+            # An unsealed draft is being filled by this process and is not visible until its commit.
             self._draft = draft if manifest.sealed else None
             self._note_progress()
             return draft
 
     def admit(self, manifest: Manifest) -> Slot | None:
-        """What to do with a version that is offered: the draft to fill (resumed when it was begun before), or None when
-        nothing of it is wanted.
+        """Return the draft to fill for an offered version, or None if the version is not needed.
 
-        The predecessor is the only source, so an older version than the draft is taken too when it is newer than the
-        whole one. Raises VersionOrder when its number was used for other content, SegmentFull.
+        A draft that was started before is resumed. The predecessor is the only source, so a version older than the
+        draft is accepted if it is newer than the complete one. Raises VersionOrder if its number was used for other
+        content, and SegmentFull.
         """
         version = manifest.version
         for held in (self.whole, self._draft):
             if held is not None and held.manifest.version == version and held.manifest != manifest:
-                raise VersionOrder(f"version {version} was offered before with other content: a number is used once")
+                raise VersionOrder(
+                    f"version {version} was offered before with other content; each version needs a new number"
+                )
         if self.whole is not None and version <= self.whole.manifest.version:
             return None
         if self._draft is not None and self._draft.manifest.version == version:
@@ -90,7 +92,7 @@ class VersionStore:
         return self.begin(manifest)
 
     def accept(self, draft: Slot, index: int, checksum: int) -> bool:
-        """Mark a received chunk when its checksum is right, and let those who wait for it know."""
+        """Mark a received chunk if its checksum is right, and wake waiting threads."""
         with self._changed:
             accepted = draft.accept(index, checksum)
             if accepted:
@@ -98,7 +100,7 @@ class VersionStore:
             return accepted
 
     def commit(self, draft: Slot) -> bool:
-        """Make the draft the whole version; False when it was superseded meanwhile. Raises IncompleteVersion."""
+        """Make the draft the complete version; return False if it was superseded. Raises IncompleteVersion."""
         with self._changed:
             if not self._writer.owns(draft):
                 return False
@@ -109,7 +111,7 @@ class VersionStore:
             return True
 
     def on_offer(self) -> Slot | None:
-        """What a successor should be given now: the version on its way, or the whole one when that is stuck."""
+        """Return the version to offer a successor: the one in transfer, or the complete one if that is stuck."""
         draft = self._draft
         if draft is not None and self._clock() - self._progress_at < self._patience:
             return draft
@@ -117,7 +119,7 @@ class VersionStore:
 
     @contextmanager
     def holding(self, slot: Slot) -> Iterator[None]:
-        """Keep the slot's content while it is read from or filled."""
+        """Keep the slot's content while it is read or filled."""
         with self._changed:
             slot.hold()
         try:
@@ -127,12 +129,12 @@ class VersionStore:
                 slot.release()
 
     def wait(self, until: Callable[[], bool], timeout: float) -> bool:
-        """Wait until the condition holds (it is looked at after every change here), at most `timeout` seconds."""
+        """Wait until the condition holds, at most `timeout` seconds. It is checked after every change of the store."""
         with self._changed:
             return self._changed.wait_for(until, timeout)
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Make all waiting threads check their conditions."""
         with self._changed:
             self._changed.notify_all()
 

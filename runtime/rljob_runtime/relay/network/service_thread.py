@@ -1,4 +1,4 @@
-"""A thread that serves for as long as its owner lives. Should it end before, its owner's next call says so."""
+"""Service thread: serves for as long as its owner lives. If it ends earlier, its owner's next call raises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 
 
 class ServiceEnded(RuntimeError):
-    """A thread has ended by an error that nobody foresaw, which is chained. What it served is not served any more."""
+    """A thread has ended by an unexpected error, which is chained. Its service is not available any more."""
 
 
 class Service:
-    """`work` in a thread of its own. It returns when its owner closes it, and has nothing to raise."""
+    """`work` in its own thread. `work` returns when its owner closes it, and should never raise."""
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self._work = work
@@ -22,16 +22,16 @@ class Service:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until it has ended, if it was ever started."""
+        """Wait until the thread has ended, if it was started."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def check(self) -> None:
-        """Raises `ServiceEnded` from the error that ended it."""
+        """Raise `ServiceEnded` from the error that ended the thread."""
         if self._failure is not None:
             raise ServiceEnded(f"thread {self._thread.name} has ended: {self._failure!r}") from self._failure
 
@@ -39,5 +39,5 @@ class Service:
         try:
             self._work()
         except BaseException as error:
-            log.exception("thread %s ended as none should", self._thread.name)
+            log.exception("thread %s ended unexpectedly", self._thread.name)
             self._failure = error

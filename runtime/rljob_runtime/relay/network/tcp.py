@@ -1,4 +1,4 @@
-"""The relay's transport over TCP: see `transport`."""
+"""TCP transport of the relay: see `transport`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rljob_runtime.relay.network.transport import Connection, Listener
 from rljob_runtime.relay.slot import SlotFile
 
 PROBES = 2
-"""Connections tried before a machine counts as out of reach: one packet may be lost."""
+"""Connection attempts before a machine counts as unreachable: one packet may be lost."""
 
 SILENCE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH})
-"""What a connection fails with when nobody is there to refuse it."""
+"""Errors of a connection attempt to which no machine answers."""
 ANSWERS = frozenset({errno.ECONNREFUSED, errno.ECONNRESET})
-"""What it fails with when the machine is there and the listener is not."""
+"""Errors of a connection attempt that the machine answers although nothing listens."""
 
 
 class TcpConnection:
@@ -48,8 +48,11 @@ class TcpConnection:
         return bool(poll.poll(0))
 
     def interrupt(self) -> None:
-        """Only the owner closes it: a descriptor closed under a running sendfile might be somebody else's by then."""
-        with contextlib.suppress(OSError):  # It may not be connected any more, which is what is wanted.
+        """Shut the socket down; only the owner closes it.
+
+        Another file may reuse a descriptor that is closed under a running sendfile.
+        """
+        with contextlib.suppress(OSError):  # It may be disconnected already.
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

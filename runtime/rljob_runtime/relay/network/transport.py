@@ -1,8 +1,8 @@
-"""What the relay asks of a network: everything above (frames, handshake, resuming, repair) is the same over another.
+"""Transport: what the relay requires of a network. Frames, handshake, resuming and repair are independent of it.
 
-`tcp.TCP` is the one that there is. One over RDMA registers a slot's memory when it is first sent from or received into,
-and posts a write where TCP calls `sendfile` and `recv`; ordered delivery, silence as an error, and an `interrupt` from
-another thread are what it has to bring along. All methods raise OSError and nothing else.
+`tcp.TCP` is the only implementation. One over RDMA would register a slot's memory at its first use, and post a write
+where TCP calls `sendfile` and `recv`. It must provide ordered delivery, silence as an error, and an `interrupt` from
+another thread. All methods raise OSError and nothing else.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from rljob_runtime.relay.slot import SlotFile
 
 
 class Connection(Protocol):
-    """An ordered stream of bytes to one peer. Every operation fails when nothing moves for the connection's time."""
+    """Ordered stream of bytes to one peer. Every operation fails if nothing moves for the connection's time."""
 
     def send(self, data: bytes, more: bool = False) -> None:
-        """All of `data`. `more`: the rest of a frame follows at once."""
+        """Send all of `data`. `more`: the rest of a frame follows immediately."""
         ...
 
     def send_memory(self, file: SlotFile, start: int, nbytes: int) -> int:
-        """That part of a slot's file, without a copy through this process; how much of it there was. The memory may
-        still be read after the return: hold the slot until the peer has answered."""
+        """Send this part of a slot's file without a copy through this process; return the bytes sent.
+
+        The memory may still be read after the return: hold the slot until the peer has answered.
+        """
         ...
 
     def receive_into(self, target: memoryview) -> None:
-        """Fill `target`, which may lie in a slot's memory."""
+        """Fill `target`, which may be a slot's memory."""
         ...
 
     def ended(self) -> bool:
-        """Whether the peer has ended it, as far as is known now: does not wait."""
+        """Return whether the peer has ended the connection, as far as is known now; does not wait."""
         ...
 
     def interrupt(self) -> None:
-        """End the connection from another thread: what its owner waits for fails at once."""
+        """End the connection from another thread: the owner's pending operation fails immediately."""
         ...
 
     def close(self) -> None:
-        """Only the thread that uses it may."""
+        """Close the connection; only its owning thread may."""
         ...
 
 
 class Listener(Protocol):
-    """Where peers connect to."""
+    """Listener to which peers connect."""
 
     address: tuple[str, int]
 
     def accept(self) -> tuple[Connection, str]:
-        """The next one, and the host that it comes from."""
+        """Return the next connection and the host that it comes from."""
         ...
 
     def interrupt(self) -> None:
-        """Wait for no more: an `accept` in another thread fails at once."""
+        """Stop waiting: an `accept` in another thread fails immediately."""
         ...
 
     def close(self) -> None:
-        """When nobody waits any more."""
+        """Close the listener, when no thread waits in `accept`."""
         ...
 
 
@@ -63,14 +65,16 @@ class Transport(Protocol):
     """Makes connections. `silence`: seconds without any progress after which an operation on one fails."""
 
     def connect(self, host: str, port: int, patience: float, silence: float) -> Connection:
-        """To a listener, within `patience` seconds."""
+        """Connect to a listener within `patience` seconds."""
         ...
 
     def listen(self, host: str, port: int, silence: float) -> Listener:
-        """Port 0 takes a free one."""
+        """Listen on this address; port 0 takes a free one."""
         ...
 
     def reaches(self, host: str, port: int, seconds: float) -> bool:
-        """Whether the machine at `host` answers at all within `seconds`; one that has nobody listening at `port` says
-        so, and answers. Raises OSError where that cannot be known."""
+        """Return whether the machine at `host` answers at all within `seconds`; a refused connection is an answer.
+
+        Raises OSError if that cannot be determined.
+        """
         ...

@@ -1,14 +1,14 @@
-"""Frames and the handshake between two neighbours of the chain.
+"""Wire: frames, and the handshake between two neighbours of the chain.
 
 A frame is `magic, header length, payload length` (network order), a JSON header with a `type`, and a raw payload.
-Nothing is ever unpickled. The side that connects (the predecessor) speaks only after it was challenged:
+Nothing is unpickled. The connecting side (the predecessor) sends only after it was challenged:
 
     successor    challenge {protocol, nonce}
     predecessor  hello     {protocol, nonce, machine, incarnation, term, epoch, revision, proof}
     successor    welcome   {machine, incarnation, proof}          or refused {code, reason}
 
-Both proofs are HMAC-SHA256 under the job's relay key over both nonces and everything else that was said, so neither a
-replayed hello nor a stranger on a reused address passes. The connection is authenticated, not encrypted.
+Both proofs are HMAC-SHA256 under the job's relay key over both nonces and all other fields. Neither a replayed hello
+nor a stranger on a reused address is accepted. The connection is authenticated, not encrypted.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ PROTOCOL = 1
 MAX_HEADER_BYTES = 64 << 10
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_HELLO_BYTES = 4096
-"""Before it is known who speaks."""
+"""Limit before the caller is authenticated."""
 
 _MAGIC = b"RLJ1"
 _PREFIX = struct.Struct("!4sIQ")
 _PIECE_BYTES = 1 << 20
-"""Received bytes are checksummed in pieces of this size, while they are still in the processor's cache."""
+"""Received bytes are checksummed in pieces of this size, while they are in the processor's cache."""
 
 Header = dict[str, Any]
 
 
 class WireError(Exception):
-    """The connection cannot go on: it broke, timed out, or the peer said something that makes no sense."""
+    """The connection cannot continue: it broke, timed out, or the peer sent an invalid frame."""
 
 
 class RefusedByPeer(WireError):
-    """The peer answered no. `code` is one of the constants below; `args[0]` says why."""
+    """The peer refused. `code` is one of the constants below; `args[0]` is the reason."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -64,34 +64,35 @@ VERSION_REUSED = "VersionReused"
 FULL = "Full"
 CORRUPT = "Corrupt"
 TRANSIENT = frozenset({BUSY, FULL, CORRUPT})
-"""Refusals that trying again, later, may turn into a yes."""
+"""Refusals that a later retry may overcome."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who speaks: a machine (or the trainer) in one incarnation."""
+    """Identity of a peer: a machine (or the trainer) in one incarnation."""
 
     machine: str
     incarnation: int
 
 
 class Channel:
-    """Frames over one connection. Every operation ends when nothing moves for the connection's time (WireError)."""
+    """Frames over one connection. Every operation ends if nothing moves for the connection's time (WireError)."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def send(self, header: Header, payload: bytes = b"") -> None:
-        """One frame from bytes in hand."""
+        """Send one frame."""
         try:
             self.connection.send(_encode(header, len(payload)) + payload)
         except OSError as error:
             raise WireError(f"sending {header['type']}: {error}") from error
 
     def send_chunk(self, slot: Slot, index: int) -> int:
-        """One chunk, from the shared memory without a copy through this process; returns its size.
+        """Send one chunk from the shared memory without a copy through this process; return its size.
 
-        The memory may still be read after the return: hold the slot until the peer has answered."""
+        The memory may still be read after the return: hold the slot until the peer has answered.
+        """
         start, nbytes = slot.manifest.chunk_range(index)
         header = _encode({"type": "chunk", "version": slot.manifest.version, "index": index}, nbytes)
         try:
@@ -104,7 +105,7 @@ class Channel:
         return nbytes
 
     def receive(self, max_header: int = MAX_HEADER_BYTES) -> tuple[Header, int]:
-        """The next frame's header and its payload's length; the payload must be taken next."""
+        """Return the next frame's header and its payload's length; the payload must be received next."""
         magic, header_bytes, payload_bytes = _PREFIX.unpack(self._exactly(_PREFIX.size))
         if magic != _MAGIC:
             raise WireError(f"not a relay's frame: {magic!r}")
@@ -119,7 +120,7 @@ class Channel:
         return header, payload_bytes
 
     def expect(self, *types: str, max_header: int = MAX_HEADER_BYTES) -> Header:
-        """The next frame, which must be one of `types` without payload. Raises RefusedByPeer for a `refused`."""
+        """Return the next frame, which must be one of `types` without payload. Raises RefusedByPeer for a `refused`."""
         header, payload_bytes = self.receive(max_header)
         if header["type"] == "refused":
             raise RefusedByPeer(str(header.get("code")), str(header.get("reason")))
@@ -128,13 +129,13 @@ class Channel:
         return header
 
     def payload(self, nbytes: int, limit: int) -> bytes:
-        """A payload as bytes of our own."""
+        """Receive a payload as bytes."""
         if nbytes > limit:
             raise WireError(f"a payload of {nbytes} bytes; {limit} are allowed")
         return bytes(self._exactly(nbytes))
 
     def payload_into(self, target: memoryview) -> int:
-        """Receive the payload straight into `target`; returns the CRC-32 of what lies there."""
+        """Receive the payload directly into `target`; return its CRC-32."""
         crc = 0
         for start in range(0, len(target), _PIECE_BYTES):
             piece = target[start : start + _PIECE_BYTES]
@@ -143,20 +144,20 @@ class Channel:
         return crc
 
     def refuse(self, code: str, reason: str) -> None:
-        """Tell the peer no, as well as the connection still allows."""
+        """Send a refusal, as far as the connection still allows."""
         self.send({"type": "refused", "code": code, "reason": reason})
 
     def check(self) -> None:
-        """Raises WireError when the peer has ended the connection; does not wait."""
+        """Raise WireError if the peer has ended the connection; does not wait."""
         if self.connection.ended():
             raise WireError("the peer closed the connection")
 
     def interrupt(self) -> None:
-        """End the connection from another thread: what its owner waits for fails at once."""
+        """End the connection from another thread: the owner's pending operation fails immediately."""
         self.connection.interrupt()
 
     def close(self) -> None:
-        """Close it; only the thread that uses it may."""
+        """Close the connection; only its owning thread may."""
         self.connection.close()
 
     def _exactly(self, nbytes: int) -> bytearray:
@@ -173,7 +174,7 @@ class Channel:
 
 @contextmanager
 def deadline(channel: Channel, seconds: float) -> Iterator[None]:
-    """End the connection when what is done meanwhile takes longer, however little of it comes at a time."""
+    """End the connection if the work inside takes longer, even if bytes keep arriving."""
     timer = threading.Timer(seconds, channel.interrupt)
     timer.daemon = True
     timer.start()
@@ -187,9 +188,10 @@ def deadline(channel: Channel, seconds: float) -> Iterator[None]:
 
 
 def introduce(channel: Channel, key: bytes, identity: Identity, token: FencingToken) -> Identity:
-    """The predecessor's side; returns who answered.
+    """Perform the predecessor's side of the handshake; return the identity of the successor.
 
-    Raises RefusedByPeer with the successor's reason, or with NOT_AUTHENTIC when the successor's own proof is wrong."""
+    Raises RefusedByPeer with the successor's reason, or with NOT_AUTHENTIC if the successor's proof is wrong.
+    """
     challenge = channel.expect("challenge")
     if challenge.get("protocol") != PROTOCOL:
         raise RefusedByPeer(PROTOCOL_VERSION, f"it speaks protocol {challenge.get('protocol')}, not {PROTOCOL}")
@@ -200,14 +202,17 @@ def introduce(channel: Channel, key: bytes, identity: Identity, token: FencingTo
     answer = {name: welcome.get(name) for name in ("machine", "incarnation")}
     if not _same(_proof(key, "successor", nonces, answer), welcome.get("proof")):
         raise RefusedByPeer(NOT_AUTHENTIC, "the successor does not hold this job's relay key")
-    return Identity(str(answer["machine"]), int(str(answer["incarnation"])))  # Proven: it is as the peer wrote it.
+    return Identity(str(answer["machine"]), int(str(answer["incarnation"])))  # The proof covers these values.
 
 
 class Caller:
-    """The successor's side of the handshake, in two steps, so that the answer can depend on who calls."""
+    """Successor's side of the handshake, in two steps, so that the answer can depend on the caller."""
 
     def __init__(self, channel: Channel, key: bytes) -> None:
-        """Challenge and hear the hello. Raises RefusedByPeer (after having told the peer) when it is not authentic."""
+        """Send the challenge and receive the hello.
+
+        Raises RefusedByPeer (after refusing the peer) if it is not authentic.
+        """
         self._channel, self._key = channel, key
         nonce = secrets.token_hex(16)
         channel.send({"type": "challenge", "protocol": PROTOCOL, "nonce": nonce})
@@ -223,16 +228,16 @@ class Caller:
             self.identity = Identity(str(hello["machine"]), int(hello["incarnation"]))
             self.token = FencingToken(int(hello["term"]), int(hello["epoch"]), int(hello["revision"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"a hello that lacks something: {error!r}") from None
+            raise WireError(f"an incomplete hello: {error!r}") from None
 
     def welcome(self, identity: Identity) -> None:
-        """Accept; the frames that follow are the predecessor's."""
+        """Accept the caller; the frames that follow are the predecessor's."""
         answer = asdict(identity)
         proof = _proof(self._key, "successor", self._nonces, answer)
         self._channel.send({"type": "welcome", **answer, "proof": proof})
 
     def refuse(self, code: str, reason: str) -> None:
-        """Tell the caller no, and raise it here too."""
+        """Refuse the caller, and raise the refusal here too."""
         self._channel.refuse(code, reason)
         raise RefusedByPeer(code, reason)
 
@@ -248,5 +253,5 @@ def _proof(key: bytes, side: str, nonces: list[Any], said: Header) -> str:
 
 
 def _same(expected: str, given: object) -> bool:
-    # A text that is not ASCII is no proof; some have no bytes either.
+    # A proof is ASCII; other strings may not even be encodable.
     return isinstance(given, str) and given.isascii() and hmac.compare_digest(expected.encode(), given.encode())
