@@ -107,7 +107,7 @@ FIGURES = [
     ("weight-relay.md", f"`spec.relay.chunkBytes` ({Relay().chunk_bytes >> 20}Mi)"),
     ("weight-relay.md", f"`spec.relay.heartbeatSeconds` ({Relay().heartbeat_seconds})"),
     ("weight-relay.md", f"`spec.relay.rebuildTimeoutSeconds` ({Relay().rebuild_timeout_seconds:g})"),
-    ("weight-relay.md", f"did not come whole in {_written('relay', 'MAX_ROUNDS')} rounds"),
+    ("weight-relay.md", f"is incomplete after {_written('relay', 'MAX_ROUNDS')} rounds"),
     (
         "data-and-rewards.md",
         f"at most {prompt_cache.MOST_BYTES >> 20} MiB of tokens ({prompt_cache.TOKEN_BYTES} bytes each)",

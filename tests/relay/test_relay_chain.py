@@ -277,7 +277,7 @@ async def test_a_version_number_with_other_content_is_refused(relays):
     other, _ = sealed(1, salt=1)
     trainer.offer(manifest)
     trainer.chunk(manifest, 0, data)
-    with pytest.raises(RefusedByPeer, match="a number is used once") as refused:
+    with pytest.raises(RefusedByPeer, match="each version needs a new number") as refused:
         trainer.offer(other)
     assert refused.value.code == wire.VERSION_REUSED
     trainer = Predecessor(relay)
@@ -285,7 +285,7 @@ async def test_a_version_number_with_other_content_is_refused(relays):
     for index in range(1, manifest.chunks):
         trainer.chunk(manifest, index, data)
     assert trainer.hear()["type"] == "whole"
-    with pytest.raises(RefusedByPeer, match="a number is used once"):
+    with pytest.raises(RefusedByPeer, match="each version needs a new number"):
         trainer.offer(other)
     assert_whole(relay._store._writer.folder, 1)
 
@@ -299,7 +299,7 @@ async def test_a_version_refused_does_not_hold_up_the_next(memory, relays, publi
         other.publish(1, weights(2))
         other.ship(1, await join_all([relay], epoch=2))
         await eventually(lambda: other.link[0] == "Refused")
-        assert "a number is used once" in other.link[1]
+        assert "each version needs a new number" in other.link[1]
         other.publish(2, weights(2))
         await eventually(lambda: whole(relay) == 2)
     assert_holds(relay, 2)
