@@ -17,7 +17,7 @@ PYTHON ?= python3
 
 BASE ?= HEAD
 
-.PHONY: help setup demo chaos check unit test test-all gpu lint down cluster-up cluster-down bench
+.PHONY: help setup demo chaos check unit test test-all gpu lint docs down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -48,6 +48,9 @@ gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installe
 
 lint: setup  ## ruff, mypy, the layers
 	@$(RUN) hack/lint
+
+docs: setup  ## the documentation site, in build/site; a broken link or an orphan page fails
+	@$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3
 	@$(RUN) hack/local_cluster/cluster up --nodes $(NODES)
