@@ -1,0 +1,132 @@
+"""Words: refuses those that the glossary replaces. `python -m hack.words [PATH …]`, a part of `hack/lint`.
+
+The last column of each table in `docs/concepts/glossary.md` is the dictionary: a word in backticks is refused, and the
+first column says what to write. codespell looks for the words in code, documents, status texts and the subjects of
+commits that `main` does not have. It looks inside names too: `lentMachines` and `is_lent` contain *lent*.
+
+`hack/words-allowed.txt` has places where a word stays: a column of a database, a name on the wire, a page that quotes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GLOSSARY = ROOT / "docs/concepts/glossary.md"
+ALLOWED = ROOT / "hack/words-allowed.txt"
+PART_OF_A_NAME = r"[A-Z]?[a-z]+"
+"""A word as codespell takes it from a text: names fall into their parts."""
+NO_TEXT = ("*.svg", "go.sum", "*.jsonl", "*.lua", "seconds.json", "uv.lock")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A refused word at its place."""
+
+    path: str
+    line: int
+    word: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.word!r}: write {self.instead}"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A word that may stay in files whose path begins with `place`; `*` is every word."""
+
+    place: str
+    word: str
+
+    def covers(self, found: Found) -> bool:
+        """Return whether this place and word are the found ones."""
+        return found.path.startswith(self.place) and self.word in ("*", found.word.lower())
+
+
+def refused(glossary: str) -> dict[str, str]:
+    """Read the refused words of a glossary, each with its replacement."""
+    words: dict[str, str] = {}
+    for line in glossary.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 4:
+            continue
+        for word in re.findall(r"`([^`]+)`", cells[3]):
+            if not re.fullmatch("[a-z]+", word):
+                raise ValueError(f"the glossary refuses {word!r}, which is no single word in small letters")
+            if words.setdefault(word, cells[0]) != cells[0]:
+                raise ValueError(f"the glossary refuses {word!r} in two rows")
+    return words
+
+
+def allowances(text: str) -> list[Allowance]:
+    """Read the allowances: a place and its words on each line, with `#` before a comment."""
+    found = []
+    for line in text.splitlines():
+        place, *words = line.partition("#")[0].split() or [""]
+        found += [Allowance(place, word) for word in words]
+    return found
+
+
+def search(paths: Sequence[str], words: dict[str, str], root: Path = ROOT) -> Iterator[Found]:
+    """Yield the refused words in files. Raises `RuntimeError` if codespell fails."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as dictionary:
+        dictionary.writelines(f"{word}->{instead}\n" for word, instead in words.items())
+        dictionary.flush()
+        command = [sys.executable, "-m", "codespell_lib", "-D", dictionary.name, "--regex", PART_OF_A_NAME]
+        command += ["--disable-colors", "--skip", ",".join(NO_TEXT), *paths]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 65):
+        raise RuntimeError(done.stderr.strip())
+    for line in done.stdout.splitlines():
+        match = re.fullmatch(r"(?:\./)?(.+?):(\d+): (\w+) ==> (.+)", line)
+        if match:
+            yield Found(match[1], int(match[2]), match[3], match[4])
+
+
+def tracked() -> list[str]:
+    """List the files of the working tree that git tracks or would track."""
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [name for name in names.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def subjects(base: str = "main") -> list[str]:
+    """List the subjects of commits that the base does not have; none where there is no such base."""
+    log = ["git", "log", "--format=%s", f"{base}..HEAD"]
+    done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def in_subjects(lines: Iterable[str], words: dict[str, str]) -> Iterator[Found]:
+    """Yield the refused words in subjects of commits."""
+    for line in lines:
+        for match in re.finditer(PART_OF_A_NAME, line):
+            if (word := match[0].lower()) in words:
+                yield Found(f"commit {line!r}", 1, match[0], words[word])
+
+
+def main() -> int:
+    """Print each refused word that is not allowed, and each allowance that is not needed any more."""
+    words = refused(GLOSSARY.read_text(encoding="utf-8"))
+    allowed = allowances(ALLOWED.read_text(encoding="utf-8"))
+    named = sys.argv[1:]
+    found = [*search(named or tracked(), words), *in_subjects([] if named else subjects(), words)]
+    wrong = [one for one in found if not any(allowance.covers(one) for allowance in allowed)]
+    for one in wrong:
+        print(one)
+    unused = [] if named else [one for one in allowed if not any(one.covers(found_one) for found_one in found)]
+    for allowance in unused:
+        print(f"hack/words-allowed.txt: {allowance.word!r} is not in {allowance.place} any more: take it off the list")
+    return 1 if wrong or unused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
