@@ -24,8 +24,8 @@ import torch
 
 from rljob_api import RLJob
 from rljob_api.status import Member, RoundReport
-from rljob_bench.lib.move_probe import Hand, Measured, Prober
-from rljob_bench.lib.recorded_peers import Event, Move, Submitted, Told, WatchedBinding, moves
+from rljob_bench.lib.move_probe import ManualMover, Measured, MoveBenchmark
+from rljob_bench.lib.recorded_peers import Event, Move, RecordedBinding, Submitted, Told, moves
 from rljob_bench.lib.replay import ReplayBinding, ReplayedLengths, StillTrainer
 from rljob_bench.lib.replayed_job import (
     MAX_PROMPT_TOKENS,
@@ -91,7 +91,7 @@ QUICK = Plan(
 
 
 @dataclass
-class Trial:
+class RealTrial:
     """A job that was played."""
 
     technique: str
@@ -191,7 +191,7 @@ def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
     }
 
 
-def figures(trials: Sequence[Trial], measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def figures(trials: Sequence[RealTrial], measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Of the job without repack and with it, in this order, and of moves by hand."""
     without, packed = trials
     gain = packed.tokens_per_second / without.tokens_per_second
@@ -237,14 +237,14 @@ class _Machines(DelegatingBackend):
         return found
 
 
-async def _in_turn(plan: Plan, places: ActorPlacement, seed: int) -> tuple[list[Trial], list[Measured], float]:
+async def _in_turn(plan: Plan, places: ActorPlacement, seed: int) -> tuple[list[RealTrial], list[Measured], float]:
     """The jobs, after a short one that starts the processes and is not counted; then the moves by hand, and what others
     had to do before these."""
     job = job_of(plan, False, seed)
     folder = await asyncio.to_thread(resolve, plan.model, places.models)
     dtype: torch.dtype = getattr(torch, plan.dtype)
     settings, clock = RelaySettings.of(job.spec.relay), asyncio.get_running_loop().time
-    trials: list[Trial] = []
+    trials: list[RealTrial] = []
     with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
         machines = _Machines(RayBackend(job, places, resource_of=lambda member: member.machine, bounds=PATIENT))
         version = 0
@@ -252,9 +252,9 @@ async def _in_turn(plan: Plan, places: ActorPlacement, seed: int) -> tuple[list[
             rounds = plan.rounds if term > 1 else 1
             job = job_of(replace(plan, rounds=rounds), technique == "repack", seed, version)
             lengths = ReplayedLengths(generated_lengths(seed, plan.longest), plan.responses)
-            trial = Trial(technique, load=round(os.getloadavg()[0], 2))
+            trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
             replaying = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
-            binding = WatchedBinding(replaying, trial.history, clock)
+            binding = RecordedBinding(replaying, trial.history, clock)
             status = await play_replayed(job, technique, binding, places, term, [trial.note])
             version = status.weight_version or version
             if term > 1:
@@ -276,9 +276,9 @@ async def _by_hand(
     """`repeats` of each context, after one that is not counted."""
     source, receiver, *_ = [seats[name] for name in sorted(seats)]
     held = [await _load(replica, term, version) for replica in (source, receiver)]
-    prober = Prober(
-        Hand(source, term, held[0], clock),
-        Hand(receiver, term, held[1], clock),
+    prober = MoveBenchmark(
+        ManualMover(source, term, held[0], clock),
+        ManualMover(receiver, term, held[1], clock),
         folder.config.vocab_size,
         MAX_PROMPT_TOKENS + plan.longest,
         clock,

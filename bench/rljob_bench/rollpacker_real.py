@@ -42,7 +42,7 @@ from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.round_planner.plans import RESPONSE_FACTORS
-from rljob_runtime.scheduling.tail_batching import times
+from rljob_runtime.scheduling.tail_batching import ceil_product
 from rljob_runtime.workloads import Replay, Workload, batch, read_trace
 from rljob_runtime.workloads.scaled import Scaled
 
@@ -78,7 +78,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Trial:
+class RealTrial:
     """A job that was played. `closed`: when each round's report came."""
 
     technique: str
@@ -139,7 +139,7 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
     }
 
 
-def figures(trials: Sequence[Trial], plan: Plan) -> list[dict[str, Any]]:
+def figures(trials: Sequence[RealTrial], plan: Plan) -> list[dict[str, Any]]:
     """Of plain, tail batching and Auto, in this order."""
     plain, tail, auto = trials
     prompts = plan.rounds * plan.prompts
@@ -169,22 +169,22 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
     )
 
 
-async def _in_turn(plan: Plan, workload: Workload, places: ActorPlacement, seed: int) -> list[Trial]:
+async def _in_turn(plan: Plan, workload: Workload, places: ActorPlacement, seed: int) -> list[RealTrial]:
     """The jobs, after a short one that starts the processes and is not counted."""
     job = job_of(plan, "plain", seed)
     folder = await asyncio.to_thread(resolve, plan.model, places.models)
     settings = RelaySettings.of(job.spec.relay)
     dtype: torch.dtype = getattr(torch, plan.dtype)
-    trials: list[Trial] = []
+    trials: list[RealTrial] = []
     with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
         machines = RayBackend(job, places, resource_of=lambda member: member.machine)
         version = 0
         for term, technique in enumerate(("plain", *TECHNIQUES), start=1):
             rounds = plan.rounds if term > 1 else 1
             job = job_of(replace(plan, rounds=rounds), technique, seed, version)
-            lengths = ReplayedLengths(workload, times(max(RESPONSE_FACTORS), plan.responses))
+            lengths = ReplayedLengths(workload, ceil_product(max(RESPONSE_FACTORS), plan.responses))
             binding = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
-            trial = Trial(technique, load=round(os.getloadavg()[0], 2))
+            trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
             status = await play_replayed(job, technique, binding, places, term, [trial.note])
             version = status.weight_version or version
             if term > 1:

@@ -39,7 +39,7 @@ from rljob_runtime.coordinator.store.connection import journal_for
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.partial_responses import Partials, Verdict
+from rljob_runtime.scheduling.partial_responses import DeltaStatus, Partials
 
 Row = dict[str, Any]
 SERIES = ("flushes", "tidied", "pieces")
@@ -195,7 +195,7 @@ class _Stream:
             verdict = self._partials.accept(
                 one.key, lease, one.start, one.token_ids, one.logprobs, VERSION, finished=False
             )
-            assert verdict is Verdict.ACCEPTED, verdict
+            assert verdict is DeltaStatus.ACCEPTED, verdict
 
     def _insert_plainly(self, deltas: list[Tokens]) -> None:
         self._plain.execute("BEGIN")
@@ -242,7 +242,7 @@ class _Stream:
             more = experience.forget(1)
             pieces.append(time.perf_counter() - began)
             self._store.tidy()
-        assert experience.fates() == {"trained": len(self._prompts)}
+        assert experience.outcomes() == {"trained": len(self._prompts)}
         return {
             "finish_seconds": finish,
             "score_seconds": score,

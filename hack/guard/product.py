@@ -24,7 +24,7 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.simulator.core.events import Event as Simulated
 from rljob_runtime.simulator.core.events import Reported
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import draw_scenario, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def play_seed(mode: str, seed: int) -> dict[str, str | int | float | bool]:
         if isinstance(event, Reported):
             statuses.update(f"{sorted(numbers(event.status.model_dump()))!r}\n".encode())
 
-    outcome = play(scenario, plan_of(scenario), [observe])
+    outcome = simulate(scenario, plan_of(scenario), [observe])
     return {
         "digest": outcome.digest,
         "statuses": statuses.hexdigest(),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rljob_runtime.cli import app
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.invariants.common import Violation
-from rljob_runtime.simulator.run import Outcome
+from rljob_runtime.simulator.run import SimulationResult
 from rljob_runtime.simulator.scenario import draw_scenario, plan_of
 
 # The package has a function of the module's name.
@@ -24,10 +24,10 @@ def run(*arguments: str):
 def failing(needed: str):
     """A player in which runs fail whose plan has this fault."""
 
-    def play(scenario, plan: FaultPlan, observers=()) -> Outcome:
+    def play(scenario, plan: FaultPlan, observers=()) -> SimulationResult:
         fails = any(str(fault) == needed for fault in plan.faults)
         violation = Violation("one place", "a prompt is in two", 1.5, 7) if fails else None
-        return Outcome(violation, 10.0, 20, 1, "00")
+        return SimulationResult(violation, 10.0, 20, 1, "00")
 
     return play
 
@@ -39,7 +39,7 @@ def test_seeds_that_hold():
 
 
 def test_a_budget_adds_seeds_to_those_asked_for(monkeypatch):
-    monkeypatch.setattr(simulate, "play", failing("no fault"))
+    monkeypatch.setattr(simulate, "run_simulation", failing("no fault"))
     result = run("--seeds", "1", "--seconds", "0.5")
     assert result.exit_code == 0
     done = re.search(r"(\d+) seeds from 0: every invariant held", result.output)
@@ -67,7 +67,7 @@ def test_a_failing_seed_is_shrunk_and_told_how_to_play_again(monkeypatch, tmp_pa
     plan = plan_of(draw_scenario(4))
     assert len(plan.faults) > 1
     needed = str(plan.faults[-1])
-    monkeypatch.setattr(simulate, "play", failing(needed))
+    monkeypatch.setattr(simulate, "run_simulation", failing(needed))
     result = run("--seeds", "6", "--trace-out", str(tmp_path / "t.json"))
     assert result.exit_code == 1
     assert "seed 4 fails." in result.output

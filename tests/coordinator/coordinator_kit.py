@@ -20,10 +20,10 @@ from rljob_runtime.protocols import PromptSource, Rewards
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Observe
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
-from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
-from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore
+from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.replica import steady
 
 
@@ -93,8 +93,8 @@ class Stage:
         self.invariants = invariants_of(self.job, self.prompts.size)
         self.watchers: list[Observe] = [self.invariants]
         wider = tuple((size, steady(0.02 / size)) for size in self.sizes[1:])
-        site = Site(self.replicas, tensor_parallel=self.sizes[0], wider=wider, layout_seconds=0.5)
-        self.world = World(self.seed, site, observe=self.observe)
+        site = ClusterSpec(self.replicas, tensor_parallel=self.sizes[0], wider=wider, layout_seconds=0.5)
+        self.world = SimulatedCluster(self.seed, site, observe=self.observe)
         self.control: SimulatedControlPlane | None = None
         self.term = 0
         self.coordinator: Coordinator | None = None
@@ -119,7 +119,7 @@ class Stage:
         """One coordinator's life, over whatever is there."""
         if self.control is None:
             self.control = SimulatedControlPlane(self.job, self.machines, observe=self.observe)
-        store = self.store = WatchedStore(self.path, "uid-1", self.observe)
+        store = self.store = ObservedStore(self.path, "uid-1", self.observe)
         try:
             self.term = store.adopt_term(self.term)
             self.coordinator = Coordinator(

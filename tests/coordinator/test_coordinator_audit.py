@@ -19,7 +19,7 @@ from rljob_runtime.cli import app
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 TAIL = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
@@ -85,7 +85,7 @@ def groups(tmp_path_factory) -> Path:
     work.draw(one, two, three)
     work.generate(one, two)
     work.generate(three, whole=False)
-    work.store.experience.end([three], PromptFate.REQUEUED, "VersionGone")
+    work.store.experience.end([three], PromptOutcome.REQUEUED, "VersionGone")
     work.draw(three, again=True)
     work.generate(three)
     work.update(one)
@@ -96,7 +96,7 @@ def groups(tmp_path_factory) -> Path:
     work.store.publish(4, 1)
     work.update(two)
     work.draw(four)
-    work.store.experience.end([four], PromptFate.FILTERED, "RewardFailed")
+    work.store.experience.end([four], PromptOutcome.FILTERED, "RewardFailed")
     work.draw(five)
     work.generate(five, whole=False)
     work.store.close()

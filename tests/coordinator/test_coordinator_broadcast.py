@@ -8,7 +8,7 @@ from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.scheduling.weight_versions import Versions
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 from rows import slow
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")
@@ -160,13 +160,13 @@ def test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_
     async def fault(stage):
         await until(lambda: moment(stage, 3))
         conditions = [stage.world.machine(name).condition for name in NAMES]
-        conditions[0].begin(Trouble.CUT)
+        conditions[0].begin(FaultKind.CUT)
         await asyncio.sleep(after)
         for condition in conditions[1:]:
-            condition.begin(Trouble.CUT)
+            condition.begin(FaultKind.CUT)
         await until(lambda: not stage.coordinator._fleet.machines)
         for condition in conditions:
-            condition.end(Trouble.CUT)
+            condition.end(FaultKind.CUT)
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
@@ -210,6 +210,6 @@ def test_seeded_faults_among_slow_weights(stage, seed):
 def test_only_the_newest_number_can_be_given_to_relays_again():
     versions = Versions().publish(1, 0).publish(2, 1).publish(3, 2)
     assert [versions.current(step) for step in range(4)] == [None, None, 3, None]
-    assert versions.seen(5).current(2) is None
+    assert versions.with_observed(5).current(2) is None
     assert versions.rewind(1).current(1) is None
     assert versions.rewind(1).publish(4, 1).current(1) == 4

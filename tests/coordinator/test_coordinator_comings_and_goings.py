@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import PeerGone
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Loaded, Published, Submitted
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 
@@ -46,8 +46,8 @@ def once(stage: Stage, when: Callable[[Event], bool], act: Callable[[], None]) -
 def freeze(stage: Stage, process: str, seconds: float) -> None:
     condition = stage.world.condition(process)
 
-    def set_frozen(change: Callable[[Trouble], None]) -> None:
-        change(Trouble.FROZEN)
+    def set_frozen(change: Callable[[FaultKind], None]) -> None:
+        change(FaultKind.FROZEN)
         if (found := stage.world.process(process)) is not None:
             found.refresh()
 
@@ -82,7 +82,7 @@ def hangs(stage: Stage, other: str) -> None:
 
 
 def is_cut_off(stage: Stage, other: str) -> None:
-    stage.world.machine(other).condition.begin(Trouble.CUT)
+    stage.world.machine(other).condition.begin(FaultKind.CUT)
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.async_groups import InFlight, Over
-from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, Launch, Saved
+from rljob_runtime.scheduling.async_groups import GroupDone, GroupTracker
+from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
 
@@ -18,19 +18,19 @@ def key(prompt: PromptKey, sample: int) -> TrajectoryKey:
     return TrajectoryKey(prompt, sample)
 
 
-def launched(flight: InFlight, holders: dict[str, int]) -> dict[TrajectoryKey, Lease]:
+def launched(flight: GroupTracker, holders: dict[str, int]) -> dict[TrajectoryKey, Lease]:
     return {launch.key: launch.lease for launch in flight.launch(holders)}
 
 
-def end(flight: InFlight, which: TrajectoryKey, reward: float = 1.0) -> None:
+def end(flight: GroupTracker, which: TrajectoryKey, reward: float = 1.0) -> None:
     lease = flight.lease(which)
     assert flight.generated(which, lease)
     assert flight.scored(which, lease.attempt, reward)
 
 
 @pytest.fixture
-def flight() -> InFlight:
-    flight = InFlight(group_size=2)
+def flight() -> GroupTracker:
+    flight = GroupTracker(group_size=2)
     flight.add(ONE, 5, "a")
     return flight
 
@@ -40,16 +40,16 @@ def test_a_group_runs_where_it_was_drawn_and_is_over_with_its_last_reward(flight
     assert leases == {key(ONE, 0): Lease("a", 1), key(ONE, 1): Lease("a", 1)}
     assert flight.load("a") == 2
     end(flight, key(ONE, 0), 0.5)
-    assert flight.take_over() == ()
+    assert flight.drain_done() == ()
     end(flight, key(ONE, 1), 1.0)
-    assert flight.take_over() == (Over(ONE, 5, (0.5, 1.0)),)
+    assert flight.drain_done() == (GroupDone(ONE, 5, (0.5, 1.0)),)
     assert len(flight) == flight.load("a") == 0
-    assert flight.take_over() == flight.take_aborts() == ()
+    assert flight.drain_done() == flight.drain_aborts() == ()
 
 
 def test_what_a_lost_replica_generated_goes_on_with_the_same_weights_only(flight):
     launched(flight, {"a": 5})
-    flight.lose("a")
+    flight.mark_replica_lost("a")
     assert launched(flight, {"b": 6, "c": 4}) == {}
     assert launched(flight, {"b": 6, "c": 5}) == {key(ONE, 0): Lease("c", 2), key(ONE, 1): Lease("c", 2)}
     assert not flight.generated(key(ONE, 0), Lease("a", 1)), "its lease is void"
@@ -60,29 +60,29 @@ def test_a_group_goes_to_the_replica_with_the_least_to_do_and_stays_together(fli
     launched(flight, {"a": 5})
     leases = {launch.key: launch.lease.replica for launch in flight.launch({"a": 5, "b": 5})}
     assert leases == {}, "all was launched: to the only holder"
-    flight.lose("a")
+    flight.mark_replica_lost("a")
     assert {lease.replica for k, lease in launched(flight, {"b": 5, "c": 5}).items() if k.prompt == ONE} == {"b"}
     assert {flight.lease(key(TWO, sample)).replica for sample in range(2)} == {"c"}
 
 
 def test_a_group_whose_weights_nobody_holds_is_stranded(flight):
-    assert flight.stranded({5}) == []
-    assert flight.stranded({4, 6}) == [ONE]
+    assert flight.orphaned({5}) == []
+    assert flight.orphaned({4, 6}) == [ONE]
     launched(flight, {"a": 5})
-    assert flight.stranded(set()) == [], "it is being generated: its weights are held"
-    flight.lose("a")
-    assert flight.stranded({6}) == [ONE]
+    assert flight.orphaned(set()) == [], "it is being generated: its weights are held"
+    flight.mark_replica_lost("a")
+    assert flight.orphaned({6}) == [ONE]
     flight.drop(ONE)
     assert len(flight) == 0
-    assert flight.stranded(set()) == []
+    assert flight.orphaned(set()) == []
 
 
 def test_a_group_that_waits_for_rewards_alone_is_not_stranded(flight):
     launched(flight, {"a": 5})
     for sample in range(2):
         assert flight.generated(key(ONE, sample), Lease("a", 1))
-    flight.lose("a")
-    assert flight.stranded(set()) == []
+    flight.mark_replica_lost("a")
+    assert flight.orphaned(set()) == []
     assert flight.scored(key(ONE, 0), 1, 1.0)
 
 
@@ -90,17 +90,17 @@ def test_dropping_a_group_aborts_what_runs(flight):
     launched(flight, {"a": 5})
     assert flight.generated(key(ONE, 0), Lease("a", 1))
     flight.drop(ONE)
-    assert flight.take_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
+    assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
     assert not flight.scored(key(ONE, 0), 1, 1.0)
 
 
 def test_equal_rewards_are_filtered_where_they_teach_nothing():
-    flight = InFlight(group_size=2, drop_equal=True)
+    flight = GroupTracker(group_size=2, drop_equal=True)
     flight.add(ONE, 5, "a")
     launched(flight, {"a": 5})
     for sample in range(2):
         end(flight, key(ONE, sample))
-    assert flight.take_over() == (Over(ONE, 5, (1.0, 1.0), EQUAL_REWARDS),)
+    assert flight.drain_done() == (GroupDone(ONE, 5, (1.0, 1.0), EQUAL_REWARDS),)
 
 
 def test_a_failed_reward_is_generated_anew_until_the_group_is_given_up(flight):
@@ -109,18 +109,18 @@ def test_a_failed_reward_is_generated_anew_until_the_group_is_given_up(flight):
         assert leases[key(ONE, 0)] == Lease("a", attempt)
         assert flight.generated(key(ONE, 0), Lease("a", attempt))
         assert flight.reward_failed(key(ONE, 0), attempt)
-    assert [over.reason for over in flight.take_over()] == [REWARD_FAILED]
-    assert flight.take_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
+    assert [over.reason for over in flight.drain_done()] == [REWARD_FAILED]
+    assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
 
 
 def test_what_the_store_kept_is_taken_up():
-    flight = InFlight(group_size=3)
-    saved = {key(ONE, 0): Saved(4, generated=True, reward=0.5), key(ONE, 1): Saved(2, generated=True)}
+    flight = GroupTracker(group_size=3)
+    saved = {key(ONE, 0): RestoredSample(4, generated=True, reward=0.5), key(ONE, 1): RestoredSample(2, generated=True)}
     flight.add(ONE, 5, "a", saved)
     assert launched(flight, {"a": 5}) == {key(ONE, 2): Lease("a", 1)}
     assert flight.scored(key(ONE, 1), 2, 1.0)
     end(flight, key(ONE, 2))
-    assert [over.rewards for over in flight.take_over()] == [(0.5, 1.0, 1.0)]
+    assert [over.rewards for over in flight.drain_done()] == [(0.5, 1.0, 1.0)]
 
 
 # --- moves ---
@@ -133,7 +133,7 @@ def test_the_destinations_first_token_is_the_commit(flight):
     assert flight.lease(key(ONE, 0)) == Lease("a", 1), "the source goes on"
     assert flight.commit_move(key(ONE, 0), Lease("b", 2))
     assert flight.lease(key(ONE, 0)) == Lease("b", 2)
-    assert flight.take_aborts() == (Launch(key(ONE, 0), Lease("a", 1)),)
+    assert flight.drain_aborts() == (Launch(key(ONE, 0), Lease("a", 1)),)
     assert not flight.commit_move(key(ONE, 0), Lease("b", 2)), "once"
     assert (flight.load("a"), flight.load("b")) == (1, 2)
 
@@ -142,7 +142,7 @@ def test_a_source_that_ends_first_keeps_its_response(flight):
     launched(flight, {"a": 5})
     flight.begin_move("a", "b")
     assert flight.generated(key(ONE, 0), Lease("a", 1))
-    assert flight.take_aborts() == (Launch(key(ONE, 0), Lease("b", 2)),)
+    assert flight.drain_aborts() == (Launch(key(ONE, 0), Lease("b", 2)),)
     assert not flight.commit_move(key(ONE, 0), Lease("b", 2))
     assert flight.scored(key(ONE, 0), 1, 1.0), "its reward is that of the attempt which made it"
 
@@ -150,16 +150,16 @@ def test_a_source_that_ends_first_keeps_its_response(flight):
 def test_a_source_that_dies_before_the_commit_is_followed_by_a_new_lease(flight):
     launched(flight, {"a": 5})
     flight.begin_move("a", "b")
-    flight.lose("a")
-    assert Counter(launch.lease for launch in flight.take_aborts()) == {Lease("b", 2): 2}
+    flight.mark_replica_lost("a")
+    assert Counter(launch.lease for launch in flight.drain_aborts()) == {Lease("b", 2): 2}
     assert set(launched(flight, {"b": 5}).values()) == {Lease("b", 3)}
 
 
 def test_a_destination_that_dies_changes_nothing(flight):
     launched(flight, {"a": 5})
     flight.begin_move("a", "b")
-    flight.lose("b")
-    assert flight.take_aborts() == ()
+    flight.mark_replica_lost("b")
+    assert flight.drain_aborts() == ()
     assert flight.lease(key(ONE, 0)) == Lease("a", 1)
     assert flight.load("b") == 0
     assert [launch.lease for launch in flight.begin_move("a", "c")] == [Lease("c", 3)] * 2
@@ -177,7 +177,7 @@ def test_what_moves_already_does_not_move_again(flight):
 @given(st.integers(0, 10**9), st.integers(1, 3), st.booleans())
 def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop_equal):
     random_ = random.Random(seed)
-    flight = InFlight(group_size, max_failures=1, drop_equal=drop_equal)
+    flight = GroupTracker(group_size, max_failures=1, drop_equal=drop_equal)
     versions = {"a": 1, "b": 1, "c": 2}
     attempts: Counter[TrajectoryKey] = Counter()
     over: Counter[PromptKey] = Counter()
@@ -196,7 +196,7 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
                     assert launch.lease.attempt > attempts[launch.key], "attempts rise"
                     attempts[launch.key] = launch.lease.attempt
             case 2:
-                flight.lose(name)
+                flight.mark_replica_lost(name)
             case 3:
                 for launch in flight.begin_move("a", "b"):
                     assert launch.lease.attempt > attempts[launch.key]
@@ -215,7 +215,7 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
                 dropped.add(which.prompt)
             case _:
                 pass
-        over.update(one.prompt for one in flight.take_over())
+        over.update(one.prompt for one in flight.drain_done())
         held = sum(flight.load(name) for name in "abc")
         leases = [flight.lease(one) for prompt in flight for one in (key(prompt, s) for s in range(group_size))]
         moving = sum(

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rljob_api.spec_training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.experience_buffer import (
+    BufferLimits,
     Experience,
-    Limits,
-    admitted,
     capacity_after,
     evict,
-    must_wait,
+    inflight_limit,
+    over_staleness_bound,
     sample,
 )
 
@@ -130,14 +130,14 @@ def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_i
     assert bool(taken) == bool(possible)
     assert not taken or leaves_in_time(indices(taken))
     if len(ages) >= count:
-        assert must_wait(in_flight, bound, count) == (not possible)
+        assert over_staleness_bound(in_flight, bound, count) == (not possible)
 
 
 @given(open_groups(), st.integers(0, 4), st.integers(1, 12))
 @settings(max_examples=300)
 def test_as_many_groups_are_begun_as_can_be_taken_in_time(already, weights, capacity):
     bound, count, opened = already
-    more = admitted(opened, weights, capacity, count, bound)
+    more = inflight_limit(opened, weights, capacity, count, bound)
 
     def fits(groups: int) -> bool:
         return len(opened) + groups <= capacity and in_time([*opened, *[weights] * groups], bound, count)
@@ -164,7 +164,7 @@ def test_as_many_groups_are_begun_as_can_be_taken_in_time(already, weights, capa
     ],
 )
 def test_when_the_trainer_waits(in_flight, bound, count, waits):
-    assert must_wait(in_flight, bound, count) is waits
+    assert over_staleness_bound(in_flight, bound, count) is waits
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_when_the_trainer_waits(in_flight, bound, count, waits):
     ],
 )
 def test_how_many_groups_are_begun(opened, weights, capacity, bound, more):
-    assert admitted(opened, weights, capacity, 8, bound) == more
+    assert inflight_limit(opened, weights, capacity, 8, bound) == more
 
 
 def test_only_what_is_over_the_bound_is_evicted():
@@ -232,7 +232,7 @@ class Loop:
     def begin(self, replica: int, share: float = 1.0) -> None:
         step = self.replicas[replica]
         opened = [*self.ages(), *(one.staleness for one in self.buffer())]
-        more = admitted(opened, self.taken - step, self.capacity, self.count, self.bound)
+        more = inflight_limit(opened, self.taken - step, self.capacity, self.count, self.bound)
         for _ in range(round(share * more)):
             self.in_flight[self.begun] = step
             self.begun += 1
@@ -316,12 +316,12 @@ def test_no_group_is_ever_over_the_bound_none_is_lost_and_the_trainer_gets_its_b
     ],
 )
 def test_the_capacity_follows_the_trainer(capacity, waited, left, fullness, after):
-    assert capacity_after(capacity, Limits.of(8, None), 8, waited, left, fullness) == after
+    assert capacity_after(capacity, BufferLimits.of(8, None), 8, waited, left, fullness) == after
 
 
 def test_the_capacity_begins_at_two_updates_and_moves_between_five_quarters_and_four():
-    assert Limits.of(8, None) == Limits(first=16, least=10, most=32)
-    assert Limits.of(1, None) == Limits(first=2, least=2, most=4)
+    assert BufferLimits.of(8, None) == BufferLimits(first=16, least=10, most=32)
+    assert BufferLimits.of(1, None) == BufferLimits(first=2, least=2, most=4)
 
 
 SEEN = st.tuples(st.floats(0, 1), st.integers(0, 99), st.floats(0, 1))
@@ -329,7 +329,7 @@ SEEN = st.tuples(st.floats(0, 1), st.integers(0, 99), st.floats(0, 1))
 
 @given(st.integers(1, 40), st.lists(SEEN, max_size=30))
 def test_the_capacity_stays_within_its_limits_and_takes_small_steps_up(count, seen):
-    limits = Limits.of(count, None)
+    limits = BufferLimits.of(count, None)
     capacity = limits.first
     for waited, left, fullness in seen:
         before, capacity = capacity, capacity_after(capacity, limits, count, waited, left, fullness)
@@ -341,13 +341,13 @@ def test_the_capacity_stays_within_its_limits_and_takes_small_steps_up(count, se
 
 @given(st.integers(1, 40), st.integers(0, 99), st.lists(SEEN, min_size=1, max_size=9))
 def test_a_capacity_that_was_given_never_moves(count, more, seen):
-    limits = Limits.of(count, count + more)
+    limits = BufferLimits.of(count, count + more)
     assert {capacity_after(limits.first, limits, count, *one) for one in seen} == {count + more}
 
 
 @given(st.integers(1, 40), st.booleans())
 def test_a_trainer_that_always_waits_or_never_does_comes_to_the_limit(count, starved):
-    limits = Limits.of(count, None)
+    limits = BufferLimits.of(count, None)
     capacity = limits.first
     for _ in range(40):
         seen = (1.0, 0, 0.0) if starved else (0.0, capacity - count, 0.0)

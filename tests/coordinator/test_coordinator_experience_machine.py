@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import standing_at
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 
 RESPONSES = 2
 MACHINES = st.sampled_from(["rollout-0", "rollout-1"])
@@ -43,7 +43,7 @@ class Draw:
     samples: list[Sample]
     ready: int | None = None
     step: int | None = None
-    fate: PromptFate | None = None
+    fate: PromptOutcome | None = None
 
     def drop_tokens(self) -> None:
         for sample in self.samples:
@@ -194,12 +194,12 @@ class Experience(RuleBasedStateMachine):
         self.store.experience.restart(key, sample.failures)
 
     @precondition(lambda self: len(self.free()) > 2)
-    @rule(pick=PICK, fate=st.sampled_from([PromptFate.FILTERED, PromptFate.REQUEUED]))
-    def end(self, pick, fate: PromptFate) -> None:
+    @rule(pick=PICK, fate=st.sampled_from([PromptOutcome.FILTERED, PromptOutcome.REQUEUED]))
+    def end(self, pick, fate: PromptOutcome) -> None:
         draw = pick.choice(self.free())
         draw.fate = fate
         draw.drop_tokens()
-        if fate is PromptFate.REQUEUED:
+        if fate is PromptOutcome.REQUEUED:
             self.queue.append(draw.prompt)
         self.store.experience.end([draw.prompt], fate, "VersionGone")
 
@@ -222,7 +222,7 @@ class Experience(RuleBasedStateMachine):
         self.step += 1
         for draw in self.open():
             if draw.step == self.step:
-                draw.fate = PromptFate.TRAINED
+                draw.fate = PromptOutcome.TRAINED
         self.store.experience.close_update(Boundary(self.step, Cursor(0, self.position)))
 
     @precondition(ready_groups)
@@ -235,7 +235,7 @@ class Experience(RuleBasedStateMachine):
     def forget(self, back: int) -> None:
         step = self.step - back
         for draw in self.draws:
-            if draw.fate is PromptFate.TRAINED and draw.step is not None and draw.step <= step:
+            if draw.fate is PromptOutcome.TRAINED and draw.step is not None and draw.step <= step:
                 draw.drop_tokens()
         self.store.experience.forget(step)
 
@@ -251,7 +251,7 @@ class Experience(RuleBasedStateMachine):
                 draw = self.of(prompt)
                 draw.step = None
                 lost = any(sample.gone for sample in draw.samples)
-                draw.fate = PromptFate.REQUEUED if lost else None
+                draw.fate = PromptOutcome.REQUEUED if lost else None
                 if lost:
                     self.queue.append(prompt)
         assert self.store.rewind(self.step)
@@ -278,7 +278,7 @@ class Experience(RuleBasedStateMachine):
         standing = standing_at(self.store, self.step)
         self.store.start_at(Boundary(self.step, standing.cursor), pool=Pool(standing.cursor, standing.queue))
         self.queue = list(self.unsettled())
-        self.draws = [Draw(prompt, 0, None, None, [], fate=PromptFate.REQUEUED) for prompt in self.queue]
+        self.draws = [Draw(prompt, 0, None, None, [], fate=PromptOutcome.REQUEUED) for prompt in self.queue]
         self.updates, self.ready, self.began = {}, 0, self.step
 
     # --- what holds at any time ---
@@ -287,7 +287,7 @@ class Experience(RuleBasedStateMachine):
         return tuple(
             draw.prompt
             for draw in self.draws
-            if draw.fate in (None, PromptFate.REQUEUED) and draw is self.of(draw.prompt)
+            if draw.fate in (None, PromptOutcome.REQUEUED) and draw is self.of(draw.prompt)
         )
 
     @invariant()

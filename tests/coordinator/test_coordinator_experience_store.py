@@ -14,9 +14,9 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import agree, standing_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
-from rljob_runtime.simulator.peers.observed_store import WatchedStore
+from rljob_runtime.simulator.peers.observed_store import ObservedStore
 
 A, B, C = (PromptKey(0, index) for index in (3, 1, 2))
 FIRST = TrajectoryKey(A, 0)
@@ -67,7 +67,7 @@ def train(store: Store, *prompts: PromptKey) -> int:
 
 
 def requeue(store: Store, *prompts: PromptKey) -> None:
-    store.experience.end(prompts, PromptFate.REQUEUED, "VersionGone")
+    store.experience.end(prompts, PromptOutcome.REQUEUED, "VersionGone")
 
 
 # --- what is refused ---
@@ -86,7 +86,7 @@ def drawn_after_it_was_trained_on(store: Store) -> None:
 
 def drawn_after_it_was_filtered(store: Store) -> None:
     draw(store, A)
-    store.experience.end([A], PromptFate.FILTERED, "EqualRewards")
+    store.experience.end([A], PromptOutcome.FILTERED, "EqualRewards")
     draw(store, A)
 
 
@@ -231,7 +231,7 @@ def ended_while_assigned(store: Store) -> None:
 
 def ended_without_a_reason(store: Store) -> None:
     draw(store, A)
-    store.experience.end([A], PromptFate.FILTERED, None)
+    store.experience.end([A], PromptOutcome.FILTERED, None)
 
 
 def trained_without_an_update(store: Store) -> None:
@@ -457,7 +457,7 @@ def test_a_rewind_gives_back_what_later_updates_took(store):
     store.experience.forget(1)
     assert store.experience.assigned(2) == (C, A)
     assert store.rewind(1)
-    assert store.experience.fates() == {"open": 2, "trained": 1}
+    assert store.experience.outcomes() == {"open": 2, "trained": 1}
     assert [(group.prompt, group.ready, group.step) for group in store.experience.open_groups()] == [
         (A, 1, None),
         (C, 3, None),
@@ -465,7 +465,7 @@ def test_a_rewind_gives_back_what_later_updates_took(store):
     assert len(store.experience.responses(A)) == 2
     assert store.experience.assigned(2) == ()
     train(store, A)
-    assert store.experience.fates() == {"open": 1, "trained": 2}
+    assert store.experience.outcomes() == {"open": 1, "trained": 2}
 
 
 def test_a_rewind_frees_what_was_assigned_to_the_update_under_way(store):
@@ -493,7 +493,7 @@ def test_groups_of_lost_versions_stay(store):
     train(store)
     draw(store, A, version=2)
     assert store.rewind(0)
-    assert store.versions().history[1].lost
+    assert store.versions().history[1].abandoned
     (group,) = store.experience.open_groups()
     assert group.version == 2
 
@@ -545,12 +545,12 @@ def test_a_store_of_rounds_has_no_pool(tmp_path):
 
 def test_observers_hear_of_groups(tmp_path):
     rows = []
-    store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: rows.extend(event.rows))
+    store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: rows.extend(event.rows))
     store.start_at(Boundary(0, Cursor()), pool=Pool())
     store.publish(1, 0)
     ready(store, A)
     train(store, A)
-    store.tell()
+    store.notify()
     store.close()
     told = {row.table: row for row in rows}
     assert told["groups"].identity == (0, 3, 0)

@@ -12,29 +12,29 @@ from prometheus_client import generate_latest
 from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
-from rljob_runtime.coordinator.on_policy.plan_next_round import choose
+from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.perf_model.engine_simulator import Engine, Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
-from rljob_runtime.perf_model.observed_speed import Speed, law_of
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.scheduling.round_planner.plans import Chosen, Plan
+from rljob_runtime.scheduling.round_planner.plans import Plan, SelectedPlan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Submitted
 from rljob_runtime.simulator.faults.plan import FaultPlan
-from rljob_runtime.simulator.peers.cluster import Site, World
-from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore
+from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
+from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.replica import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import draw_scenario
 from rows import slow
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
-LAW = LatencyLaw(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
+LAW = LatencyModel(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
 
 
 def tailed(key: TrajectoryKey, version: int) -> int:
@@ -49,7 +49,9 @@ def even(key: TrajectoryKey, version: int) -> int:
 def stage(path, lengths=tailed, rounds=12, tail=None, stream=False, costs=None, **more) -> Stage:
     found = Stage(path, job(rounds=rounds, prompts=8, responses=4, tail=tail or AUTO, stream=stream, **more))
     engine = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
-    found.world = World(0, Site(replicas=2, engine=engine, lengths=lengths), costs, observe=found.observe)
+    found.world = SimulatedCluster(
+        0, ClusterSpec(replicas=2, engine=engine, lengths=lengths), costs, observe=found.observe
+    )
     return found
 
 
@@ -124,9 +126,9 @@ def two_layouts(path, tail=None):
     """Machines of two accelerators. Together they are faster than one, and not twice as fast."""
     found = Stage(path, job(rounds=8, prompts=8, responses=4, tail=tail or {"enabled": False}))
     narrow = EngineKind(LAW, kv_tokens=100_000, max_sequences=64, stream_seconds=0.1)
-    wide = EngineKind(LatencyLaw(((1, 0.012), (64, 0.024)), 1e-6, 0.01, 1e-5, 0.0), 250_000, 64, stream_seconds=0.1)
-    site = Site(replicas=2, engine=narrow, wider=((2, wide),), lengths=even)
-    found.world = World(0, site, observe=found.observe)
+    wide = EngineKind(LatencyModel(((1, 0.012), (64, 0.024)), 1e-6, 0.01, 1e-5, 0.0), 250_000, 64, stream_seconds=0.1)
+    site = ClusterSpec(replicas=2, engine=narrow, wider=((2, wide),), lengths=even)
+    found.world = SimulatedCluster(0, site, observe=found.observe)
     return found
 
 
@@ -166,9 +168,11 @@ def elastic(path, machines: int, lengths=even, rounds=8, smallest=1, largest=4, 
     of = job(rounds=rounds, prompts=8, responses=4, tail={"enabled": False}, rollout=rollout)
     found = Stage(path, of, machines=machines)
     # A step takes as long as its batch is large: what is split is done in half the time.
-    law = LatencyLaw(((1, 0.005), (64, 0.32)), 1e-6, 0.0, 1e-5, 0.0)
+    law = LatencyModel(((1, 0.005), (64, 0.32)), 1e-6, 0.0, 1e-5, 0.0)
     engine = EngineKind(law, kv_tokens=100_000, max_sequences=64)
-    found.world = World(0, Site(replicas=engines, engine=engine, lengths=lengths), observe=found.observe)
+    found.world = SimulatedCluster(
+        0, ClusterSpec(replicas=engines, engine=engine, lengths=lengths), observe=found.observe
+    )
     return found
 
 
@@ -267,7 +271,7 @@ def test_auto_holds_the_invariants_under_faults(seed):
     drawn = draw_scenario(seed)
     scenario = replace(drawn, auto=True, rounds=5, prompts=min(drawn.prompts, 6), responses=min(drawn.responses, 4))
     plan = FaultPlan.parse(f"9 crash coordinator 1; {14 + seed} crash rollout-0 3; {21 + seed} crash trainer 2")
-    outcome = play(scenario, plan)
+    outcome = simulate(scenario, plan)
     assert outcome.passed, outcome.violation
 
 
@@ -353,13 +357,13 @@ def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_
         chosen, told = db.execute("SELECT chosen, speed FROM decisions WHERE step = ?", (step,)).fetchone()
         speed = Speed.from_json(told)
         slow = replace(speed, stretches=tuple(replace(one, seconds=3 * one.seconds) for one in speed.stretches))
-        chosen = replace(Chosen.from_json(chosen), plan=Plan(stream=True)).to_json()
+        chosen = replace(SelectedPlan.from_json(chosen), plan=Plan(stream=True)).to_json()
         db.execute("UPDATE decisions SET chosen = ?, speed = ? WHERE step = ?", (chosen, slow.to_json(), step))
     db.commit()
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
-    store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == plan
 
@@ -378,8 +382,8 @@ def test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_
     db.commit()
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
-    store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == "plain, stream"
 
@@ -391,7 +395,7 @@ def test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believe
     run.play(first_responses=64)
     db = sqlite3.connect(tmp_path / "state.db")
     (told,) = db.execute("SELECT chosen FROM decisions WHERE step = 6").fetchone()
-    was = Chosen.from_json(told)
+    was = SelectedPlan.from_json(told)
     assert was.explained > was.seconds
     db.execute("UPDATE decisions SET chosen = ? WHERE step = 6", (replace(was, explained=0.01).to_json(),))
     if not predicted:
@@ -399,8 +403,8 @@ def test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believe
     db.commit()
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, tail=AUTO)), first_responses=64)
-    store = WatchedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose(InlineStore(store), settings, run.prompts, 7, 0, 24))
+    store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 7, 0, 24))
     store.close()
     if predicted:
         assert chosen.plan == Plan()
@@ -427,7 +431,7 @@ def test_the_spec_leaves_open_what_is_auto(spec, plans):
 
 
 def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
-    random, watch, engine = Random(0), EngineObserver(), Engine(LAW, 1 << 20, 256)
+    random, watch, engine = Random(0), EngineObserver(), EngineSimulator(LAW, 1 << 20, 256)
 
     def poll(now: float) -> None:
         load = engine.load(now)
@@ -449,7 +453,7 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
     speed = watch.speed()
     assert (speed.replicas, speed.kv_tokens, speed.max_running) == (1, 1 << 20, 256)
     assert sum(one.prompt_tokens for one in speed.stretches) == 48 * 50
-    law = law_of([speed])
+    law = fit_latency([speed])
     for batch, mean in ((40, 80), (10, 200), (3, 300)):
         assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.1)
 

@@ -22,7 +22,7 @@ from rljob_runtime.protocols import (
     RelayMember,
 )
 from rljob_runtime.protocols.remote import CallTimeouts, RemoteWorker
-from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
@@ -100,9 +100,9 @@ class Loan:
         self.worker = worker or Worker()
         self.owner = Owner()
         self.machine = machine_of(self.worker)
-        self.measured = Measured()
-        self.measured.training.note(1, USUAL)
-        self.measured.lent.note(1, USUAL)
+        self.measured = LoanMeasurements()
+        self.measured.training.record(1, USUAL)
+        self.measured.loaned.record(1, USUAL)
         self.lane = LoanedWorker(self.machine, self.owner, 1, 1, 1, self.measured)
 
     async def begin(self, *groups: int) -> asyncio.Task:
@@ -135,14 +135,14 @@ def with_seats(loan, *seconds: float) -> list[SlowSeat]:
 def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
     async def program(loan):
         seats = with_seats(loan, 1.0, 3.0)
-        before = loan.measured.lent.seconds
+        before = loan.measured.loaned.seconds
         await loan.lane.compute(tuple(some(1)))
         await loan.lane.compute(tuple(some(2)))
         tokens = tokens_of(some(1, 2))
         assert before == USUAL
         assert [seat.asked for seat in seats] == [[RESTING], [RESTING]]
         await loan.lane.close()
-        return loan.measured.lent.seconds * (1 + tokens) - USUAL * (1 + tokens)
+        return loan.measured.loaned.seconds * (1 + tokens) - USUAL * (1 + tokens)
 
     assert virtual_time.run(_with_loan(program)) == pytest.approx(2 * 3.0)
 
@@ -173,7 +173,7 @@ def test_a_seat_that_makes_no_room_counts_as_slow_and_is_not_computed_beside():
             await loan.lane.compute(tuple(some(1)))
         await loan.lane.close()
         assert not loan.worker._groups
-        return loan.measured.lent.seconds
+        return loan.measured.loaned.seconds
 
     assert virtual_time.run(_with_loan(program)) > USUAL
 
@@ -184,7 +184,7 @@ def test_a_machine_that_is_called_back_was_not_slow():
         task.cancel()
         assert len(loan.lane.give_up()) == 2
         await loan.lane.close()
-        return loan.measured.lent.seconds
+        return loan.measured.loaned.seconds
 
     assert virtual_time.run(_with_loan(program)) == USUAL
 
@@ -197,7 +197,7 @@ def test_a_machine_that_left_was_not_slow():
             await task
         assert loan.owner.lost == []
         await loan.lane.close()
-        return loan.measured.lent.seconds
+        return loan.measured.loaned.seconds
 
     assert virtual_time.run(_with_loan(program)) == USUAL
 
@@ -212,7 +212,7 @@ def test_one_that_fails_is_not_believed_to_be_quick(error):
         loan.lane.note_slow()
         assert bool(loan.owner.lost) is not isinstance(error, Refused)
         await loan.lane.close()
-        return loan.measured.lent.seconds
+        return loan.measured.loaned.seconds
 
     # One token as usual, two that take so many times longer.
     assert virtual_time.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * GIVEN_UP_FACTOR) / 3)
@@ -287,8 +287,8 @@ class Office(Seat):
 
 
 def stream_over(workers, seat, most=1000):
-    owner, measured = Owner(), Measured()
-    measured.training.note(1, 1.0)
+    owner, measured = Owner(), LoanMeasurements()
+    measured.training.record(1, 1.0)
     stream = Streaming(seat, 1, 1, 1, most, measured)
     machines = [machine_of(worker) for worker in workers]
     stream.lend(machines, owner)
@@ -314,7 +314,7 @@ def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left()
         assert stream.computed_tokens == 2
         streamed = await stream.finish()
         await stream.close()
-        return streamed.worker_groups, seat.accepted, measured.lent.seconds
+        return streamed.worker_groups, seat.accepted, measured.loaned.seconds
 
     groups, accepted, seconds = virtual_time.run(program())
     assert (groups, accepted) == (2, ["rollout-1"])
@@ -325,21 +325,21 @@ def test_the_trainers_speed_beside_lent_machines_is_kept_apart():
     """Where they share processors it is slower beside them, which is no reason for the next loan."""
 
     async def program():
-        owner, measured = Owner(), Measured()
+        owner, measured = Owner(), LoanMeasurements()
         stream = Streaming(Office(1.0, 4.0, 3.0, 1.0), 1, 1, 1, 1, measured)
         seen = []
         stream.offer(some(1))
         await asyncio.sleep(2.0)
-        seen.append((measured.training.seconds, measured.beside.seconds))
+        seen.append((measured.training.seconds, measured.with_loan.seconds))
         stream.lend([machine_of(Worker(seconds=100.0))], owner)
         stream.offer(some(2, 3, 4))
         # Group 2 is the trainer's, 3 the worker's, and 4 is begun beside it and ends after it.
         await asyncio.sleep(5.0)
         stream.recall()
         await asyncio.sleep(2.5)
-        seen.append((measured.training.seconds, measured.beside.seconds))
+        seen.append((measured.training.seconds, measured.with_loan.seconds))
         await asyncio.sleep(2.0)
-        seen.append((measured.training.seconds, measured.beside.seconds))
+        seen.append((measured.training.seconds, measured.with_loan.seconds))
         await stream.close()
         return seen
 
@@ -355,7 +355,7 @@ def test_sums_are_collected_from_all_machines_at_the_same_time():
         began = loop.time()
         streamed = await stream.finish()
         await stream.close()
-        return streamed.worker_groups, loop.time() - began, measured.handover.seconds
+        return streamed.worker_groups, loop.time() - began, measured.transfer.seconds
 
     groups, seconds, each = virtual_time.run(program())
     assert groups == 3
@@ -377,7 +377,7 @@ def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_t
         # The bit, and twice a second for each of two tokens.
         assert took == pytest.approx(1.0 + 2 * 2 * measured.training.seconds)
         # How long it took is known to the next decision.
-        assert measured.handover.seconds == pytest.approx(took / 2)
+        assert measured.transfer.seconds == pytest.approx(took / 2)
         assert len(owner.tasks) == 2, "both are told that the loan is over"
         for task in owner.tasks:
             task.cancel()
@@ -399,7 +399,7 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
         await asyncio.sleep(1.0)
         await stream.finish()
         await stream.close()
-        return measured.handover.seconds, 2 * measured.training.seconds
+        return measured.transfer.seconds, 2 * measured.training.seconds
 
     each, alone = virtual_time.run(program())
     assert each > alone
@@ -418,7 +418,7 @@ def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
         await asyncio.sleep(1.0)
         await stream.finish()
         await stream.close()
-        return measured.handover.seconds
+        return measured.transfer.seconds
 
     assert virtual_time.run(program()) == each
 
@@ -454,7 +454,7 @@ def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
 
     async def program():
         stream, _, _, measured = stream_over([Counting()], Office(*[1.0] * 9), most=6)
-        measured.lent.note(1, 5.0)
+        measured.loaned.record(1, 5.0)
         stream.offer(some(*range(12)))
         await stream.finish()
         await stream.close()
@@ -465,7 +465,7 @@ def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
 
 def test_no_machine_is_lent_that_the_trainer_would_take_nothing_from():
     async def program(seat):
-        stream = Streaming(seat, 1, 1, 1, 9, Measured())
+        stream = Streaming(seat, 1, 1, 1, 9, LoanMeasurements())
         before = stream.takes_sums
         stream.offer(some(1))
         await asyncio.sleep(0.1)
@@ -489,6 +489,6 @@ def test_a_repetition_tells_nothing_of_a_workers_speed():
         loan = Loan(Again())
         await (await loan.begin(1))
         await loan.lane.close()
-        return loan.measured.lent.seconds
+        return loan.measured.loaned.seconds
 
     assert virtual_time.run(program()) == USUAL

@@ -15,7 +15,7 @@ from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import ProcessStarted, Trained
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 
 MODES = pytest.mark.parametrize("mode", list(Mode))
 MOMENTS = pytest.mark.parametrize("seconds", [0.0, 0.7, 3.0, 4.1, 5.2, 7.5])
@@ -243,7 +243,7 @@ def test_a_trainer_that_dies_while_it_is_asked_is_waited_for_no_longer(tmp_path)
 
     async def program():
         await killed_after(stage, Trained, 2)
-        stage.world.condition("trainer").begin(Trouble.FROZEN)
+        stage.world.condition("trainer").begin(FaultKind.FROZEN)
         stage.world.process("trainer").refresh()
         stage.control.set_phase(TargetPhase.SUSPEND)
         running = asyncio.create_task(suspended(stage))

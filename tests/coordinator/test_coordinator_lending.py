@@ -7,44 +7,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.lending.policy import (
-    Decision,
     ExpectedLengths,
-    Lendable,
-    Lending,
-    LendingRules,
+    LoanableMachine,
+    LoanDecision,
+    LoanOutcome,
+    LoanPolicy,
+    LoanRules,
     Unfinished,
-    Verdict,
     half_of,
     peak_kv_tokens,
 )
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 ROOM = 1000
 FORTY = ExpectedLengths(Survival((40,)), 100)
 
 
-def machines(*loads: int, kv: int = ROOM) -> list[Lendable]:
+def machines(*loads: int, kv: int = ROOM) -> list[LoanableMachine]:
     """Machines with so many responses of 10 + 10 tokens each."""
-    return [Lendable(f"rollout-{i}", kv, (Unfinished(10, 10),) * load) for i, load in enumerate(loads)]
+    return [LoanableMachine(f"rollout-{i}", kv, (Unfinished(10, 10),) * load) for i, load in enumerate(loads)]
 
 
-def look(lending: Lending, done: int, fleet: list[Lendable], gain: float = 1.0, lengths=(40,), waiting=()) -> Decision:
-    return lending.look(done, 100, fleet, waiting, ExpectedLengths(Survival(lengths), 100), lambda names: gain)
+def look(
+    lending: LoanPolicy, done: int, fleet: list[LoanableMachine], gain: float = 1.0, lengths=(40,), waiting=()
+) -> LoanDecision:
+    return lending.decide(done, 100, fleet, waiting, ExpectedLengths(Survival(lengths), 100), lambda names: gain)
 
 
 @pytest.mark.parametrize(
     ("done", "verdict"),
     [
-        (0, Verdict.NOT_NOW),
-        (19, Verdict.NOT_NOW),
-        (20, Verdict.LENT),
-        (50, Verdict.LENT),
-        (51, Verdict.NOT_NOW),
-        (100, Verdict.NOT_NOW),
+        (0, LoanOutcome.NOT_NOW),
+        (19, LoanOutcome.NOT_NOW),
+        (20, LoanOutcome.LENT),
+        (50, LoanOutcome.LENT),
+        (51, LoanOutcome.NOT_NOW),
+        (100, LoanOutcome.NOT_NOW),
     ],
 )
 def test_the_window(done, verdict):
-    assert look(Lending(), done, machines(1, 1)).verdict is verdict
+    assert look(LoanPolicy(), done, machines(1, 1)).outcome is verdict
 
 
 @pytest.mark.parametrize(
@@ -65,43 +67,43 @@ def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, lent):
 @pytest.mark.parametrize(
     ("fleet", "settings", "verdict"),
     [
-        (machines(9), {}, Verdict.TOO_FEW_MACHINES),
+        (machines(9), {}, LoanOutcome.TOO_FEW_MACHINES),
         # Two responses of 10 + 10 tokens that end at 40: 100 tokens at their end.
-        (machines(1, 1, kv=100), {}, Verdict.LENT),
-        (machines(1, 1, kv=99), {}, Verdict.KV_CACHE_FULL),
+        (machines(1, 1, kv=100), {}, LoanOutcome.LENT),
+        (machines(1, 1, kv=99), {}, LoanOutcome.KV_CACHE_FULL),
         # Nothing as long was seen: they may go to the limit of 100.
-        (machines(1, 1, kv=219), {"lengths": ()}, Verdict.KV_CACHE_FULL),
-        (machines(1, 1, kv=220), {"lengths": ()}, Verdict.LENT),
+        (machines(1, 1, kv=219), {"lengths": ()}, LoanOutcome.KV_CACHE_FULL),
+        (machines(1, 1, kv=220), {"lengths": ()}, LoanOutcome.LENT),
         # What waits at no engine needs its place too.
-        (machines(1, 1, kv=100), {"waiting": (Unfinished(1),)}, Verdict.KV_CACHE_FULL),
-        (machines(1, 1), {"gain": 0.0}, Verdict.NO_GAIN),
-        (machines(1, 1), {"gain": -2.0}, Verdict.NO_GAIN),
-        (machines(1, 1), {"gain": float("nan")}, Verdict.NO_GAIN),
+        (machines(1, 1, kv=100), {"waiting": (Unfinished(1),)}, LoanOutcome.KV_CACHE_FULL),
+        (machines(1, 1), {"gain": 0.0}, LoanOutcome.NO_GAIN),
+        (machines(1, 1), {"gain": -2.0}, LoanOutcome.NO_GAIN),
+        (machines(1, 1), {"gain": float("nan")}, LoanOutcome.NO_GAIN),
     ],
 )
 def test_the_verdict(fleet, settings, verdict):
-    decision = look(Lending(), 30, fleet, **settings)
-    assert decision.verdict is verdict
-    assert bool(decision.machines) is (verdict is Verdict.LENT)
+    decision = look(LoanPolicy(), 30, fleet, **settings)
+    assert decision.outcome is verdict
+    assert bool(decision.machines) is (verdict is LoanOutcome.LENT)
 
 
 def test_it_looks_at_every_twentieth_and_lends_once():
-    lending, asked = Lending(), []
+    lending, asked = LoanPolicy(), []
 
     def gain(names):
         asked.append(names)
         return 1.0 if len(asked) == 3 else -1.0
 
-    verdicts = {done: lending.look(done, 100, machines(1, 1), (), FORTY, gain).verdict for done in range(18, 60)}
-    assert [done for done, verdict in verdicts.items() if verdict is Verdict.NO_GAIN] == [20, 25]
-    assert [done for done, verdict in verdicts.items() if verdict is Verdict.LENT] == [30]
-    assert {verdicts[done] for done in range(31, 60)} == {Verdict.NOT_NOW}
+    verdicts = {done: lending.decide(done, 100, machines(1, 1), (), FORTY, gain).outcome for done in range(18, 60)}
+    assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.NO_GAIN] == [20, 25]
+    assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.LENT] == [30]
+    assert {verdicts[done] for done in range(31, 60)} == {LoanOutcome.NOT_NOW}
     assert len(asked) == 3
 
 
 def test_the_prediction_is_asked_for_the_machines_that_would_go():
     seen = []
-    decision = Lending().look(30, 100, machines(2, 0, 1, 3), (), FORTY, lambda names: seen.append(names) or 2.5)
+    decision = LoanPolicy().decide(30, 100, machines(2, 0, 1, 3), (), FORTY, lambda names: seen.append(names) or 2.5)
     assert seen == [decision.machines] == [("rollout-1", "rollout-2")]
     assert decision.gain == 2.5
 
@@ -110,12 +112,12 @@ def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
     def gain(names):
         raise AssertionError("nobody should ask")
 
-    lending = Lending(LendingRules(0.4, 1.0, foretold=False))
-    tight = [lending.look(done, 100, machines(1, 1, kv=99), (), FORTY, gain).verdict for done in (39, 40)]
-    assert tight == [Verdict.NOT_NOW, Verdict.KV_CACHE_FULL]
-    looks = [lending.look(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
-    assert [look.verdict for look in looks] == [Verdict.NOT_NOW, Verdict.LENT, Verdict.NOT_NOW]
-    assert looks[1] == Decision(Verdict.LENT, ("rollout-0",))
+    lending = LoanPolicy(LoanRules(0.4, 1.0, requires_gain=False))
+    tight = [lending.decide(done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]
+    assert tight == [LoanOutcome.NOT_NOW, LoanOutcome.KV_CACHE_FULL]
+    looks = [lending.decide(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
+    assert [look.outcome for look in looks] == [LoanOutcome.NOT_NOW, LoanOutcome.LENT, LoanOutcome.NOT_NOW]
+    assert looks[1] == LoanDecision(LoanOutcome.LENT, ("rollout-0",))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
 )
 def test_rules_that_make_no_sense_are_refused(low, high, every):
     with pytest.raises(ValueError, match="must"):
-        LendingRules(low, high, every)
+        LoanRules(low, high, every)
 
 
 RESPONSES = st.lists(st.builds(Unfinished, st.integers(0, 20), st.integers(0, 30)), max_size=8)
@@ -144,7 +146,9 @@ def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
     """Of 16 that came to 10 tokens two ended at 20, and 14 were stopped just before: those may be of any length."""
     ended = [1, 2, 3, 4, 20, 20]
     assert ExpectedLengths(Survival(ended), 100).of(10) == ExpectedLengths(Survival(ended), 100).at(10, 0.9) == 20
-    expected = ExpectedLengths(Survival.of([*map(Seen, ended), *[Seen(19, ended=False)] * 14]), 100)
+    expected = ExpectedLengths(
+        Survival.of([*map(LengthObservation, ended), *[LengthObservation(19, ended=False)] * 14]), 100
+    )
     assert expected.of(10) == pytest.approx((2 * 20 + 14 * 100) / 16)
     assert [expected.at(10, share) for share in (0.1, 0.2, 0.5)] == [20, 27, 54]
     # How long those are that were stopped at 15 tokens, others tell.
@@ -203,17 +207,17 @@ def test_one_response_more_never_needs_less(unfinished, lengths, further):
     st.integers(0, 400),
 )
 def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_room(looks, total, lengths, kv):
-    lending, loans, last, expected = Lending(), 0, None, ExpectedLengths(Survival(lengths), 40)
+    lending, loans, last, expected = LoanPolicy(), 0, None, ExpectedLengths(Survival(lengths), 40)
     for done, fleet, gain in looks:
         done = min(done, total)
-        fleet = [Lendable(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
-        decision = lending.look(done, total, fleet, (), expected, lambda names, gain=gain: gain)
-        if decision.verdict is Verdict.NOT_NOW:
+        fleet = [LoanableMachine(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
+        decision = lending.decide(done, total, fleet, (), expected, lambda names, gain=gain: gain)
+        if decision.outcome is LoanOutcome.NOT_NOW:
             continue
         assert 0.2 * total <= done <= 0.5 * total
         assert last is None or done - last >= 0.05 * total
         last = done
-        if decision.verdict is Verdict.LENT:
+        if decision.outcome is LoanOutcome.LENT:
             loans += 1
             assert gain > 0
             assert len(decision.machines) == len(fleet) // 2 >= 1

@@ -18,36 +18,36 @@ from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.scheduling.fault_detection.stall_detection import Progress, Relapses, StandStills
+from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor, RestartHistory, StalledLinks
 from rljob_runtime.scheduling.round import Launch
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.peers.replica import SimulatedReplica
 
 
 def test_idle_is_not_stalled():
-    progress = Progress(10.0)
+    progress = ProgressMonitor(10.0)
     assert not any(progress.stalled(False, 5, now) for now in (0.0, 100.0, 200.0))
     assert not progress.stalled(True, 5, 205.0), "it has work since a moment ago"
     assert progress.stalled(True, 5, 210.0)
 
 
 def test_another_incarnation_has_failed_nobody():
-    relapses = Relapses(600.0)
-    assert not relapses.note("a", 1, 0.0)
-    assert not relapses.note("a", 2, 1.0)
-    assert not relapses.note("b", 1, 2.0)
-    assert relapses.note("a", 1, 3.0)
+    relapses = RestartHistory(600.0)
+    assert not relapses.record("a", 1, 0.0)
+    assert not relapses.record("a", 2, 1.0)
+    assert not relapses.record("b", 1, 2.0)
+    assert relapses.record("a", 1, 3.0)
 
 
 def test_a_feeder_is_blamed_once_two_have_waited_for_it_in_vain():
-    still = StandStills(600.0)
-    assert not still.note("a", "b", 1, 0.0)
-    assert not still.note("a", "b", 1, 100.0), "it may be b that takes nothing"
-    assert not still.note("c", "b", 1, 200.0)
-    assert still.note("a", "b", 2, 300.0), "another pod, and the same again"
-    assert still.note("a", "d", 1, 400.0)
-    assert not StandStills(600.0).note("a", "b", 1, 0.0)
-    assert not still.note("a", "b", 1, 1001.0), "that is long ago"
+    still = StalledLinks(600.0)
+    assert not still.record("a", "b", 1, 0.0)
+    assert not still.record("a", "b", 1, 100.0), "it may be b that takes nothing"
+    assert not still.record("c", "b", 1, 200.0)
+    assert still.record("a", "b", 2, 300.0), "another pod, and the same again"
+    assert still.record("a", "d", 1, 400.0)
+    assert not StalledLinks(600.0).record("a", "b", 1, 0.0)
+    assert not still.record("a", "b", 1, 1001.0), "that is long ago"
 
 
 class Wedged:

@@ -10,49 +10,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import EngineStats, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import (
-    Engine,
     EngineSpeed,
-    Measured,
+    EngineTimeline,
+    LoanMeasurements,
     OpenGroup,
-    Outlook,
     Rate,
-    drawn,
+    RoundSnapshot,
     loads,
     predicted_gain,
-    race,
+    simulate_tail,
     training_end,
+    with_drawn_lengths,
 )
-from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Lendable, Unfinished
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 
 def speed(a: float = 0.1, b: float = 0.0, c: float = 0.0, prompt: float = 0.0, least=1, most=64) -> EngineSpeed:
     """Steps of a + b·n + c·context seconds."""
-    return EngineSpeed(LatencyLaw(((1.0, a + b), (1024.0, a + 1024 * b)), c, 0.0, prompt, 0.0), least, most)
+    return EngineSpeed(LatencyModel(((1.0, a + b), (1024.0, a + 1024 * b)), c, 0.0, prompt, 0.0), least, most)
 
 
-def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 0.0) -> Measured:
-    made = Measured(workers_per_trainer=2.0)
-    made.training.note(1, trainer)
+def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 0.0) -> LoanMeasurements:
+    made = LoanMeasurements(workers_per_trainer=2.0)
+    made.training.record(1, trainer)
     if lent is not None:
-        made.lent.note(1, lent)
-    made.handover.note(1, handover)
-    made.note_lengths([Seen(50)])
+        made.loaned.record(1, lent)
+    made.transfer.record(1, handover)
+    made.record_lengths([LengthObservation(50)])
     return made
 
 
-def outlook(*by_machine: int, backlog: int = 0, length: int = 50, generated: int = 10, **changes) -> Outlook:
+def outlook(*by_machine: int, backlog: int = 0, length: int = 50, generated: int = 10, **changes) -> RoundSnapshot:
     """Groups of one response each, so many on each machine."""
     machines, group = [], 0
     for number, load in enumerate(by_machine):
         unfinished = tuple(Unfinished(5, generated, group + place) for place in range(load))
-        machines.append(Lendable(f"m{number}", 10_000, unfinished))
+        machines.append(LoanableMachine(f"m{number}", 10_000, unfinished))
         group += load
     groups = [OpenGroup(1)] * group
-    made = Outlook(machines, (), ExpectedLengths(Survival([length]), 100), groups, group, backlog, speed())
+    made = RoundSnapshot(machines, (), ExpectedLengths(Survival([length]), 100), groups, group, backlog, speed())
     return replace(made, **changes)
 
 
@@ -110,21 +110,21 @@ def test_an_engines_responses_end_one_after_the_other():
     # The first is expected to end at 50 (40 steps), the second at the limit of 100 (40 steps).
     lengths, groups = ExpectedLengths(Survival([50]), 100), [OpenGroup(1)] * 2
     held = [Unfinished(5, 10, 0), Unfinished(5, 60, 1)]
-    engine = Engine((held, []), lengths, speed(0.1))
-    assert race([engine], groups, 2) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
+    engine = EngineTimeline((held, []), lengths, speed(0.1))
+    assert simulate_tail([engine], groups, 2) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
     # One that comes from elsewhere is computed anew before anything goes on.
-    engine = Engine(([held[0]], [held[1]]), lengths, speed(0.1))
-    assert race([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
+    engine = EngineTimeline(([held[0]], [held[1]]), lengths, speed(0.1))
+    assert simulate_tail([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
 
 
 def test_a_step_takes_longer_as_the_context_grows():
-    engine = Engine(([Unfinished(5, 10)], []), ExpectedLengths(Survival([50]), 100), speed(0.1, c=0.001))
+    engine = EngineTimeline(([Unfinished(5, 10)], []), ExpectedLengths(Survival([50]), 100), speed(0.1, c=0.001))
     # 40 steps over 15, 16, … 54 tokens.
-    assert race([engine], [OpenGroup(1)], 1)[0][0] == pytest.approx(4.0 + 0.001 * (40 * 15 + 40 * 40 / 2))
+    assert simulate_tail([engine], [OpenGroup(1)], 1)[0][0] == pytest.approx(4.0 + 0.001 * (40 * 15 + 40 * 40 / 2))
 
 
 def test_what_is_homeless_goes_to_the_engines_with_the_fewest():
-    machines = [Lendable("a", 1, (Unfinished(1),) * 3), Lendable("b", 1, (Unfinished(1),) * 2, engines=2)]
+    machines = [LoanableMachine("a", 1, (Unfinished(1),) * 3), LoanableMachine("b", 1, (Unfinished(1),) * 2, engines=2)]
     made = loads(machines, [Unfinished(2)] * 3)
     assert [(len(held), len(come)) for held, come in made] == [(3, 0), (1, 2), (1, 1)]
 
@@ -137,19 +137,19 @@ def test_only_what_can_still_be_kept_is_trained_on():
     # Of three groups two are kept. The first needs one of its two, the second is awaited for its reward only.
     groups = [OpenGroup(1, 100), OpenGroup(0, 7), OpenGroup(2, 50)]
     runners = [Unfinished(1, 25, 0), Unfinished(1, 0, 0), Unfinished(1, 15, 2), Unfinished(1, 0, 2)]
-    engine = Engine((runners, []), lengths, speed(1.0))
+    engine = EngineTimeline((runners, []), lengths, speed(1.0))
     # Group 0: the response of 25 tokens ends at 30, five steps from now; the other one, which ends at 20, is too late.
-    assert race([engine], groups, 2) == [(0.0, 7), (pytest.approx(5.0), 130)]
+    assert simulate_tail([engine], groups, 2) == [(0.0, 7), (pytest.approx(5.0), 130)]
     # All three: the last group has its two after 20 steps, at 30 and at 20.
-    engine = Engine((runners, []), lengths, speed(1.0))
-    assert race([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 30 + 20)
+    engine = EngineTimeline((runners, []), lengths, speed(1.0))
+    assert simulate_tail([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 30 + 20)
 
 
 def test_what_lost_its_race_slows_nobody_down():
     lengths, groups = ExpectedLengths(Survival([10, 20]), 20), [OpenGroup(1), OpenGroup(1)]
     # Group 0 has its place after 5 steps of 3 s, one of its runners is stopped, and group 1 makes 15 more of 1 s.
     runners = [Unfinished(1, 15, 0), Unfinished(1, 12, 0), Unfinished(1, 0, 1)]
-    found = race([Engine((runners, []), lengths, speed(0.0 + 1e-9, 1.0))], groups, 2)
+    found = simulate_tail([EngineTimeline((runners, []), lengths, speed(0.0 + 1e-9, 1.0))], groups, 2)
     assert found == [(pytest.approx(15.0), 20), (pytest.approx(15.0 + 15.0), 20)]
 
 
@@ -157,7 +157,7 @@ RUNNERS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(
 
 
 def plainly(engines, groups, wanted, lengths, known):
-    """As `race`, every engine and every runner looked at at every event."""
+    """As `simulate_tail`, every engine and every runner looked at at every event."""
     missing, tokens = [g.missing for g in groups], [g.tokens for g in groups]
     arrivals = [(0.0, g.tokens) for g in groups if not g.missing][:wanted]
     live = [[[max(0.0, lengths.at(r.generated, r.share) - r.generated), r] for r in its] for its in engines]
@@ -192,7 +192,7 @@ def test_the_race_is_that_of_the_plain_formula(runners, lengths, a, b, wanted):
         per_engine[engine].append(Unfinished(0, generated, group, share))
     counts = [sum(group == number for _, _, group, _ in runners) for number in range(4)]
     groups = [OpenGroup(max(1, (count + 1) // 2), 5) for count in counts]
-    found = race([Engine((its, []), expected, known) for its in per_engine], groups, wanted)
+    found = simulate_tail([EngineTimeline((its, []), expected, known) for its in per_engine], groups, wanted)
     wanted_ = plainly(per_engine, groups, wanted, expected, known)
     # Groups that end at one moment may stand in any order, and one of them may be the last.
     assert [time for time, _ in found] == pytest.approx([time for time, _ in wanted_], abs=1e-6)
@@ -250,8 +250,8 @@ def test_the_gain(name, round_, run, right):
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 3))
 def test_a_draw_has_its_share_of_long_responses_and_nothing_else_changes(by_machine, waiting, seed):
     before = replace(outlook(*by_machine), waiting=(Unfinished(7, 3),) * waiting)
-    after = drawn(before, Random(seed))
-    assert after == drawn(before, Random(seed))
+    after = with_drawn_lengths(before, Random(seed))
+    assert after == with_drawn_lengths(before, Random(seed))
     shares = [one.share for machine in after.machines for one in machine.unfinished]
     shares += [one.share for one in after.waiting]
     count = before.unfinished
@@ -272,17 +272,17 @@ def test_both_programs_have_the_same_lengths():
 
 
 def test_without_measurements_nothing_is_predicted():
-    nothing = Measured()
+    nothing = LoanMeasurements()
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
-    nothing.training.note(10, 1.0)
+    nothing.training.record(10, 1.0)
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
     assert math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing)), "what do sums take on their way?"
-    nothing.broadcast.note(1, 0.1)
+    nothing.broadcast.record(1, 0.1)
     assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "nobody knows the longest, which all wait for"
     assert not math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing))
     spare = [OpenGroup(1)] * 7 + [OpenGroup(0)]
     assert not math.isnan(predicted_gain(outlook(4, 4, groups=spare), ("m1",), nothing))
-    nothing.note_lengths([Seen(50)])
+    nothing.record_lengths([LengthObservation(50)])
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
@@ -290,41 +290,46 @@ def test_what_the_trainer_does_beside_lent_machines_is_no_measure_of_it_alone():
     """Where they want the same processors, its seconds alone would look longer with each loan, and loans better."""
     round_ = outlook(1, 1, backlog=100)
     apart, sharing = measured(1.0, 1.0), measured(1.0, 4.0)
-    sharing.beside.note(1, 4.0)
+    sharing.with_loan.record(1, 4.0)
     assert predicted_gain(round_, ("m1",), apart) > 0
     assert predicted_gain(round_, ("m1",), sharing) < 0
 
 
 def test_rounds_are_forgotten_whole():
     """Forgotten one by one, first would go those that ended, and what is left would look long."""
-    run = Measured()
+    run = LoanMeasurements()
     for length in (1, 2, 3):
-        run.note_lengths([*[Seen(length)] * 2000, *[Seen(length, ended=False)] * 1000])
-    kept = [Seen(2), Seen(2, ended=False), Seen(3), Seen(3, ended=False)]
+        run.record_lengths([*[LengthObservation(length)] * 2000, *[LengthObservation(length, ended=False)] * 1000])
+    kept = [
+        LengthObservation(2),
+        LengthObservation(2, ended=False),
+        LengthObservation(3),
+        LengthObservation(3, ended=False),
+    ]
     assert Counter(run.lengths) == dict(zip(kept, [2000, 1000] * 2, strict=True))
-    run.note_lengths([Seen(4)] * 10_000)
-    assert Counter(run.lengths) == {Seen(4): 10_000}
+    run.record_lengths([LengthObservation(4)] * 10_000)
+    assert Counter(run.lengths) == {LengthObservation(4): 10_000}
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     """Sums are twice as wide as weights."""
-    run = Measured()
-    run.note_lengths([Seen(50)])
-    run.training.note(100, 10.0)
-    run.broadcast.note(1, 0.0)
+    run = LoanMeasurements()
+    run.record_lengths([LengthObservation(50)])
+    run.training.record(100, 10.0)
+    run.broadcast.record(1, 0.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)
-    run.broadcast.note(1, 7.0)
+    run.broadcast.record(1, 7.0)
     assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(7.0)
-    run.handover.note(2, 4.0)
+    run.transfer.record(2, 4.0)
     assert before - predicted_gain(outlook(1, 1), ("m1",), run) == pytest.approx(2.0)
 
 
 def test_nothing_done_tells_nothing_of_a_speed():
     rate = Rate()
-    rate.note(0, 5.0)
+    rate.record(0, 5.0)
     assert rate.seconds is None
-    rate.note(2, 1.0)
-    rate.note(0, 5.0)
+    rate.record(2, 1.0)
+    rate.record(0, 5.0)
     assert rate.seconds == 0.5
 
 

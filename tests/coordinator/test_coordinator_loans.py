@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.core.settings import Settings, lending_rules
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import RelayMember
-from rljob_runtime.scheduling.lending.policy import LendingRules, Verdict
+from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import (
     Aborted,
@@ -28,15 +28,15 @@ from rljob_runtime.simulator.core.events import (
     Summed,
     Trained,
 )
-from rljob_runtime.simulator.core.network import Trouble
-from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.core.network import FaultKind
+from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
-RULES = LendingRules(0.2, 0.8, 0.05)
+RULES = LoanRules(0.2, 0.8, 0.05)
 TRAINING = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
@@ -51,10 +51,10 @@ def loan_stage(
 ):
     """`shared`: workers compute on the accelerators of the seats, of which each machine has two."""
     stage, events = Stage(path, job=job(prompts=6, stream=stream, machines=machines, **spec), machines=machines), []
-    site = Site(stage.replicas, lendable=lendable)
+    site = ClusterSpec(stage.replicas, lendable=lendable)
     if shared:
-        site = Site(2, lendable=True, shares_accelerators=True, layout_seconds=0.3)
-    stage.world = World(0, site, costs, stage.observe)
+        site = ClusterSpec(2, lendable=True, shares_accelerators=True, layout_seconds=0.3)
+    stage.world = SimulatedCluster(0, site, costs, stage.observe)
     stage.watchers.append(events.append)
     return stage, events
 
@@ -157,8 +157,8 @@ def test_the_verdict_is_told(tmp_path, costs, verdict):
 def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=2)
     engine = replace(stage.world.site.engine, kv_tokens=120)
-    stage.world = World(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
-    assert play(stage, lending=LendingRules(0.2, 0.4)).outcome is FinishedOutcome.COMPLETE
+    stage.world = SimulatedCluster(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
+    assert play(stage, lending=LoanRules(0.2, 0.4)).outcome is FinishedOutcome.COMPLETE
     assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("KVCacheFull", 0)
 
 
@@ -228,8 +228,8 @@ def test_why_machines_of_a_job_are_never_lent(reason, spec, stream):
 
 @pytest.mark.parametrize("stream", [True, "Auto"])
 def test_machines_are_lent_where_rounds_may_stream(stream):
-    assert lending_rules(job(stream=stream)) == LendingRules(0.2, 0.5)
-    assert lending_rules(job(stream=stream, rollout={"acceleratorsPerMachine": 1})) == LendingRules(0.2, 0.5)
+    assert lending_rules(job(stream=stream)) == LoanRules(0.2, 0.5)
+    assert lending_rules(job(stream=stream, rollout={"acceleratorsPerMachine": 1})) == LoanRules(0.2, 0.5)
     assert lending_rules(job(stream=False)) is None
     assert lending_rules(job(stream="Auto", algorithm={"minibatches": 3})) is None, "Auto never streams then"
 
@@ -260,13 +260,13 @@ def test_the_round_tells_why_nothing_is_lent(tmp_path, reason):
 
 def test_a_round_in_which_nobody_looked_tells_that(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=1)
-    play(stage, lending=LendingRules(0.04, 0.05))
+    play(stage, lending=LoanRules(0.04, 0.05))
     assert stage.closed[0].lending == "NotNow"
 
 
 @pytest.mark.parametrize("text", [RoundReport.model_fields["lending"].description, TRAINING], ids=["api", "guide"])
 def test_every_verdict_is_explained(text):
-    assert not [verdict for verdict in Verdict if verdict not in text]
+    assert not [verdict for verdict in LoanOutcome if verdict not in text]
 
 
 # --- on accelerators ---
@@ -394,7 +394,7 @@ def test_a_worker_that_stands_still_is_not_waited_for_long(tmp_path):
     async def freeze(stage):
         await until(lambda: any_of(events, Summed))
         name = f"{next(e.machine for e in events if isinstance(e, Summed))}/worker"
-        stage.world.condition(name).begin(Trouble.FROZEN)
+        stage.world.condition(name).begin(FaultKind.FROZEN)
         stage.world.process(name).refresh()
 
     play(stage, freeze)

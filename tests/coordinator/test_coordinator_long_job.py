@@ -19,7 +19,7 @@ from rljob_runtime.audit import audit
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptFate, RoundPlan, Settlement, Shape
+from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
 from rows import slow
 
 KEPT = 40
@@ -29,7 +29,7 @@ EPOCH = 50_000
 """Prompts of an epoch; each round draws one."""
 SUMS_BYTES = 160
 """What stays of a round for good: its sums, its version, its reward."""
-SHAPE = Shape(RoundKind.LONG, 1, 2, 1, 2)
+SHAPE = RoundShape(RoundKind.LONG, 1, 2, 1, 2)
 
 
 def prompt_of(step: int) -> PromptKey:
@@ -61,7 +61,7 @@ def on_policy(store: Store, step: int) -> None:
     for key in keys:
         store.score(step, key, 1.0)
     store.assign(step, keys)
-    store.close_round(Settlement(plan.prompts, {plan.prompts[0]: PromptFate.TRAINED}, {}, keys), boundary_of(step))
+    store.close_round(RoundOutcome(plan.prompts, {plan.prompts[0]: PromptOutcome.TRAINED}, {}, keys), boundary_of(step))
 
 
 def asynchronous(store: Store, step: int) -> None:

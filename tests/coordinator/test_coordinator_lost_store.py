@@ -16,12 +16,12 @@ from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, RoundKind, RuntimeTotals
 from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
 from rljob_runtime.coordinator.store.records import Boundary
-from rljob_runtime.coordinator.store.snapshot import Standing, StandingError
+from rljob_runtime.coordinator.store.snapshot import CoordinatorSnapshot, SnapshotError
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree, standing_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import RoundPlan, Rules, Shape
+from rljob_runtime.scheduling.round import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.scheduling.weight_versions import UNREPORTED, Versions
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Published, StoreLost
@@ -113,9 +113,9 @@ def test_a_lost_store_costs_no_more_than_the_checkpoint_says(tmp_path, rounds, m
 
 @given(reported=st.integers(0, 9), since=st.integers(0, UNREPORTED), seen=st.integers(0, 9))
 def test_a_history_that_was_lost_begins_above_what_was_reported(reported, since, seen):
-    assert Versions().reported(reported).seen(seen).next_version() > max(reported + since, seen)
+    assert Versions().with_reported(reported).with_observed(seen).next_version() > max(reported + since, seen)
     kept = Versions().publish(1, 0)
-    assert kept.reported(reported) == kept, "a history that is there knows better"
+    assert kept.with_reported(reported) == kept, "a history that is there knows better"
 
 
 # --- tail batching ---
@@ -187,7 +187,7 @@ def test_a_round_of_prompts_that_waited_tells_nothing_of_the_others(tmp_path):
 
 @given(
     st.builds(
-        Standing,
+        CoordinatorSnapshot,
         step=st.integers(0, 99),
         cursor=st.builds(Cursor, st.just(9), st.integers(0, 99)),
         queue=st.lists(st.builds(PromptKey, st.integers(0, 9), st.integers(0, 99)), unique=True).map(tuple),
@@ -199,7 +199,7 @@ def test_a_round_of_prompts_that_waited_tells_nothing_of_the_others(tmp_path):
 def test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with(standing):
     """From an empty store to the document, and from there to an empty store."""
     document = standing.to_json()
-    assert Standing.from_json(document, standing.step) == standing
+    assert CoordinatorSnapshot.from_json(document, standing.step) == standing
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "state.db", "uid-1")
         begun = agree(store, found(standing.step, document), SimulatedPrompts(), 4)
@@ -244,10 +244,10 @@ WHOLE = {
 )
 def test_a_document_that_cannot_be_is_not_used_and_the_log_says_why(tmp_path, caplog, change, message):
     """As a checkpoint that has none: so many prompts a round are taken for drawn."""
-    Standing.from_json(json.dumps(WHOLE), 3)
+    CoordinatorSnapshot.from_json(json.dumps(WHOLE), 3)
     document = json.dumps(WHOLE)[:-1] if change is None else json.dumps({**WHOLE, **change})
-    with pytest.raises(StandingError) as refused:
-        Standing.from_json(document, 3)
+    with pytest.raises(SnapshotError) as refused:
+        CoordinatorSnapshot.from_json(document, 3)
     assert str(refused.value).startswith(message)
     store = Store(tmp_path / "state.db", "uid-1")
     with caplog.at_level(logging.WARNING, "rljob_runtime"):
@@ -269,7 +269,7 @@ def agree_without(folder: Path) -> Boundary:
 def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
     """In either mode, and over restarts of the coordinator that begins anew."""
     prompts = (PromptKey(0, 0), PromptKey(0, 1))
-    plan = RoundPlan(1, 5, Shape(RoundKind.LONG, 2, 3, 2, 3), prompts, Rules(2, False, 2))
+    plan = RoundPlan(1, 5, RoundShape(RoundKind.LONG, 2, 3, 2, 3), prompts, RoundRules(2, False, 2))
     keys = {TrajectoryKey(prompt, sample) for prompt in prompts for sample in range(3)}
     for name, term, first in (("first.db", 1, 0), ("third.db", 3, 2 * ATTEMPTS_A_TERM)):
         for mode in Mode:
@@ -296,7 +296,7 @@ def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
 def test_a_store_that_is_there_decides(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     there = agree(store, found(0, None), SimulatedPrompts(10), 4)
-    document = Standing(0, Cursor(7, 7), (PromptKey(0, 1),)).to_json()
+    document = CoordinatorSnapshot(0, Cursor(7, 7), (PromptKey(0, 1),)).to_json()
     assert agree(store, found(0, document), SimulatedPrompts(10), 4) == there == Boundary(0, Cursor())
     store.close()
 

@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.experience_buffer import admitted
-from rljob_runtime.scheduling.replica_assignment import Draw, Load, Quota, Seat, occupy, share_out
+from rljob_runtime.scheduling.experience_buffer import inflight_limit
+from rljob_runtime.scheduling.replica_assignment import (
+    PromptQuota,
+    ReplicaLimits,
+    ReplicaState,
+    WeightLoad,
+    assign,
+    split_quota,
+)
 
-A, B, C = Seat("a", 5), Seat("b", 5), Seat("c", 4)
+A, B, C = ReplicaState("a", 5), ReplicaState("b", 5), ReplicaState("c", 4)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +35,7 @@ A, B, C = Seat("a", 5), Seat("b", 5), Seat("c", 4)
     ],
 )
 def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replicas, capacity, share, most):
-    assert Quota.of(2, prompts, replicas, capacity) == Quota(2, share, most)
+    assert ReplicaLimits.of(2, prompts, replicas, capacity) == ReplicaLimits(2, share, most)
 
 
 @pytest.mark.parametrize(
@@ -42,26 +49,34 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
         pytest.param([C, A], 5, {5: 9, 4: 9}, [], [("a", 5, 4), ("c", 4, 1)], [], id="new weights before older ones"),
         pytest.param([A, B], 0, {5: 9}, [], [], [], id="nothing is wanted: nobody waits for room"),
         pytest.param([A, B], -3, {5: 9}, [], [], [], id="fewer are wanted than there are"),
-        pytest.param([Seat("a", 4, 5), B], 99, {5: 9}, [("a", 5)], [("b", 5, 4)], [], id="newer weights first"),
-        pytest.param([Seat("a", None, 5)], 0, {}, [("a", 5)], [], [], id="weights are taken whatever is wanted"),
-        pytest.param([Seat("a", None)], 99, {5: 9}, [], [], [], id="one that holds nothing is not kept from drawing"),
+        pytest.param([ReplicaState("a", 4, 5), B], 99, {5: 9}, [("a", 5)], [("b", 5, 4)], [], id="newer weights first"),
+        pytest.param(
+            [ReplicaState("a", None, 5)], 0, {}, [("a", 5)], [], [], id="weights are taken whatever is wanted"
+        ),
+        pytest.param(
+            [ReplicaState("a", None)], 99, {5: 9}, [], [], [], id="one that holds nothing is not kept from drawing"
+        ),
         pytest.param([], 99, {5: 9}, [], [], [], id="nobody is there"),
-        pytest.param([Seat("a", 4, 5, load=1)], 99, {4: 9}, [], [], [], id="who has something left keeps its weights"),
-        pytest.param([Seat("a", 5, load=5)], 99, {5: 9}, [], [("a", 5, 1)], [], id="a group's worth has ended"),
-        pytest.param([Seat("a", 5, load=5)], 99, {5: 0}, [], [], [], id="who has something left does not stand still"),
+        pytest.param(
+            [ReplicaState("a", 4, 5, load=1)], 99, {4: 9}, [], [], [], id="who has something left keeps its weights"
+        ),
+        pytest.param([ReplicaState("a", 5, load=5)], 99, {5: 9}, [], [("a", 5, 1)], [], id="a group's worth has ended"),
+        pytest.param(
+            [ReplicaState("a", 5, load=5)], 99, {5: 0}, [], [], [], id="who has something left does not stand still"
+        ),
     ],
 )
 def test_what_replicas_are_given(seats, wanted, room, loads, draws, closed):
     """Groups of two responses; a share is four, and nobody holds more."""
-    found = occupy(seats, Quota(2, 4, 4), wanted, lambda version, begun: room.get(version, 0) - len(begun))
-    assert found.loads == tuple(Load(*load) for load in loads)
-    assert found.draws == tuple(Draw(*draw) for draw in draws)
-    assert found.closed == tuple(closed)
+    found = assign(seats, ReplicaLimits(2, 4, 4), wanted, lambda version, begun: room.get(version, 0) - len(begun))
+    assert found.loads == tuple(WeightLoad(*load) for load in loads)
+    assert found.draws == tuple(PromptQuota(*draw) for draw in draws)
+    assert found.blocked == tuple(closed)
 
 
 VERSION = st.integers(0, 6)
 QUOTA = st.builds(
-    lambda size, share, more: Quota(size, share, share + more), *(st.integers(1, 5),) * 2, st.integers(0, 6)
+    lambda size, share, more: ReplicaLimits(size, share, share + more), *(st.integers(1, 5),) * 2, st.integers(0, 6)
 )
 
 
@@ -77,11 +92,11 @@ def test_everybody_gets_at_most_one_thing_and_the_bounds_hold(seats, opened, quo
     """`opened`: versions of the open groups; version 6 is the newest."""
 
     def admit(version, begun):
-        return admitted([6 - one for one in (*opened, *begun)], 6 - version, capacity, quota.share, bound)
+        return inflight_limit([6 - one for one in (*opened, *begun)], 6 - version, capacity, quota.share, bound)
 
-    seats = [Seat(f"r{number}", *seat) for number, seat in enumerate(seats)]
-    found = occupy(seats, quota, wanted, admit)
-    given_to = Counter([*(one.replica for one in (*found.loads, *found.draws)), *found.closed])
+    seats = [ReplicaState(f"r{number}", *seat) for number, seat in enumerate(seats)]
+    found = assign(seats, quota, wanted, admit)
+    given_to = Counter([*(one.replica for one in (*found.loads, *found.draws)), *found.blocked])
     by_name = {one.replica: one for one in seats}
     assert all(count == 1 for count in given_to.values())
     assert given_to.keys() <= by_name.keys()
@@ -124,7 +139,7 @@ def test_everybody_gets_at_most_one_thing_and_the_bounds_hold(seats, opened, quo
 )
 def test_each_draws_its_share_and_then_the_least_loaded(room, loads, most, shares):
     """Groups of two responses, a share is four."""
-    assert share_out(room, loads, Quota(2, 4, most)) == shares
+    assert split_quota(room, loads, ReplicaLimits(2, 4, most)) == shares
 
 
 @given(
@@ -134,7 +149,7 @@ def test_each_draws_its_share_and_then_the_least_loaded(room, loads, most, share
     st.randoms(use_true_random=False),
 )
 def test_what_is_shared_out(room, loads, quota, random):
-    size, shares = quota.group_size, share_out(room, loads, quota)
+    size, shares = quota.group_size, split_quota(room, loads, quota)
     after = {name: load + size * shares.get(name, 0) for name, load in loads.items()}
 
     def full(name: str, groups: int) -> bool:
@@ -154,4 +169,4 @@ def test_what_is_shared_out(room, loads, quota, random):
             assert full(other, quota.share), "a share goes to those first that have most to do"
     shuffled = list(loads.items())
     random.shuffle(shuffled)
-    assert share_out(room, dict(shuffled), quota) == shares
+    assert split_quota(room, dict(shuffled), quota) == shares

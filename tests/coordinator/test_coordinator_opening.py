@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.store.opening import STORE_OPENING, EarlyReports,
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols import PeerTimeout
-from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.backoff import Backoff
 
 HOLDER = """
 import sys, time
@@ -60,7 +60,7 @@ def holder(tmp_path):
 
 
 async def test_a_store_that_somebody_holds_is_waited_for(tmp_path, holder, monkeypatch):
-    monkeypatch.setattr(module, "HELD_BACK_OFF", BackOff(initial=0.1, maximum=0.1))
+    monkeypatch.setattr(module, "HELD_BACK_OFF", Backoff(initial=0.1, maximum=0.1))
     told = Told()
     opening = asyncio.create_task(
         open_store(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), told, patience=100.0)
@@ -195,7 +195,7 @@ class Control:
 
 
 async def test_a_start_without_trouble_writes_nothing():
-    early = EarlyReports(control := Control(), RuntimeStatus(round=7, event=5), BackOff(0.01, maximum=0.01))
+    early = EarlyReports(control := Control(), RuntimeStatus(round=7, event=5), Backoff(0.01, maximum=0.01))
     async with early.written():
         early.tell("StoreHeld", None)
         await asyncio.sleep(0.05)
@@ -205,7 +205,7 @@ async def test_a_start_without_trouble_writes_nothing():
 
 async def test_trouble_at_the_start_is_in_the_status_and_nothing_else_is_gone():
     before = RuntimeStatus(round=7, event=5, kind="Long", weight_version=9, stage="Training")
-    early = EarlyReports(control := Control(refuses=2), before, BackOff(0.01, maximum=0.01))
+    early = EarlyReports(control := Control(refuses=2), before, Backoff(0.01, maximum=0.01))
     async with early.written():
         early.tell("StoreHeld", "somebody has it")
         for _ in range(500):

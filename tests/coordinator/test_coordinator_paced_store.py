@@ -6,8 +6,8 @@ import pytest
 from coordinator_kit import Stage
 
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.coordinator.store.latency_monitor import LOOK_SECONDS, PacedStore
-from rljob_runtime.scheduling.write_latency import LASTING_SECONDS, LATE_SECONDS, Pace
+from rljob_runtime.coordinator.store.latency_monitor import LOOK_SECONDS, StoreLatencyMonitor
+from rljob_runtime.scheduling.write_latency import LASTING_SECONDS, LATE_SECONDS, LatencyWindow
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.peers.observed_store import InlineStore
 
@@ -24,9 +24,9 @@ from rljob_runtime.simulator.peers.observed_store import InlineStore
     ],
 )
 def test_when_a_volume_counts_as_slow(calls, now, slow):
-    pace = Pace()
+    pace = LatencyWindow()
     for since, at in calls:
-        pace = pace.seen(since, at)
+        pace = pace.observe(since, at)
     assert pace.slow(now) is slow
 
 
@@ -55,7 +55,7 @@ class Told:
 def test_it_is_told_while_a_call_still_waits_and_taken_back_after_a_while():
     async def work():
         volume, told = Volume(), Told()
-        store = PacedStore(volume)
+        store = StoreLatencyMonitor(volume)
         watch = asyncio.create_task(store.watch(told))
         assert await store.do(lambda _: 7) == 7
         volume.seconds = 300.0

@@ -17,7 +17,7 @@ from coordinator_kit import Stage, job, until
 from rljob_api import RLJob
 from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, RoundReport
-from rljob_runtime.audit import Rule, Verdict, audit
+from rljob_runtime.audit import AuditResult, Rule, audit
 from rljob_runtime.coordinator.core.settings import rounds_kept
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
@@ -43,7 +43,7 @@ def played(path: Path, kind: str, keep: int, rounds: int = 30, **stage: Any) -> 
     return one
 
 
-def sums(verdict: Verdict) -> dict[str, Any]:
+def sums(verdict: AuditResult) -> dict[str, Any]:
     return {
         "prompts": {fate: count for fate, count in verdict.prompts.items() if fate != "requeued"},
         "draws": verdict.draws,

@@ -10,7 +10,7 @@ from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.simulator.core.events import ProcessStarted
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 from rows import slow
 
 NAMES = ("rollout-0", "rollout-1", "rollout-2")
@@ -51,11 +51,11 @@ def power_off(stage: Stage, name: str) -> None:
 
 
 def unplug(stage: Stage, name: str) -> None:
-    stage.world.machine(name).condition.begin(Trouble.CUT)
+    stage.world.machine(name).condition.begin(FaultKind.CUT)
 
 
 def plug_in(stage: Stage, name: str) -> None:
-    stage.world.machine(name).condition.end(Trouble.CUT)
+    stage.world.machine(name).condition.end(FaultKind.CUT)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.26, *slow(0.13, 0.38, 0.49)])
@@ -162,10 +162,10 @@ def test_a_coordinator_that_is_cut_off_finds_no_second_witness(stage, seconds):
 
     async def fault(stage):
         await at_rest(stage)
-        stage.world.life.condition.begin(Trouble.CUT)
+        stage.world.life.condition.begin(FaultKind.CUT)
         started.clear()
         await asyncio.sleep(seconds)
-        stage.world.life.condition.end(Trouble.CUT)
+        stage.world.life.condition.end(FaultKind.CUT)
         await at_rest(stage)
         if seconds < 10:
             assert not started, "who answers again is as it was"
@@ -174,7 +174,7 @@ def test_a_coordinator_that_is_cut_off_finds_no_second_witness(stage, seconds):
     assert witnesses(stage) == {name: {"coordinator"} for name in NAMES}
 
 
-@pytest.mark.parametrize("trouble", [Trouble.CUT, Trouble.FROZEN])
+@pytest.mark.parametrize("trouble", [FaultKind.CUT, FaultKind.FROZEN])
 def test_a_machine_that_answers_again_is_absolved_and_keeps_its_processes(stage, trouble):
     started = starts(stage)
 
@@ -192,7 +192,7 @@ def test_a_machine_that_answers_again_is_absolved_and_keeps_its_processes(stage,
         assert not started
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
-    second = {"rollout-0", "rollout-1"} if trouble is Trouble.CUT else set()
+    second = {"rollout-0", "rollout-1"} if trouble is FaultKind.CUT else set()
     assert witnesses(stage) == {"rollout-2": {"coordinator"} | second}
 
 

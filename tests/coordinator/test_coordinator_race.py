@@ -12,14 +12,14 @@ from rljob_runtime.scheduling.round import (
     EQUAL_REWARDS,
     RACE_LOST,
     REWARD_FAILED,
-    PromptFate,
+    PromptOutcome,
+    RestoredSample,
     Round,
+    RoundOutcome,
     RoundPlan,
-    Rules,
+    RoundRules,
+    RoundShape,
     SampleState,
-    Saved,
-    Settlement,
-    Shape,
 )
 
 A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)
@@ -28,8 +28,8 @@ A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)
 def plan(prompts=(A, B), responses=2, groups=None, group_size=None, **rules):
     groups, group_size = groups or len(prompts), group_size or responses
     kind = RoundKind.LONG if (groups, group_size) == (len(prompts), responses) else RoundKind.SHORT
-    rules = Rules(**{"max_failures": 1, **rules})
-    return RoundPlan(1, 7, Shape(kind, len(prompts), responses, groups, group_size), tuple(prompts), rules)
+    rules = RoundRules(**{"max_failures": 1, **rules})
+    return RoundPlan(1, 7, RoundShape(kind, len(prompts), responses, groups, group_size), tuple(prompts), rules)
 
 
 def end(round_: Round, *keys: TrajectoryKey, reward: float | None = 0.5) -> None:
@@ -56,14 +56,14 @@ def test_a_round_from_launch_to_groups():
     settled = round_.settle()
     assert settled.groups == (A, B)
     assert settled.kept == round_.plan.trajectories()
-    assert settled.fates == {A: PromptFate.TRAINED, B: PromptFate.TRAINED}
-    assert round_.take_aborts() == ()
+    assert settled.outcomes == {A: PromptOutcome.TRAINED, B: PromptOutcome.TRAINED}
+    assert round_.drain_aborts() == ()
 
 
 def test_an_old_lease_finishes_nothing():
     round_ = Round(plan())
     old = {launch.key: launch.lease for launch in round_.launch(["r"])}
-    assert set(round_.lose("r")) == set(old)
+    assert set(round_.mark_replica_lost("r")) == set(old)
     new = {launch.key: launch.lease for launch in round_.launch(["q"])}
     for key in old:
         assert new[key].attempt == old[key].attempt + 1
@@ -77,19 +77,19 @@ def test_a_reward_that_fails_too_often_filters_its_group_and_names_what_runs():
     key, other = A_ = TrajectoryKey(A, 0), TrajectoryKey(A, 1)
     for turn in range(2):
         assert round_.filtered == {}
-        assert round_.take_aborts() == ()
+        assert round_.drain_aborts() == ()
         launches = {launch.key: launch for launch in round_.launch(["r"])}
         round_.generated(key, launches[key].lease)
         assert round_.reward_failed(key, turn + 1)
     assert round_.filtered == {A: REWARD_FAILED}
-    assert [launch.key for launch in round_.take_aborts()] == [other]
+    assert [launch.key for launch in round_.drain_aborts()] == [other]
     assert {round_.state(k) for k in A_} == {SampleState.DROPPED}
     assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING
 
 
 def test_a_score_or_a_failure_for_another_attempt_counts_nothing():
     key = TrajectoryKey(A, 0)
-    round_ = Round(plan(), {key: Saved(attempt=3, generated=True)})
+    round_ = Round(plan(), {key: RestoredSample(attempt=3, generated=True)})
     assert not round_.scored(key, 2, 1.0)
     assert not round_.reward_failed(key, 2)
     assert round_.scored(key, 3, 1.0)
@@ -105,7 +105,7 @@ def test_settling_early_is_an_error():
 @pytest.mark.parametrize("shape", [(1, 2, 2, 2), (2, 2, 2, 3), (2, 2, 0, 1)])
 def test_a_round_that_keeps_more_than_it_launches_is_refused(shape):
     with pytest.raises(ValueError, match="cannot keep more than it launches"):
-        Shape(RoundKind.SHORT, *shape)
+        RoundShape(RoundKind.SHORT, *shape)
 
 
 # --- the race inside a prompt ---
@@ -115,8 +115,8 @@ def test_the_first_responses_have_the_places_and_their_siblings_are_aborted_befo
     round_ = Round(plan(prompts=(A,), responses=3, group_size=2))
     end(round_, TrajectoryKey(A, 2), TrajectoryKey(A, 0), reward=None)
     assert states(round_, A) == [SampleState.GENERATED, SampleState.LOST, SampleState.GENERATED]
-    assert [(abort.key, abort.lease) for abort in round_.take_aborts()] == [(TrajectoryKey(A, 1), Lease("r", 1))]
-    assert round_.take_aborts() == ()
+    assert [(abort.key, abort.lease) for abort in round_.drain_aborts()] == [(TrajectoryKey(A, 1), Lease("r", 1))]
+    assert round_.drain_aborts() == ()
     assert not round_.generated(TrajectoryKey(A, 1), Lease("r", 1))
     assert round_.launch(["r"]) == ()
     for sample in (0, 2):
@@ -145,16 +145,16 @@ def test_the_first_whole_prompts_win_and_the_others_are_requeued_whatever_they_h
     assert not round_.complete
     end(round_, *round_.plan.responses_of(B)[1:], reward=0.25)
     assert round_.complete
-    assert round_.wanting == 0
-    assert {abort.key for abort in round_.take_aborts()} == {
+    assert round_.missing == 0
+    assert {abort.key for abort in round_.drain_aborts()} == {
         TrajectoryKey(A, 1),
         TrajectoryKey(C, 0),
         TrajectoryKey(C, 1),
     }
     settled = round_.settle()
     assert settled.groups == (B,)
-    assert settled.fates == {A: PromptFate.REQUEUED, B: PromptFate.TRAINED, C: PromptFate.REQUEUED}
-    assert settled.with_fate(PromptFate.REQUEUED) == (A, C)
+    assert settled.outcomes == {A: PromptOutcome.REQUEUED, B: PromptOutcome.TRAINED, C: PromptOutcome.REQUEUED}
+    assert settled.with_outcome(PromptOutcome.REQUEUED) == (A, C)
     assert settled.reasons == {A: RACE_LOST, C: RACE_LOST}
     assert round_.reward(TrajectoryKey(A, 0)) == 0.5, "what it scored tells how the race is biased"
 
@@ -169,13 +169,13 @@ def test_the_race_is_decided_as_responses_end_and_not_as_their_rewards_come():
     end(round_, B0)
     end(round_, A0, A1, reward=None)
     assert states(round_, B) == LOST
-    assert [abort.key for abort in round_.take_aborts()] == [B1]
+    assert [abort.key for abort in round_.drain_aborts()] == [B1]
     assert not round_.complete
-    assert not round_.whole
-    assert round_.take_whole() == ()
+    assert not round_.complete_prompts
+    assert round_.drain_complete() == ()
     for key in (A0, A1):
         assert round_.scored(key, 1, 0.5)
-    assert round_.take_whole() == (A,)
+    assert round_.drain_complete() == (A,)
     assert round_.settle().groups == (A,)
 
 
@@ -190,7 +190,7 @@ def test_a_failed_reward_gives_the_place_of_its_prompt_back_and_the_others_race_
     assert round_.generated(B1, Lease("r", 2))
     assert states(round_, A) == LOST
     assert round_.scored(B1, 2, 0.25)
-    assert round_.settle().fates == {A: PromptFate.REQUEUED, B: PromptFate.TRAINED}
+    assert round_.settle().outcomes == {A: PromptOutcome.REQUEUED, B: PromptOutcome.TRAINED}
 
 
 def test_the_reward_of_a_response_whose_prompt_lost_is_kept_for_when_it_races_again():
@@ -220,12 +220,12 @@ def test_a_group_of_equal_rewards_that_had_won_lets_the_others_race_again():
     round_ = Round(plan(prompts=(A, B), groups=1, drop_equal=True, max_prompts=3))
     end(round_, B0, reward=0.0)
     end(round_, A0, A1, reward=None)
-    assert round_.wanting == 0
+    assert round_.missing == 0
     for key in (A0, A1):
         assert round_.scored(key, 1, 1.0)
     assert round_.filtered == {A: EQUAL_REWARDS}
     assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
-    assert round_.wanting == 1, "as many race as before"
+    assert round_.missing == 1, "as many race as before"
 
 
 def test_a_group_that_fails_leaves_its_place_to_another():
@@ -233,7 +233,7 @@ def test_a_group_that_fails_leaves_its_place_to_another():
     end(round_, A0, reward=None)
     round_.reward_failed(A0, 1)
     end(round_, *round_.plan.responses_of(B))
-    assert round_.settle().fates == {A: PromptFate.FILTERED, B: PromptFate.TRAINED}
+    assert round_.settle().outcomes == {A: PromptOutcome.FILTERED, B: PromptOutcome.TRAINED}
 
 
 def test_a_group_that_had_won_and_fails_leaves_its_place_to_who_had_lost():
@@ -245,13 +245,13 @@ def test_a_group_that_had_won_and_fails_leaves_its_place_to_who_had_lost():
     for key in (B0, B1):
         assert round_.generated(key, Lease("r", 2))
         assert round_.scored(key, 2, 0.5)
-    assert round_.settle().fates == {A: PromptFate.FILTERED, B: PromptFate.TRAINED}
+    assert round_.settle().outcomes == {A: PromptOutcome.FILTERED, B: PromptOutcome.TRAINED}
 
 
 def test_more_full_groups_than_places_in_an_older_store_are_no_round_that_keeps_more():
     """A runtime before this decided by rewards: more prompts than places may have all of their responses."""
     keys = [TrajectoryKey(prompt, sample) for prompt in (A, B, C) for sample in (0, 1)]
-    round_ = Round(plan(prompts=(A, B, C), groups=2), {key: Saved(1, generated=True) for key in keys})
+    round_ = Round(plan(prompts=(A, B, C), groups=2), {key: RestoredSample(1, generated=True) for key in keys})
     assert states(round_, C) == LOST
     assert round_.reward_failed(A0, 1)
     assert states(round_, C) == [SampleState.GENERATED, SampleState.GENERATED], "it takes the place"
@@ -263,15 +263,15 @@ def test_more_full_groups_than_places_in_an_older_store_are_no_round_that_keeps_
 
 def test_a_group_of_equal_rewards_is_filtered_and_another_prompt_wanted():
     round_ = Round(plan(prompts=(A, B), drop_equal=True, max_prompts=3))
-    assert round_.wanting == 0
+    assert round_.missing == 0
     end(round_, *round_.plan.responses_of(A), reward=1.0)
     assert round_.filtered == {A: EQUAL_REWARDS}
-    assert round_.wanting == 1
-    round_.extend((C,), {TrajectoryKey(C, 0): Saved(attempt=4)})
-    assert round_.wanting == 0
+    assert round_.missing == 1
+    round_.extend((C,), {TrajectoryKey(C, 0): RestoredSample(attempt=4)})
+    assert round_.missing == 0
     assert {launch.lease.attempt for launch in round_.launch(["r"]) if launch.key.prompt == C} == {1, 5}
     end(round_, *round_.plan.responses_of(B), reward=0.0)
-    assert round_.wanting == 0, "it has drawn all it may"
+    assert round_.missing == 0, "it has drawn all it may"
     assert not round_.complete
 
 
@@ -285,12 +285,12 @@ def test_a_round_without_a_group_wants_all_prompts_anew_until_it_has_drawn_all_i
     round_ = Round(plan(prompts=(A,), max_failures=0, max_prompts=2))
     end(round_, TrajectoryKey(A, 0), reward=None)
     round_.reward_failed(TrajectoryKey(A, 0), 1)
-    assert (round_.complete, round_.wanting) == (True, 1)
+    assert (round_.complete, round_.missing) == (True, 1)
     round_.extend((B,))
     assert not round_.complete
     end(round_, TrajectoryKey(B, 1), reward=None)
     round_.reward_failed(TrajectoryKey(B, 1), 1)
-    assert (round_.complete, round_.wanting) == (True, 0)
+    assert (round_.complete, round_.missing) == (True, 0)
     assert round_.settle().groups == ()
 
 
@@ -314,10 +314,10 @@ def plans(draw):
 
 def saved_by_a_store(
     round_: Round, attempts: dict[TrajectoryKey, int], ended: set[TrajectoryKey]
-) -> dict[TrajectoryKey, Saved]:
+) -> dict[TrajectoryKey, RestoredSample]:
     """What a store that was told of every event holds of the round."""
     return {
-        key: Saved(attempts.get(key, 0), round_.failures(key), key in ended, round_.reward(key))
+        key: RestoredSample(attempts.get(key, 0), round_.failures(key), key in ended, round_.reward(key))
         for key in round_.plan.trajectories()
     }
 
@@ -334,7 +334,7 @@ def check_places(round_: Round) -> None:
         assert len(held) <= shape.group_size
         if len(held) == shape.group_size:
             full.add(prompt)
-    assert round_.whole <= full
+    assert round_.complete_prompts <= full
     assert len(full) <= shape.groups
     if len(full) == shape.groups:
         racing = round_.in_state(SampleState.WAITING, SampleState.RUNNING)
@@ -343,13 +343,13 @@ def check_places(round_: Round) -> None:
 
 def check_settled(round_: Round) -> None:
     shape, rules, settled = round_.plan.shape, round_.plan.rules, round_.settle()
-    assert list(settled.fates) == list(round_.plan.prompts)
-    by_fate = {fate: settled.with_fate(fate) for fate in PromptFate}
-    assert by_fate[PromptFate.TRAINED] == settled.groups
-    assert set(settled.reasons) == set(by_fate[PromptFate.FILTERED]) | set(by_fate[PromptFate.REQUEUED])
+    assert list(settled.outcomes) == list(round_.plan.prompts)
+    by_fate = {fate: settled.with_outcome(fate) for fate in PromptOutcome}
+    assert by_fate[PromptOutcome.TRAINED] == settled.groups
+    assert set(settled.reasons) == set(by_fate[PromptOutcome.FILTERED]) | set(by_fate[PromptOutcome.REQUEUED])
     assert len(settled.groups) <= shape.groups
     assert len(settled.kept) == len(settled.groups) * shape.group_size == len(set(settled.kept))
-    if by_fate[PromptFate.REQUEUED]:
+    if by_fate[PromptOutcome.REQUEUED]:
         assert len(settled.groups) == shape.groups, "nobody loses a race that nobody won"
         assert shape.kind is RoundKind.SHORT
     for prompt in settled.groups:
@@ -371,8 +371,8 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
     running: set[tuple[TrajectoryKey, Lease]] = set()
     ended: set[TrajectoryKey] = set()
     for _ in range(400):
-        if round_.wanting:
-            round_.extend([next(further) for _ in range(round_.wanting)])
+        if round_.missing:
+            round_.extend([next(further) for _ in range(round_.missing)])
         if round_.complete:
             break
         for launch in round_.launch(["x", "y"]):
@@ -384,7 +384,7 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
         finishing = round_.in_state(SampleState.RUNNING)
         if event == "lose":
             replica = data.draw(st.sampled_from(["x", "y"]))
-            round_.lose(replica)
+            round_.mark_replica_lost(replica)
             running = {(key, lease) for key, lease in running if lease.replica != replica}
         elif event == "crash":
             before = {key: resumed(round_.state(key)) for key in round_.plan.trajectories()}
@@ -408,7 +408,7 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
             assert round_.generated(key, lease)
             running.discard((key, lease))
             ended.add(key)
-        running -= {(abort.key, abort.lease) for abort in round_.take_aborts()}
+        running -= {(abort.key, abort.lease) for abort in round_.drain_aborts()}
         # What runs on the replicas is what the round believes to run: nobody generates for nothing.
         assert running == {(key, round_.lease(key)) for key in round_.in_state(SampleState.RUNNING)}
         check_places(round_)
@@ -416,17 +416,17 @@ def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(pl
         return  # Only losses and crashes were drawn; nothing to settle.
     check_settled(round_)
     again = Round(round_.plan, saved_by_a_store(round_, attempts, ended))
-    assert (again.complete, again.wanting, again.settle()) == (True, 0, round_.settle())
+    assert (again.complete, again.missing, again.settle()) == (True, 0, round_.settle())
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(plans(), st.data())
 def test_when_rewards_come_decides_nothing(plan_, data):
     """The same responses end in the same order, with the same rewards: the same are trained on."""
-    plan_ = replace(plan_, rules=Rules())
+    plan_ = replace(plan_, rules=RoundRules())
     order = data.draw(st.permutations(plan_.trajectories()))
 
-    def play(delays: list[int]) -> Settlement:
+    def play(delays: list[int]) -> RoundOutcome:
         round_, awaited, settled = Round(plan_), list[tuple[int, TrajectoryKey]](), len(order)
         round_.launch(["r"])
         for turn in range(len(order) + settled + 1):

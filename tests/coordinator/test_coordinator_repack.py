@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.async_groups import InFlight
+from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, is_idle, plan_repack
 from rljob_runtime.scheduling.round import Launch
 
@@ -282,7 +282,7 @@ def test_no_look_gives_a_replica_more_than_it_may_hold_whatever_is_under_way(dat
     """Moves take their time: each look finds some of the last one's made, and others not. When all are made, nobody has
     more than the limits allow, and nobody was emptied who was being filled."""
     rules = RepackRules(kv_cache_threshold=1.0, max_batch=most)
-    flight, names = InFlight(1), [f"r{number}" for number in range(replicas)]
+    flight, names = GroupTracker(1), [f"r{number}" for number in range(replicas)]
     numbers = count()
     for name in names:
         for _ in range(data.draw(st.integers(0, most - 1))):
@@ -292,7 +292,7 @@ def test_no_look_gives_a_replica_more_than_it_may_hold_whatever_is_under_way(dat
     moving: list[Launch] = []
     for _ in range(data.draw(st.integers(2, 4))):
         loads = [
-            load(name, len(flight.running_on(name)), len(flight.running_on(name)), moving=flight.moves(name))
+            load(name, len(flight.running_on(name)), len(flight.running_on(name)), moving=flight.has_move(name))
             for name in names
         ]
         fed, emptied = {one.lease.replica for one in moving}, {flight.lease(one.key).replica for one in moving}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
 from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad
@@ -21,7 +21,7 @@ def speed(
 ) -> EngineSpeed:
     """A step takes `step` seconds and `each` for every response of it."""
     knots = ((1.0, step + each), (1024.0, step + 1024 * each))
-    return EngineSpeed(LatencyLaw(knots, context, 0.0, prefill, 0.0), 1, most)
+    return EngineSpeed(LatencyModel(knots, context, 0.0, prefill, 0.0), 1, most)
 
 
 def tails(law: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
@@ -71,7 +71,7 @@ def test_the_batch_that_is_packed_is_one_that_decodes_with_hardly_more_latency(l
 
 @given(st.floats(1e-4, 1.0), st.floats(0, 1.0), st.integers(1, 512))
 def test_the_bound_is_the_largest_such_batch(step, each, most):
-    law = speed(step, each).law
+    law = speed(step, each).latency
     bound = within(RepackRules(0.9, most), EngineSpeed(law, 1, 64)).max_batch
     assert 1 <= bound <= most
     assert law.base(bound) <= 1.25 * law.base(1) * (1 + 1e-6)

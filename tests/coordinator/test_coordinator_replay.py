@@ -11,7 +11,7 @@ import pytest
 from rljob_api.spec_training import AUTO
 from rljob_api.status import RoundReport
 from rljob_bench.lib.replay import ReplayedLengths, ReplayingReplica, StillTrainer
-from rljob_bench.rollpacker_real import QUICK, Plan, Trial, figures, job_of, rollpacker_real, workload_of
+from rljob_bench.rollpacker_real import QUICK, Plan, RealTrial, figures, job_of, rollpacker_real, workload_of
 from rljob_runtime.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.round_planner.planner import FIRST_ROUNDS
@@ -145,13 +145,13 @@ def test_the_trainer_that_stands_still_counts_steps_and_publishes_the_same_weigh
     asyncio.run(run())
 
 
-def trial(technique: str, *rounds: tuple[float, float, float | None]) -> Trial:
+def trial(technique: str, *rounds: tuple[float, float, float | None]) -> RealTrial:
     """Of (closed at, seconds, predicted)."""
     reports = [
         RoundReport(round=number, seconds=seconds, predicted_seconds=predicted)
         for number, (_, seconds, predicted) in enumerate(rounds, start=1)
     ]
-    return Trial(technique, reports, [closed for closed, _, _ in rounds])
+    return RealTrial(technique, reports, [closed for closed, _, _ in rounds])
 
 
 def test_jobs_are_charged_whole_and_predictions_by_round():

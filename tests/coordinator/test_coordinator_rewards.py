@@ -31,11 +31,11 @@ class Learning(SimulatedRewards):
 
     async def score(self, prompt: object, response_text: str) -> float:
         seconds = (self.timeout.anchor("7/0") or 1.0) + 0.001
-        self.timeout.note(self.timeout.allow("7/0", response_text), seconds, seconds, right=True)
+        self.timeout.record(self.timeout.decide("7/0", response_text), seconds, seconds, right=True)
         return await super().score(prompt, response_text)
 
     def take_anchors(self) -> Anchors:
-        return {"code": risen} if (risen := self.timeout.take_risen()) else {}
+        return {"code": risen} if (risen := self.timeout.drain_raised()) else {}
 
     def restore_anchors(self, anchors: Anchors) -> None:
         self.timeout.restore(anchors.get("code", {}))

@@ -7,7 +7,7 @@ from coordinator_kit import Stage, job, until
 
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 
@@ -105,7 +105,7 @@ def test_a_hung_machine_is_lost_by_its_heartbeat(stage):
     async def fault(stage):
         await asyncio.sleep(1.0)
         machine = stage.world.machine("rollout-1")
-        machine.condition.begin(Trouble.FROZEN)
+        machine.condition.begin(FaultKind.FROZEN)
         machine.refresh()
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
@@ -138,7 +138,7 @@ def test_versions_of_an_undone_history_are_not_used_again(stage):
     history = store.versions().history
     store.close()
     assert [entry.version for entry in history] == sorted({entry.version for entry in history})
-    assert [entry.step for entry in history if entry.lost]
+    assert [entry.step for entry in history if entry.abandoned]
 
 
 def test_a_failed_reward_is_no_zero_and_is_tried_again(stage):

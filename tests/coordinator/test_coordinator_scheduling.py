@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from rljob_api.status import CheckpointStatus, RelayTopology, RoundReport, RuntimeStatus, RuntimeTotals
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.backoff import BackOff
-from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, revise
-from rljob_runtime.scheduling.partial_responses import Partials, Verdict
+from rljob_runtime.scheduling.backoff import Backoff
+from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, repair
+from rljob_runtime.scheduling.partial_responses import DeltaStatus, Partials
 from rljob_runtime.scheduling.response_placement import spread
-from rljob_runtime.scheduling.status_cadence import Reported, due, reward_ends, taken_up
+from rljob_runtime.scheduling.status_cadence import Reported, resumed_status, reward_ends, seconds_until_report
 from rljob_runtime.scheduling.weight_versions import Versions
 
 A, B = PromptKey(0, 1), PromptKey(0, 2)
@@ -81,16 +81,16 @@ def test_polls_may_repeat_and_overlap_and_the_tokens_come_out_once(deltas):
         tokens, logprobs = partials.tokens_of(key)
         assert list(tokens) == truth[: len(tokens)]
         assert len(logprobs) == len(tokens) >= held
-        assert (verdict is Verdict.GAP) == (start > held)
+        assert (verdict is DeltaStatus.GAP) == (start > held)
 
 
 @pytest.mark.parametrize(
     ("lease", "version", "verdict"),
     [
-        (Lease("r", 1), 7, Verdict.STALE),
-        (Lease("q", 2), 7, Verdict.STALE),
-        (Lease("r", 2), 8, Verdict.WRONG_VERSION),
-        (Lease("r", 2), 7, Verdict.ACCEPTED),
+        (Lease("r", 1), 7, DeltaStatus.STALE),
+        (Lease("q", 2), 7, DeltaStatus.STALE),
+        (Lease("r", 2), 8, DeltaStatus.WRONG_VERSION),
+        (Lease("r", 2), 7, DeltaStatus.ACCEPTED),
     ],
 )
 def test_only_the_lease_and_the_version_in_force_extend_a_response(lease, version, verdict):
@@ -98,7 +98,7 @@ def test_only_the_lease_and_the_version_in_force_extend_a_response(lease, versio
     partials.open(key, Lease("r", 1), 7)
     partials.open(key, Lease("r", 2), 7)
     assert partials.accept(key, lease, 0, [5], [-1.0], version, finished=False) is verdict
-    assert len(partials.tokens_of(key)[0]) == (1 if verdict is Verdict.ACCEPTED else 0)
+    assert len(partials.tokens_of(key)[0]) == (1 if verdict is DeltaStatus.ACCEPTED else 0)
 
 
 def test_a_response_goes_on_under_a_new_lease_and_starts_anew_under_a_new_version():
@@ -107,7 +107,7 @@ def test_a_response_goes_on_under_a_new_lease_and_starts_anew_under_a_new_versio
     partials.accept(key, Lease("r", 1), 0, [5, 6], [-1.0, -2.0], 7, finished=False)
     partials.open(key, Lease("q", 2), 7)
     assert partials.tokens_of(key) == ((5, 6), (-1.0, -2.0))
-    assert partials.accept(key, Lease("q", 2), 2, [9], [-3.0], 7, finished=True) is Verdict.FINISHED
+    assert partials.accept(key, Lease("q", 2), 2, [9], [-3.0], 7, finished=True) is DeltaStatus.FINISHED
     response = partials.close(key, FinishReason.STOP)
     assert (response.token_ids.tolist(), response.replica, response.attempt) == ([5, 6, 9], "q", 2)
     partials.open(key, Lease("q", 3), 8)
@@ -123,7 +123,7 @@ machines = st.lists(st.sampled_from([f"rollout-{index}" for index in range(5)]),
 
 @given(machines, st.dictionaries(st.sampled_from([f"rollout-{i}" for i in range(5)]), st.none() | st.integers(1, 3)))
 def test_the_chain_holds_the_live_once_and_begins_with_the_newest_whole(order, holds):
-    chain = revise(None, 3, order, holds)
+    chain = repair(None, 3, order, holds)
     assert sorted(chain.machines) == sorted(holds)
     held = [version for version in holds.values() if version is not None]
     if held:
@@ -136,7 +136,7 @@ def test_the_chain_holds_the_live_once_and_begins_with_the_newest_whole(order, h
 def test_chain_numbers_never_fall_and_rise_with_every_change(steps):
     chain = None
     for epoch, live, moved in steps:
-        new = revise(chain, epoch, sorted(live), dict.fromkeys(live, 1), moved=live if moved else ())
+        new = repair(chain, epoch, sorted(live), dict.fromkeys(live, 1), moved=live if moved else ())
         if chain is not None:
             assert (new.epoch, new.revision) >= (chain.epoch, chain.revision)
             same = new.machines == chain.machines and new.epoch == chain.epoch and not (moved and live)
@@ -145,8 +145,8 @@ def test_chain_numbers_never_fall_and_rise_with_every_change(steps):
 
 
 def test_a_new_coordinator_numbers_its_chain_above_what_the_relays_know():
-    assert revise(None, 2, ["a"], {"a": None}, seen=(2, 5)) == ChainOrder(2, 6, ("a",))
-    assert revise(None, 3, ["a"], {"a": None}, seen=(2, 5)) == ChainOrder(3, 0, ("a",))
+    assert repair(None, 2, ["a"], {"a": None}, seen=(2, 5)) == ChainOrder(2, 6, ("a",))
+    assert repair(None, 3, ["a"], {"a": None}, seen=(2, 5)) == ChainOrder(3, 0, ("a",))
     assert ChainOrder(1, 0, ("a", "b")).predecessor("b") == "a"
     assert ChainOrder(1, 0, ("a", "b")).predecessor("a") is None
 
@@ -169,12 +169,12 @@ def test_versions_are_never_used_twice_whatever_is_undone(moves):
         versions = versions.publish(number, step)
         assert versions.of_step(step) == number
         assert versions.step_of(number) == step
-        assert not versions.is_lost(number)
-        assert all(versions.is_lost(e.version) for e in versions.history if e.step > step)
+        assert not versions.is_abandoned(number)
+        assert all(versions.is_abandoned(e.version) for e in versions.history if e.step > step)
 
 
 def test_a_version_seen_elsewhere_is_not_used_again():
-    versions = Versions().seen(8)
+    versions = Versions().with_observed(8)
     assert versions.next_version() == 9
     with pytest.raises(ValueError, match="at least 9"):
         versions.publish(8, 0)
@@ -201,11 +201,11 @@ BASE = RuntimeStatus(term=1, event=3, round=2, stage="Training")
     ],
 )
 def test_when_a_report_is_due(changes, age, wait):
-    assert due(Reported(BASE, at=100.0), BASE.model_copy(update=changes), 100.0 + age) == wait
+    assert seconds_until_report(Reported(BASE, at=100.0), BASE.model_copy(update=changes), 100.0 + age) == wait
 
 
 def test_the_first_report_is_due_at_once():
-    assert due(Reported(), BASE, 0.0) == 0.0
+    assert seconds_until_report(Reported(), BASE, 0.0) == 0.0
 
 
 def test_first_and_last_fifth():
@@ -223,17 +223,17 @@ def test_first_and_last_fifth():
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_back_off_stays_in_its_bounds(failures, uniform):
-    policy = BackOff(initial=0.5, maximum=20.0)
+    policy = Backoff(initial=0.5, maximum=20.0)
     delay = policy.delay(failures, uniform)
     assert 0.25 <= delay <= 20.0
     assert policy.delay(failures + 1, uniform) >= delay
 
 
 def test_back_off_ends_at_its_limit():
-    assert BackOff(limit=3).delay(2) is not None
-    assert BackOff(limit=3).delay(3) is None
+    assert Backoff(limit=3).delay(2) is not None
+    assert Backoff(limit=3).delay(3) is None
     with pytest.raises(ValueError, match="initial"):
-        BackOff(initial=0.0)
+        Backoff(initial=0.0)
 
 
 def test_a_new_coordinator_takes_up_what_lasts_and_nothing_else() -> None:
@@ -251,7 +251,7 @@ def test_a_new_coordinator_takes_up_what_lasts_and_nothing_else() -> None:
         totals=RuntimeTotals(tokens=70),
         checkpoint=CheckpointStatus(round=4, name="step-00000004"),
     )
-    after = taken_up(before, term=5)
+    after = resumed_status(before, term=5)
     assert (after.term, after.rounds, after.stage) == (5, 9, "Starting")
     assert (after.event, after.round) == (9, 4)
     assert (after.applied, after.drained, after.progress) == (None, (), None)

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.profile import SizedRound
-from rljob_runtime.scheduling.round_planner.initial_tp import best_size, play_sizes
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage, rehearse
+from rljob_runtime.scheduling.round_planner.initial_tp import best_tp_size, simulate_tp_sizes
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, PromptDemand, simulate_round
 
-NARROW = LatencyLaw(((1.0, 0.010), (64.0, 0.030)), 1e-7, 0.010, 1e-5, 0.0)
-WIDE = LatencyLaw(((1.0, 0.008), (64.0, 0.025)), 1e-7, 0.010, 1e-5, 0.0)
+NARROW = LatencyModel(((1.0, 0.010), (64.0, 0.030)), 1e-7, 0.010, 1e-5, 0.0)
+WIDE = LatencyModel(((1.0, 0.008), (64.0, 0.025)), 1e-7, 0.010, 1e-5, 0.0)
 """Of two accelerators, which spend much on each other: a fifth faster."""
 PLENTY = 1_000_000
 
 
-def stages(narrow_kv: int = PLENTY, wide_kv: int = PLENTY, batch: int = 64) -> dict[int, Stage]:
+def stages(narrow_kv: int = PLENTY, wide_kv: int = PLENTY, batch: int = 64) -> dict[int, EngineFleet]:
     """Four accelerators as four engines or as two."""
-    return {2: Stage(WIDE, 2, wide_kv, batch), 1: Stage(NARROW, 4, narrow_kv, batch)}
+    return {2: EngineFleet(WIDE, 2, wide_kv, batch), 1: EngineFleet(NARROW, 4, narrow_kv, batch)}
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ def stages(narrow_kv: int = PLENTY, wide_kv: int = PLENTY, batch: int = 64) -> d
         pytest.param(stages(narrow_kv=1_000, wide_kv=12_000), 8, 200, 2, id="a small cache preempts"),
         pytest.param(stages(narrow_kv=150), 8, 200, 2, id="a cache that holds no response"),
         pytest.param(stages(narrow_kv=150, wide_kv=150), 8, 200, None, id="none that does"),
-        pytest.param({1: Stage(NARROW, 4, PLENTY), 2: Stage(NARROW, 4, PLENTY)}, 8, 200, 1, id="equal"),
+        pytest.param({1: EngineFleet(NARROW, 4, PLENTY), 2: EngineFleet(NARROW, 4, PLENTY)}, 8, 200, 1, id="equal"),
     ],
 )
-def test_the_best_size(stages: dict[int, Stage], prompts: int, length: int, best: int | None) -> None:
-    played = play_sizes(stages, [Asked(20, (length,) * 8)] * prompts, 8)
+def test_the_best_size(stages: dict[int, EngineFleet], prompts: int, length: int, best: int | None) -> None:
+    played = simulate_tp_sizes(stages, [PromptDemand(20, (length,) * 8)] * prompts, 8)
     assert [one.tensor_parallel for one in played] == sorted(stages)
     assert [one.replicas for one in played] == [stages[size].replicas for size in sorted(stages)]
-    assert best_size(played) == best, played
+    assert best_tp_size(played) == best, played
 
 
 def test_preemptions_are_told() -> None:
-    small, large = play_sizes(stages(narrow_kv=1_000, wide_kv=12_000), [Asked(20, (200,) * 8)] * 8, 8)
+    small, large = simulate_tp_sizes(stages(narrow_kv=1_000, wide_kv=12_000), [PromptDemand(20, (200,) * 8)] * 8, 8)
     assert small.preemptions > large.preemptions == 0
 
 
@@ -53,24 +53,24 @@ def test_preemptions_are_told() -> None:
     batch=st.integers(1, 8),
 )
 def test_it_is_the_shortest_of_the_rounds_that_can_be_played(lengths: list[list[int]], kv: int, batch: int) -> None:
-    asked = [Asked(10, tuple(its)) for its in lengths]
+    asked = [PromptDemand(10, tuple(its)) for its in lengths]
     engines = stages(kv, 2 * kv, batch)
-    played = play_sizes(engines, asked, 2)
+    played = simulate_tp_sizes(engines, asked, 2)
     seconds = {}
     for size, stage in engines.items():
         try:
-            seconds[size] = rehearse(stage, asked, len(asked), len(asked), 2).seconds
+            seconds[size] = simulate_round(stage, asked, len(asked), len(asked), 2).seconds
         except ValueError:
             continue
     assert {one.tensor_parallel: one.seconds for one in played if one.seconds is not None} == seconds
-    best = best_size(played)
+    best = best_tp_size(played)
     assert (best is None) == (not seconds)
     assert best is None or seconds[best] == min(seconds.values())
-    assert best_size(list(reversed(played))) == best
+    assert best_tp_size(list(reversed(played))) == best
     faster = {size: replace(stage, kv_tokens=PLENTY) for size, stage in engines.items()}
-    assert best_size(play_sizes(faster, asked, 2)) is not None
+    assert best_tp_size(simulate_tp_sizes(faster, asked, 2)) is not None
 
 
 def test_no_sizes_have_no_best() -> None:
-    assert best_size([]) is None
-    assert best_size([SizedRound(tensor_parallel=1, replicas=1)]) is None
+    assert best_tp_size([]) is None
+    assert best_tp_size([SizedRound(tensor_parallel=1, replicas=1)]) is None

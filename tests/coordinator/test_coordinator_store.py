@@ -15,7 +15,14 @@ from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptFate, RoundPlan, Rules, Saved, Settlement, Shape
+from rljob_runtime.scheduling.round import (
+    PromptOutcome,
+    RestoredSample,
+    RoundOutcome,
+    RoundPlan,
+    RoundRules,
+    RoundShape,
+)
 
 PROMPTS = (PromptKey(0, 3), PromptKey(0, 1))
 FIRST = TrajectoryKey(PROMPTS[0], 0)
@@ -31,13 +38,13 @@ def store(tmp_path):
 
 
 def plan_of(step: int = 1, version: int = 1, prompts: tuple[PromptKey, ...] = PROMPTS) -> RoundPlan:
-    return RoundPlan(step, version, Shape(RoundKind.LONG, 2, 2, 2, 2), prompts)
+    return RoundPlan(step, version, RoundShape(RoundKind.LONG, 2, 2, 2, 2), prompts)
 
 
-def settlement(fate: PromptFate = PromptFate.TRAINED) -> Settlement:
-    if fate is PromptFate.TRAINED:
-        return Settlement(PROMPTS, dict.fromkeys(PROMPTS, fate), {}, plan_of().trajectories())
-    return Settlement((), dict.fromkeys(PROMPTS, fate), dict.fromkeys(PROMPTS, "RewardFailed"))
+def settlement(fate: PromptOutcome = PromptOutcome.TRAINED) -> RoundOutcome:
+    if fate is PromptOutcome.TRAINED:
+        return RoundOutcome(PROMPTS, dict.fromkeys(PROMPTS, fate), {}, plan_of().trajectories())
+    return RoundOutcome((), dict.fromkeys(PROMPTS, fate), dict.fromkeys(PROMPTS, "RewardFailed"))
 
 
 def launch(store: Store, plan: RoundPlan, attempt: int = 1) -> None:
@@ -107,7 +114,7 @@ def requeue(store: Store, queue: tuple[PromptKey, ...] = PROMPTS, kept: tuple[Tr
     """A first round that both prompts lose."""
     generate(store, plan_of())
     store.assign(1, kept)
-    lost = Settlement((), dict.fromkeys(PROMPTS, PromptFate.REQUEUED), dict.fromkeys(PROMPTS, "RaceLost"), kept)
+    lost = RoundOutcome((), dict.fromkeys(PROMPTS, PromptOutcome.REQUEUED), dict.fromkeys(PROMPTS, "RaceLost"), kept)
     store.close_round(lost, Boundary(1, Cursor(0, 2), queue=queue))
     store.publish(2, 1)
 
@@ -120,7 +127,9 @@ def trained_in_two_rounds(store: Store) -> None:
 
 def requeued_without_a_reason(store: Store) -> None:
     generate(store, plan_of())
-    store.close_round(Settlement((), dict.fromkeys(PROMPTS, PromptFate.REQUEUED)), Boundary(1, Cursor(), queue=PROMPTS))
+    store.close_round(
+        RoundOutcome((), dict.fromkeys(PROMPTS, PromptOutcome.REQUEUED)), Boundary(1, Cursor(), queue=PROMPTS)
+    )
 
 
 def not_in_the_queue(store: Store) -> None:
@@ -132,22 +141,22 @@ def gone_from_the_queue(store: Store) -> None:
     other = plan_of(2, 2, (PROMPTS[0], PromptKey(0, 9)))
     generate(store, other)
     store.assign(2, other.trajectories())
-    both = Settlement(other.prompts, dict.fromkeys(other.prompts, PromptFate.TRAINED), {}, other.trajectories())
+    both = RoundOutcome(other.prompts, dict.fromkeys(other.prompts, PromptOutcome.TRAINED), {}, other.trajectories())
     store.close_round(both, Boundary(2, Cursor(0, 3)))
 
 
 def another_fate(store: Store) -> None:
     train(store, plan_of())
-    store.close_round(settlement(PromptFate.FILTERED), Boundary(1, Cursor()))
+    store.close_round(settlement(PromptOutcome.FILTERED), Boundary(1, Cursor()))
 
 
 def closed_with_prompts_open(store: Store) -> None:
     generate(store, plan_of())
-    store.close_round(Settlement(()), Boundary(1, Cursor()))
+    store.close_round(RoundOutcome(()), Boundary(1, Cursor()))
 
 
 def a_round_left_out(store: Store) -> None:
-    store.close_round(Settlement(()), Boundary(2, Cursor()))
+    store.close_round(RoundOutcome(()), Boundary(2, Cursor()))
 
 
 def version_used_twice(store: Store) -> None:
@@ -160,7 +169,7 @@ def an_anchor_falls(store: Store) -> None:
     generate(store, plan_of())
     store.assign(1, plan_of().trajectories())
     store.close_round(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000}})
-    store.close_round(Settlement(()), Boundary(2, Cursor(0, 2)), {"code": {"7/0": 1999}})
+    store.close_round(RoundOutcome(()), Boundary(2, Cursor(0, 2)), {"code": {"7/0": 1999}})
 
 
 def attempt_falls(store: Store) -> None:
@@ -233,7 +242,7 @@ def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
     found = reopened.round_under_way()
     reopened.close()
     assert (found.plan.prompts, found.plan.version, found.cursor) == (PROMPTS, 1, Cursor(0, 2))
-    assert found.saved[FIRST] == Saved(attempt=3)
+    assert found.saved[FIRST] == RestoredSample(attempt=3)
     partial = found.partials.pop(FIRST)
     assert (partial.token_ids.tolist(), partial.logprobs.tolist(), partial.lease) == (
         [5, 6, 7],
@@ -246,7 +255,9 @@ def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
 
 def test_a_round_is_found_with_its_shape_its_rules_and_what_it_drew_later(store):
     third = PromptKey(0, 7)
-    plan = replace(plan_of(), shape=Shape(RoundKind.SHORT, 2, 3, 1, 2), rules=Rules(5, drop_equal=True, max_prompts=9))
+    plan = replace(
+        plan_of(), shape=RoundShape(RoundKind.SHORT, 2, 3, 1, 2), rules=RoundRules(5, drop_equal=True, max_prompts=9)
+    )
     store.open_round(plan, Cursor(0, 2))
     store.extend(plan, [third], Cursor(0, 3))
     found = store.round_under_way()
@@ -260,7 +271,7 @@ def test_a_requeued_prompt_is_drawn_again_and_its_attempts_go_on_rising(store):
     requeue(store)
     assert store.boundary().queue == PROMPTS
     known = store.open_round(plan_of(2, 2), Cursor(0, 2))
-    assert known == dict.fromkeys(plan_of().trajectories(), Saved(attempt=1))
+    assert known == dict.fromkeys(plan_of().trajectories(), RestoredSample(attempt=1))
     assert store.round_under_way().saved == known
     launch(store, plan_of(2, 2), 2)
     with pytest.raises(sqlite3.IntegrityError, match="an attempt never falls"):
@@ -292,7 +303,7 @@ def test_anchors_go_back_with_their_round(store):
     plan = plan_of(2, 2, (PromptKey(0, 8), PromptKey(0, 9)))
     generate(store, plan)
     store.assign(2, plan.trajectories())
-    both = Settlement(plan.prompts, dict.fromkeys(plan.prompts, PromptFate.TRAINED), {}, plan.trajectories())
+    both = RoundOutcome(plan.prompts, dict.fromkeys(plan.prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
     store.close_round(both, Boundary(2, Cursor(0, 4)), {"code": {"7/0": 3000}, "more": {"7/0": 1}})
     assert store.anchors() == {"code": {"7/0": 3000, "7/1": 5}, "more": {"7/0": 1}}
     assert store.rewind(1)
@@ -303,7 +314,7 @@ def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):
     train(store, plan_of())
     store.publish(2, 1)
     assert store.rewind(0)
-    assert [(entry.version, entry.lost) for entry in store.versions().history] == [(1, False), (2, True)]
+    assert [(entry.version, entry.abandoned) for entry in store.versions().history] == [(1, False), (2, True)]
     assert (store.outcomes(), store.boundary().step) == ({}, 0)
     train(store, plan_of())
     assert store.outcomes() == {"trained": 4}

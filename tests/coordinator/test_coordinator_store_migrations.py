@@ -12,7 +12,7 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.schema import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
-from rljob_runtime.scheduling.round import PromptFate, Settlement
+from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
 
@@ -89,9 +89,9 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
     for key in keys:
         store.score(3, key, 1.0)
     store.assign(3, keys)
-    fates = dict.fromkeys(opened.plan.prompts, PromptFate.TRAINED)
+    fates = dict.fromkeys(opened.plan.prompts, PromptOutcome.TRAINED)
     left = tuple(prompt for prompt in boundary.queue if prompt not in fates)
-    settlement = Settlement(opened.plan.prompts, fates, {}, keys)
+    settlement = RoundOutcome(opened.plan.prompts, fates, {}, keys)
     store.close_round(settlement, Boundary(3, Cursor(0, 20), report=boundary.report, queue=left))
     (only,) = store.remembered(1).rounds[len(known) :]
     assert sum(one.tokens for prompt in only.prompts.values() for one in prompt.responses) == sum(lengths.values())

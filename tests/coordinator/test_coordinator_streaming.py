@@ -19,11 +19,11 @@ from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
 from rljob_runtime.coordinator.stream_training.stream import CALL_SECONDS, Streamed, Streaming
 from rljob_runtime.protocols import ContributeReport, Refused, TrainReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.scheduling.lending.gain import Measured
-from rljob_runtime.scheduling.round import Round, RoundPlan, Rules, Shape
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
+from rljob_runtime.scheduling.round import Round, RoundPlan, RoundRules, RoundShape
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Contributed, Generated, Trained
-from rljob_runtime.simulator.peers.cluster import Site, World
+from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 
 PER_TOKEN = TrainerCosts(step=0.2, token=0.01)
@@ -31,7 +31,7 @@ PER_TOKEN = TrainerCosts(step=0.2, token=0.01)
 
 def streaming_stage(path: Path, on: bool = True, costs: TrainerCosts = PER_TOKEN, **settings) -> tuple[Stage, list]:
     stage, events = Stage(path, job=job(prompts=6, stream=on, **settings)), []
-    stage.world = World(0, Site(stage.replicas), costs, stage.observe)
+    stage.world = SimulatedCluster(0, ClusterSpec(stage.replicas), costs, stage.observe)
     stage.watchers.append(events.append)
     return stage, events
 
@@ -44,15 +44,15 @@ def streaming_stage(path: Path, on: bool = True, costs: TrainerCosts = PER_TOKEN
 def test_what_is_told_as_whole_is_trained_on_with_the_places_it_had(groups, extra, size, race, drop, data):
     """In whatever order responses end, rewards come and fail, prompts are replaced and a former coordinator left it."""
     prompts = tuple(PromptKey(0, index) for index in range(groups + extra))
-    shape = Shape(RoundKind.SHORT, len(prompts), size + race, groups, size)
-    round_ = Round(RoundPlan(1, 1, shape, prompts, Rules(1, drop_equal=drop, max_prompts=2 * len(prompts))))
+    shape = RoundShape(RoundKind.SHORT, len(prompts), size + race, groups, size)
+    round_ = Round(RoundPlan(1, 1, shape, prompts, RoundRules(1, drop_equal=drop, max_prompts=2 * len(prompts))))
     told: dict[PromptKey, list] = {}
     for number in range(200):
-        for prompt in round_.take_whole():
+        for prompt in round_.drain_complete():
             assert prompt not in told
             told[prompt] = round_.places(prompt)
-        if round_.wanting:
-            round_.extend(tuple(PromptKey(1 + number, index) for index in range(round_.wanting)))
+        if round_.missing:
+            round_.extend(tuple(PromptKey(1 + number, index) for index in range(round_.missing)))
         if round_.complete:
             break
         round_.launch(["r"])
@@ -65,7 +65,7 @@ def test_what_is_told_as_whole_is_trained_on_with_the_places_it_had(groups, extr
             round_.scored(key, round_._samples[key].attempt, data.draw(st.sampled_from([0.0, 1.0])))
     else:
         pytest.fail("the round does not end")
-    for prompt in round_.take_whole():
+    for prompt in round_.drain_complete():
         told[prompt] = round_.places(prompt)
     settled = round_.settle()
     assert set(told) == set(settled.groups)
@@ -217,7 +217,7 @@ def some(*numbers: int, tokens: int = 1) -> list[Group]:
 def test_what_waits_goes_together_and_generation_end_stops_it():
     async def program():
         seat = Seat(1.0, 1.0, 9.0)
-        stream = Streaming(seat, 1, 1, 1, 3, Measured())
+        stream = Streaming(seat, 1, 1, 1, 3, LoanMeasurements())
         stream.offer(some(1))
         await asyncio.sleep(0.5)
         stream.offer(some(2, 3))
@@ -235,8 +235,8 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
 
 def test_a_call_is_short_where_the_trainer_is_slow():
     async def program():
-        seat, measured = Seat(), Measured()
-        measured.training.note(10, CALL_SECONDS)
+        seat, measured = Seat(), LoanMeasurements()
+        measured.training.record(10, CALL_SECONDS)
         stream = Streaming(seat, 1, 1, 1, 1000, measured)
         stream.offer([*some(1, 2, 3, tokens=4), *some(4, tokens=99)])
         await asyncio.sleep(5.0)
@@ -253,7 +253,7 @@ def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
             return replace(await super().contribute(term, step, groups), tokens=0)
 
     async def program(seat):
-        measured = Measured()
+        measured = LoanMeasurements()
         stream = Streaming(seat, 1, 1, 1, 1000, measured)
         stream.offer(some(1, 2))
         await asyncio.sleep(0.1)
@@ -268,7 +268,7 @@ def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
 def test_after_a_failed_call_nothing_more_is_handed_over(error):
     async def program():
         seat = Seat(error)
-        stream = Streaming(seat, 1, 1, 1, 1, Measured())
+        stream = Streaming(seat, 1, 1, 1, 1, LoanMeasurements())
         stream.offer(some(1, 2))
         await asyncio.sleep(1.0)
         stream.offer(some(3))
@@ -281,7 +281,7 @@ def test_after_a_failed_call_nothing_more_is_handed_over(error):
 def test_what_is_asked_of_a_stream_that_is_off_is_nothing():
     async def program():
         seat = Seat()
-        stream = Streaming(seat, 1, 1, 1, 0, Measured())
+        stream = Streaming(seat, 1, 1, 1, 0, LoanMeasurements())
         stream.offer(some(1))
         await asyncio.sleep(1.0)
         assert await stream.finish() == Streamed()

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.fault_detection.suspicion import COORDINATOR, MOST_SECONDS, Beats, Suspicion, neighbours
+from rljob_runtime.scheduling.fault_detection.suspicion import (
+    COORDINATOR,
+    MOST_SECONDS,
+    Heartbeats,
+    Suspicion,
+    neighbours,
+)
 
 HEARTBEAT = 0.5
 NAMES = ("a", "b", "c", "d", "e")
@@ -16,16 +22,16 @@ NAMES = ("a", "b", "c", "d", "e")
 
 
 def test_two_missed_beats_in_a_row_make_a_machine_silent():
-    beats = Beats().overdue(HEARTBEAT, 0.0)
+    beats = Heartbeats().record_miss(HEARTBEAT, 0.0)
     assert not beats.silent
-    assert beats.overdue(HEARTBEAT, 0.0).silent
-    assert not beats.answered(0.3).overdue(HEARTBEAT, 0.0).silent
+    assert beats.record_miss(HEARTBEAT, 0.0).silent
+    assert not beats.record_answer(0.3).record_miss(HEARTBEAT, 0.0).silent
 
 
 def test_a_coordinator_that_stood_still_blames_nobody():
-    beats = Beats()
+    beats = Heartbeats()
     for _ in range(10):
-        beats = beats.overdue(HEARTBEAT, own_delay=0.3)
+        beats = beats.record_miss(HEARTBEAT, own_delay=0.3)
     assert not beats.silent
 
 
@@ -34,25 +40,25 @@ def test_a_coordinator_that_stood_still_blames_nobody():
     [((), 0.25), ((0.001, 0.002), 0.25), ((0.1, 0.001), 0.4), ((0.5,), 2.0), ((30.0,), MOST_SECONDS)],
 )
 def test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take(answers, seconds):
-    beats = Beats()
+    beats = Heartbeats()
     for answer in answers:
-        beats = beats.answered(answer)
-    assert beats.patience(HEARTBEAT) == pytest.approx(seconds)
+        beats = beats.record_answer(answer)
+    assert beats.timeout(HEARTBEAT) == pytest.approx(seconds)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60), st.floats(0.05, 10))
 def test_silence_is_two_misses_since_the_last_answer_and_patience_has_bounds(history, heartbeat):
-    beats, missed = Beats(), 0
+    beats, missed = Heartbeats(), 0
     for answer in history:
-        beats = beats.overdue(heartbeat, 0.0) if answer is None else beats.answered(answer)
+        beats = beats.record_miss(heartbeat, 0.0) if answer is None else beats.record_answer(answer)
         missed = missed + 1 if answer is None else 0
         assert beats.silent == (missed >= 2)
-        assert heartbeat / 2 <= beats.patience(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
+        assert heartbeat / 2 <= beats.timeout(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
 
 
 def test_a_machine_without_power_is_out_of_the_chain_after_two_and_a_half_heartbeats():
     """The worst moment is just after an answer: a whole heartbeat to the next beat, another to the one after it."""
-    worst = HEARTBEAT + HEARTBEAT + Beats().answered(0.01).patience(HEARTBEAT)
+    worst = HEARTBEAT + HEARTBEAT + Heartbeats().record_answer(0.01).timeout(HEARTBEAT)
     assert worst == 2.5 * HEARTBEAT < 1.5
 
 
@@ -65,7 +71,7 @@ SAID = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=12)
 def test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough(said, present):
     suspicion = Suspicion("HeartbeatLost")
     for neighbour, reached in said:
-        suspicion = suspicion.heard(neighbour, reached)
+        suspicion = suspicion.with_report(neighbour, reached)
     last = {neighbour: reached for neighbour, reached in said if neighbour in present}
     expected = () if any(last.values()) else tuple(sorted(last))
     assert suspicion.witnesses(present) == (COORDINATOR, *expected)

@@ -16,9 +16,9 @@ from rljob_runtime.coordinator.reporting.round_log import RoundLog
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey, sample_seed
-from rljob_runtime.scheduling.round import Shape
+from rljob_runtime.scheduling.round import RoundShape
 from rljob_runtime.scheduling.round_planner.survival import Survival, mean_length
-from rljob_runtime.scheduling.tail_batching import Factors, Opening, next_round, queue_after, replacements, times
+from rljob_runtime.scheduling.tail_batching import Factors, Opening, ceil_product, next_round, queue_after, replacements
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
 SHORT, LONG = RoundKind.SHORT, RoundKind.LONG
@@ -54,13 +54,13 @@ HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 )
 def test_the_next_round(factors, queued, rounds_left, kind, launched, from_queue):
     opening = next_round(128, 8, factors, queued, rounds_left)
-    assert opening == Opening(Shape(kind, *launched, 128, 8), from_queue)
+    assert opening == Opening(RoundShape(kind, *launched, 128, 8), from_queue)
     assert opening.fresh == launched[0] - from_queue
 
 
 @pytest.mark.parametrize(("factor", "count", "product"), [(1.1, 10, 11), (1.25, 3, 4), (1, 7, 7), (1.3, 10, 13)])
 def test_factors_are_the_decimals_that_were_written(factor, count, product):
-    assert times(factor, count) == product
+    assert ceil_product(factor, count) == product
 
 
 @pytest.mark.parametrize("factors", [(0.9, 1), (1, 0.5), (float("nan"), 1)])
@@ -125,7 +125,7 @@ def test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with
     """Of eleven, five ended, the last of them when the six others had a token less."""
     curve = Survival([2, 3, 4, 5, 10], [9] * 6)
     assert [curve.longer_than(length) for length in (9, 10, 99)] == pytest.approx([7 / 11, 6 / 11, 6 / 11])
-    assert [curve.seen_beyond(9, share) for share in (0.1, 0.2)] == [10, None]
+    assert [curve.observed_beyond(9, share) for share in (0.1, 0.2)] == [10, None]
     assert curve.beyond(9, 0.2) == 10
 
 
@@ -134,7 +134,7 @@ def test_beyond_all_that_was_seen_an_exponential_goes_on_as_it_began(reached, sh
     """Lengths of mean 100, of which nobody was let beyond 150; the head start of who was stopped makes them longer."""
     lengths = [ceil(-100 * log(1 - (place + 0.5) / 1000)) for place in range(1000)]
     curve = Survival([each for each in lengths if each <= 150], [140 for each in lengths if each > 150])
-    assert curve.foretold_beyond(reached, share) == pytest.approx(reached - 100 * log(1 - share), abs=3, rel=0.06)
+    assert curve.predicted_beyond(reached, share) == pytest.approx(reached - 100 * log(1 - share), abs=3, rel=0.06)
 
 
 CUTS = st.lists(st.integers(0, 50), min_size=1)
@@ -143,11 +143,11 @@ CUTS = st.lists(st.integers(0, 50), min_size=1)
 @given(st.lists(st.integers(1, 50)), CUTS, st.integers(0, 80), st.floats(0, 0.99), st.floats(0, 0.99))
 def test_more_of_the_longer_ones_end_later_beyond_what_was_seen_too(ended, cut, reached, share, more):
     curve = Survival(ended, cut)
-    near, far = (curve.foretold_beyond(reached, each) for each in sorted((share, more)))
+    near, far = (curve.predicted_beyond(reached, each) for each in sorted((share, more)))
     if far is not None:
         assert near is not None
         assert reached <= near <= far
-        assert curve.seen_beyond(reached, share) in (None, curve.foretold_beyond(reached, share))
+        assert curve.observed_beyond(reached, share) in (None, curve.predicted_beyond(reached, share))
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.lists(st.integers(0, 50), max_size=30), st.integers(0, 60))

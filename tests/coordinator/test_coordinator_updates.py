@@ -19,12 +19,12 @@ from rljob_api.spec_training import Mode, Sampler
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.store import async_store
-from rljob_runtime.coordinator.store.async_store import ExperienceStore
-from rljob_runtime.perf_model.latency_model import LatencyLaw
-from rljob_runtime.scheduling.experience_buffer import STARVED, Limits
+from rljob_runtime.coordinator.store.async_store import AsyncStore
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.scheduling.experience_buffer import STARVED, BufferLimits
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
-from rljob_runtime.simulator.core.network import Trouble
+from rljob_runtime.simulator.core.network import FaultKind
 from rljob_runtime.simulator.peers.replica import steady
 from rows import slow
 
@@ -146,8 +146,8 @@ def test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_o
 
 @pytest.mark.parametrize(("left", "given", "now"), [(13, None, 13), (40, None, 16), (2, None, 5), (13, 6, 6)])
 def test_a_capacity_is_taken_up_within_the_limits_of_now(left, given, now):
-    buffer = ExperienceBuffer(Sampler.FIFO, Limits.of(4, given), 4, None, 0)
-    buffer.resume(left)
+    buffer = ExperienceBuffer(Sampler.FIFO, BufferLimits.of(4, given), 4, None, 0)
+    buffer.restore_capacity(left)
     assert buffer.capacity == now
 
 
@@ -174,8 +174,8 @@ def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
         while True:
             await asyncio.sleep(0.5)
             course = stage.coordinator.course if stage.coordinator else None
-            if course is not None and course.rollouts is not None:
-                opened.append(len(course.rollouts.flight) + len(course.rollouts.buffer))
+            if course is not None and course.generation is not None:
+                opened.append(len(course.generation.groups) + len(course.generation.buffer))
 
     stage.play(look)
     assert max(opened) == 6
@@ -244,8 +244,8 @@ def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
         while True:
             await asyncio.sleep(0.5)
             course = stage.coordinator.course if stage.coordinator else None
-            if course is not None and course.rollouts is not None:
-                seen.append(course.rollouts.buffer.capacity)
+            if course is not None and course.generation is not None:
+                seen.append(course.generation.buffer.capacity)
 
     stage.play(look)
     assert seen[0] == 8
@@ -341,7 +341,7 @@ def test_killed_again_and_again(tmp_path, seed):
 def test_killed_between_two_pieces_of_what_a_checkpoint_lets_go(tmp_path, monkeypatch):
     """What was left goes with a later checkpoint's, and nothing else is missed."""
     stage = stage_of(tmp_path, rounds=8, machines=2)
-    forget, steps = ExperienceStore.forget, []
+    forget, steps = AsyncStore.forget, []
 
     def killed_once(store, step):
         steps.append(step)
@@ -350,7 +350,7 @@ def test_killed_between_two_pieces_of_what_a_checkpoint_lets_go(tmp_path, monkey
         return forget(store, step)
 
     monkeypatch.setattr(async_store, "FORGOTTEN_CHUNKS", 1)
-    monkeypatch.setattr(ExperienceStore, "forget", killed_once)
+    monkeypatch.setattr(AsyncStore, "forget", killed_once)
 
     async def lives():
         with pytest.raises(Crash):
@@ -445,7 +445,7 @@ def test_without_repack_nothing_moves(tmp_path):
 def test_nothing_moves_between_engines_that_make_no_more_tokens_by_it(tmp_path):
     """Each response has its own share of a step."""
     stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
-    law = LatencyLaw(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
+    law = LatencyModel(((1.0, 0.02), (64.0, 64 * 0.02)), 0.0, 0.0, 0.0, 0.0)
     stage.world.site = replace(stage.world.site, engine=replace(steady(0.02), law=law))
     submitted = seen(stage, Submitted)
     stage.play()
@@ -474,12 +474,12 @@ def test_a_machine_that_is_to_leave_ends_its_work_first(tmp_path):
     submitted = seen(stage, Submitted)
 
     async def shrink(stage):
-        flight = stage.coordinator.course.rollouts.flight
+        flight = stage.coordinator.course.generation.groups
         await until(lambda: len(stage.closed) >= 2 and flight.load("rollout-2/replica-0") > 0, tick=0.01)
         stage.control.scale(2)
 
     async def begin(stage):
-        await until(lambda: stage.coordinator is not None and stage.coordinator.course.rollouts is not None)
+        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
         await shrink(stage)
 
     stage.play(begin)
@@ -495,7 +495,7 @@ def test_a_suspended_job_hands_everything_over_and_goes_on(tmp_path):
         await until(lambda: len(stage.closed) == 2)
         stage.control.set_phase(TargetPhase.SUSPEND)
         await until(lambda: stage.control.last is not None and stage.control.last.stage == "Suspended")
-        assert not stage.coordinator.course.rollouts.flight.running_on("rollout-0/replica-0")
+        assert not stage.coordinator.course.generation.groups.running_on("rollout-0/replica-0")
         await asyncio.sleep(5)
         stage.control.set_phase(TargetPhase.RUN)
 
@@ -509,10 +509,10 @@ def test_a_coordinator_that_is_cut_off_from_a_machine_loses_it_alone(tmp_path):
     async def cut(stage):
         await until(lambda: len(stage.closed) == 2)
         machine = stage.world.machine("rollout-1")
-        machine.condition.begin(Trouble.CUT)
+        machine.condition.begin(FaultKind.CUT)
         machine.refresh()
         await asyncio.sleep(8)
-        machine.condition.end(Trouble.CUT)
+        machine.condition.end(FaultKind.CUT)
         machine.refresh()
 
     stage.play(cut)

@@ -9,46 +9,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round_planner.length_model import Lengths, SeenPrompt, likeness
+from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths, similarity
 from rljob_runtime.scheduling.round_planner.planner import (
     FINALISTS,
     HORIZON,
     LEAVE,
     MOST_EVENTS,
     Costs,
-    Outlook,
+    PlanningHorizon,
     Prediction,
-    WhatIf,
+    RoundPlanner,
     decide,
 )
-from rljob_runtime.scheduling.round_planner.plans import Choices, Chosen, Plan, choices
-from rljob_runtime.scheduling.round_planner.round_history import PastRound, believed_since, looked_at, population
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage, TooManyEvents, rehearse
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, SelectedPlan, candidate_plans
+from rljob_runtime.scheduling.round_planner.round_history import PastRound, history_start, population, rounds_considered
+from rljob_runtime.scheduling.round_planner.round_simulator import (
+    EngineFleet,
+    PromptDemand,
+    TooManyEvents,
+    simulate_round,
+)
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 from rljob_runtime.scheduling.tail_batching import Factors, next_round
 
 # A token a second, however many run: times are lengths.
-SECOND = LatencyLaw(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
-STAGE = Stage(SECOND, replicas=2, kv_tokens=1 << 30)
-BUSY = Stage(LatencyLaw(((1, 0.01), (256, 2.56)), 0.0, 0.0, 0.0, 0.0), replicas=2, kv_tokens=1 << 30)
+SECOND = LatencyModel(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
+STAGE = EngineFleet(SECOND, replicas=2, kv_tokens=1 << 30)
+BUSY = EngineFleet(LatencyModel(((1, 0.01), (256, 2.56)), 0.0, 0.0, 0.0, 0.0), replicas=2, kv_tokens=1 << 30)
 """Engines that are compute bound: a second token costs as much as the first."""
-OUTLOOK = Outlook(prompts=16, responses=8, rounds_left=100)
-AUTO = choices(None, None, None, False)
+OUTLOOK = PlanningHorizon(prompts=16, responses=8, rounds_left=100)
+AUTO = candidate_plans(None, None, None, False)
 
 
-def asked(*lengths: tuple[int, ...]) -> list[Asked]:
-    return [Asked(1, one) for one in lengths]
+def asked(*lengths: tuple[int, ...]) -> list[PromptDemand]:
+    return [PromptDemand(1, one) for one in lengths]
 
 
-def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> list[SeenPrompt]:
+def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> list[PromptLengths]:
     """Short responses, of which a few run away."""
     return [
-        SeenPrompt(
+        PromptLengths(
             10,
             tuple(
-                Seen(random.randint(2000, 4000) if random.random() < tail else random.randint(50, 150))
+                LengthObservation(random.randint(2000, 4000) if random.random() < tail else random.randint(50, 150))
                 for _ in range(responses)
             ),
         )
@@ -60,37 +65,37 @@ def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> 
 
 
 def test_a_round_without_a_race_ends_with_its_longest_response():
-    went = rehearse(STAGE, asked((3, 9), (4, 5)), runners=2, groups=2, group_size=2)
+    went = simulate_round(STAGE, asked((3, 9), (4, 5)), runners=2, groups=2, group_size=2)
     assert (went.seconds, went.lost, went.stopped) == (9.0, (), {})
     assert [(group.prompt, group.time, group.tokens) for group in went.groups] == [(1, 5.0, 11), (0, 9.0, 14)]
 
 
 def test_a_race_ends_with_the_places_and_stops_the_rest():
-    went = rehearse(STAGE, asked((3, 90, 4), (50, 60, 70), (5, 6, 7)), runners=3, groups=2, group_size=2)
+    went = simulate_round(STAGE, asked((3, 90, 4), (50, 60, 70), (5, 6, 7)), runners=3, groups=2, group_size=2)
     assert [(group.prompt, group.time) for group in went.groups] == [(0, 4.0), (2, 6.0)]
     assert went.lost == (1,)
     assert went.stopped == {(0, 1): 4, (2, 2): 6, (1, 0): 6, (1, 1): 6, (1, 2): 6}
 
 
 def test_rewards_come_later_and_the_others_run_on():
-    went = rehearse(STAGE, asked((3, 4), (5, 9)), runners=2, groups=1, group_size=1, reward_seconds=3.0)
+    went = simulate_round(STAGE, asked((3, 4), (5, 9)), runners=2, groups=1, group_size=1, reward_seconds=3.0)
     assert went.seconds == 6.0
     assert went.lost == (1,)
 
 
 def test_a_filtered_prompt_is_replaced_and_is_not_queued():
-    prompts = [Asked(1, (3, 3), filtered=True), Asked(1, (8, 8)), Asked(1, (2, 2))]
-    went = rehearse(STAGE, prompts, runners=2, groups=2, group_size=2)
+    prompts = [PromptDemand(1, (3, 3), filtered=True), PromptDemand(1, (8, 8)), PromptDemand(1, (2, 2))]
+    went = simulate_round(STAGE, prompts, runners=2, groups=2, group_size=2)
     # Launched at 3, in the middle of a step that ends at 4.
     assert [(group.prompt, group.time) for group in went.groups] == [(2, 6.0), (1, 8.0)]
     assert went.lost == ()
-    assert rehearse(STAGE, prompts[:2], runners=2, groups=2, group_size=2).groups[0].prompt == 0
+    assert simulate_round(STAGE, prompts[:2], runners=2, groups=2, group_size=2).groups[0].prompt == 0
 
 
 @pytest.mark.parametrize(("runners", "groups", "group_size"), [(3, 2, 2), (2, 3, 2), (2, 2, 3), (2, 0, 2)])
 def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
     with pytest.raises(ValueError, match="keeps no more than it launches"):
-        rehearse(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
+        simulate_round(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
 
 
 @settings(max_examples=60)
@@ -103,8 +108,8 @@ def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
 )
 def test_any_race_settles_all_that_it_launched(lengths, groups, group_size, replicas, kv_tokens):
     prompts = asked(*map(tuple, lengths))
-    stage = Stage(BUSY.law, replicas, kv_tokens, max_sequences=5)
-    went = rehearse(stage, prompts, len(prompts), groups, group_size)
+    stage = EngineFleet(BUSY.latency, replicas, kv_tokens, max_sequences=5)
+    went = simulate_round(stage, prompts, len(prompts), groups, group_size)
     winners = [group.prompt for group in went.groups]
     assert len(set(winners)) == groups
     assert sorted([*winners, *went.lost]) == list(range(len(prompts)))
@@ -113,17 +118,23 @@ def test_any_race_settles_all_that_it_launched(lengths, groups, group_size, repl
         assert len(ended) == group_size if prompt in winners else len(ended) <= group_size
         assert all(went.stopped[prompt, s] <= one.lengths[s] for s in range(4) if s not in ended)
     assert [group.time for group in went.groups] == sorted(group.time for group in went.groups)
-    assert went == rehearse(stage, prompts, len(prompts), groups, group_size)
+    assert went == simulate_round(stage, prompts, len(prompts), groups, group_size)
     # Racing against more prompts never takes longer where engines have room for all.
     if kv_tokens == 1 << 20 and replicas == 4:
-        plain = rehearse(replace(stage, law=SECOND), prompts, len(prompts), len(prompts), 4)
-        assert rehearse(replace(stage, law=SECOND), prompts, len(prompts), groups, group_size).seconds <= plain.seconds
+        plain = simulate_round(replace(stage, latency=SECOND), prompts, len(prompts), len(prompts), 4)
+        assert (
+            simulate_round(replace(stage, latency=SECOND), prompts, len(prompts), groups, group_size).seconds
+            <= plain.seconds
+        )
 
 
 # --- lengths ---
 
 
-@given(st.lists(st.builds(Seen, st.integers(0, 50), st.booleans()), min_size=1, max_size=30), st.integers(0, 60))
+@given(
+    st.lists(st.builds(LengthObservation, st.integers(0, 50), st.booleans()), min_size=1, max_size=30),
+    st.integers(0, 60),
+)
 def test_what_was_stopped_is_longer_than_where_it_was_stopped(responses, reached):
     curve = Survival.of(responses)
     longest = max(one.tokens for one in responses)
@@ -139,52 +150,60 @@ def test_the_tail_is_seen_through_a_race():
     for number in range(500):
         long = random.random() < 0.1
         length = 1000 if long else random.randint(50, 100)
-        seen = Seen(length) if not long or number % 5 == 0 else Seen(random.randint(60, 300), ended=False)
-        prompts.append(SeenPrompt(1, (seen,)))
-    lengths = Lengths(prompts, limit=2000)
+        seen = (
+            LengthObservation(length)
+            if not long or number % 5 == 0
+            else LengthObservation(random.randint(60, 300), ended=False)
+        )
+        prompts.append(PromptLengths(1, (seen,)))
+    lengths = LengthModel(prompts, limit=2000)
     drawn = [one.lengths[0] for one in lengths.draw(random, 4000, 1)]
     assert fmean(length >= 1000 for length in drawn) == pytest.approx(0.1, abs=0.03)
 
 
 def test_the_responses_of_a_prompt_stay_together():
-    hard = [SeenPrompt(1, (Seen(100 * n),) * 4) for n in range(1, 20)]
-    lengths = Lengths(hard, limit=10_000)
+    hard = [PromptLengths(1, (LengthObservation(100 * n),) * 4) for n in range(1, 20)]
+    lengths = LengthModel(hard, limit=10_000)
     assert lengths.likeness == 1.0
     assert all(len(set(one.lengths)) == 1 for one in lengths.draw(Random(0), 50, 6))
-    loser = Asked(1, (1900,) * 4)
-    assert lengths.again(Random(0), loser, 3) == Asked(1, (1900,) * 3)
-    apart = Lengths([SeenPrompt(1, tuple(Seen(n) for n in (10, 20, 30, 2000))) for _ in range(20)], limit=10_000)
+    loser = PromptDemand(1, (1900,) * 4)
+    assert lengths.redraw(Random(0), loser, 3) == PromptDemand(1, (1900,) * 3)
+    apart = LengthModel(
+        [PromptLengths(1, tuple(LengthObservation(n) for n in (10, 20, 30, 2000))) for _ in range(20)], limit=10_000
+    )
     assert apart.likeness == 0.0
-    assert fmean(length > 1000 for _ in range(100) for length in apart.again(Random(_), loser, 8).lengths) < 0.4
+    assert fmean(length > 1000 for _ in range(100) for length in apart.redraw(Random(_), loser, 8).lengths) < 0.4
 
 
 def test_more_responses_leave_the_first_ones_as_they_are():
-    lengths = Lengths(tailed(Random(3), 30, 4), limit=4000)
+    lengths = LengthModel(tailed(Random(3), 30, 4), limit=4000)
     few, more = (lengths.draw(Random(5), 1, responses)[0].lengths for responses in (3, 9))
     assert more[:3] == few
     assert len(more) == 9
 
 
 @given(
-    st.lists(st.builds(Seen, st.integers(0, 900), st.booleans()), min_size=1, max_size=8),
+    st.lists(st.builds(LengthObservation, st.integers(0, 900), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 900),
     st.integers(1, 12),
 )
 def test_no_response_is_longer_than_the_present_limit(responses, limit, launched):
     """An edit may have lowered it below what was seen; a longer one would not fit the engines' KV cache."""
-    lengths = Lengths([SeenPrompt(1, tuple(responses))], limit)
+    lengths = LengthModel([PromptLengths(1, tuple(responses))], limit)
     (one,) = lengths.draw(Random(0), 1, launched)
-    again = lengths.again(Random(0), one, launched)
+    again = lengths.redraw(Random(0), one, launched)
     assert all(1 <= length <= limit for length in (*one.lengths, *again.lengths))
-    rehearse(Stage(SECOND, replicas=1, kv_tokens=1 + limit), [one], runners=1, groups=1, group_size=launched)
+    simulate_round(
+        EngineFleet(SECOND, replicas=1, kv_tokens=1 + limit), [one], runners=1, groups=1, group_size=launched
+    )
 
 
 def test_likeness_is_between_none_and_all():
     random = Random(0)
-    half = [[Seen(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in
+    half = [[LengthObservation(round(1000 * 2 ** (hard + random.gauss(0, 1)))) for _ in range(8)] for hard in
             (random.gauss(0, 1) for _ in range(400))]  # fmt: skip
-    assert likeness(half) == pytest.approx(0.5, abs=0.07)
-    assert likeness([]) == likeness([[Seen(3)]]) == 0.0
+    assert similarity(half) == pytest.approx(0.5, abs=0.07)
+    assert similarity([]) == similarity([[LengthObservation(3)]]) == 0.0
 
 
 # --- which rounds tell ---
@@ -192,7 +211,7 @@ def test_likeness_is_between_none_and_all():
 
 def test_a_prompt_counts_once_by_what_was_seen_last():
     lost, old, won = PromptKey(0, 1), PromptKey(0, 0), PromptKey(0, 2)
-    cut, whole = SeenPrompt(1, (Seen(5, ended=False),)), SeenPrompt(1, (Seen(90),))
+    cut, whole = PromptLengths(1, (LengthObservation(5, ended=False),)), PromptLengths(1, (LengthObservation(90),))
     short = PastRound(4, {lost: cut, won: whole})
     long = PastRound(5, {lost: whole, old: whole}, frozenset({lost, old}))
     assert population([short, long]) == [whole, whole]
@@ -201,12 +220,12 @@ def test_a_prompt_counts_once_by_what_was_seen_last():
 
 @given(st.integers(1, 100), st.lists(st.integers(1, 100), unique=True))
 def test_the_last_rounds_and_a_few_whole_ones_are_looked_at(last, whole):
-    steps = looked_at(last, whole)
+    steps = rounds_considered(last, whole)
     assert list(steps) == sorted(set(steps))
     assert steps[-1] == last
     assert len(steps) <= 10
     since = last // 2 + 1
-    assert looked_at(last, whole, since) == tuple(step for step in steps if step >= since)
+    assert rounds_considered(last, whole, since) == tuple(step for step in steps if step >= since)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +235,7 @@ def test_the_last_rounds_and_a_few_whole_ones_are_looked_at(last, whole):
 def test_a_round_surprises_that_takes_longer_than_predicted_and_than_all_that_was_drawn(seconds, of_draws, surprised):
     predicted = Prediction(Plan(Factors()), plain=20.0, short=10.0, long=30.0, seconds=12.0, longest=of_draws)
     explained = predicted.explained(RoundKind.SHORT, 0)
-    assert believed_since([(6, 99.0, None), (7, seconds, explained), (8, 1.0, explained)]) == 7 * surprised
+    assert history_start([(6, 99.0, None), (7, seconds, explained), (8, 1.0, explained)]) == 7 * surprised
 
 
 # --- plans ---
@@ -237,21 +256,21 @@ def test_a_round_surprises_that_takes_longer_than_predicted_and_than_all_that_wa
     ],
 )
 def test_what_is_left_open_is_chosen_from(given_, reference, count):
-    found = choices(*given_)
+    found = candidate_plans(*given_)
     assert found.reference == reference
     assert len(set(found.plans)) == len(found.plans) == count
-    assert found.open == (count > 1)
+    assert found.is_undecided == (count > 1)
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(Factors(1.25, 1), stream=True)])
 @pytest.mark.parametrize("figures", [(None, None), (41.5, 2.0, 90.0), (41.5, 2.0, 90.0, ((1, 41.5), (2, 30.0)))])
 def test_what_is_chosen_reads_back(plan, figures):
-    chosen = Chosen(plan, "why", *figures)
-    assert Chosen.from_json(chosen.to_json()) == chosen
+    chosen = SelectedPlan(plan, "why", *figures)
+    assert SelectedPlan.from_json(chosen.to_json()) == chosen
 
 
 def test_a_plan_that_cannot_be_launched_is_none():
-    assert choices(None, None, None, False, fits=lambda factors: False) == Choices((Plan(),))
+    assert candidate_plans(None, None, None, False, fits=lambda factors: False) == CandidatePlans((Plan(),))
 
 
 @given(
@@ -261,7 +280,7 @@ def test_a_plan_that_cannot_be_launched_is_none():
     st.sampled_from([None, Factors(1.25, 1), Factors(1.5, 1.5), Factors(1, 1.5), Factors(4, 1)]),
 )
 def test_a_plan_pays_for_every_prompt_that_it_queues(prompts, left, queued, factors):
-    plain, short, long = Outlook(prompts, 8, left, queued).rounds(factors)
+    plain, short, long = PlanningHorizon(prompts, 8, left, queued).rounds(factors)
     rounds = min(left, HORIZON)
     assert plain + short + long == rounds
     each = next_round(prompts, 8, factors, 0, 1000).shape.prompts - prompts if factors else 0
@@ -273,19 +292,21 @@ def test_a_plan_pays_for_every_prompt_that_it_queues(prompts, left, queued, fact
 
 def test_long_rounds_are_charged():
     """Half of the prompts are hard, and hard in every response: a race of prompts never meets them, its queue does."""
-    hard = [SeenPrompt(1, (Seen(1000),) * 2) for _ in range(5)]
-    easy = [SeenPrompt(1, (Seen(10),) * 2) for _ in range(5)]
-    lengths = Lengths([*hard, *easy] * 4, limit=1000)
+    hard = [PromptLengths(1, (LengthObservation(1000),) * 2) for _ in range(5)]
+    easy = [PromptLengths(1, (LengthObservation(10),) * 2) for _ in range(5)]
+    lengths = LengthModel([*hard, *easy] * 4, limit=1000)
     factors = Factors(4, 1)
-    what_if = WhatIf(Choices((Plan(), Plan(factors))), STAGE, lengths, Costs(update=5.0), Outlook(4, 2, 400))
-    found = what_if.predict(Plan(factors), draws=4)
+    what_if = RoundPlanner(
+        CandidatePlans((Plan(), Plan(factors))), STAGE, lengths, Costs(update=5.0), PlanningHorizon(4, 2, 400)
+    )
+    found = what_if.predict_plan(Plan(factors), draws=4)
     assert found.short < 100 < 1000 <= found.long
-    assert Outlook(4, 2, 400).rounds(factors)[1:] == (10, 30)
+    assert PlanningHorizon(4, 2, 400).rounds(factors)[1:] == (10, 30)
     assert found.seconds == pytest.approx((10 * found.short + 30 * found.long) / 40)
 
 
 def test_streaming_hides_what_can_be_computed_before_the_last_group():
-    went = rehearse(STAGE, asked((10, 10), (90, 90)), runners=2, groups=2, group_size=2)
+    went = simulate_round(STAGE, asked((10, 10), (90, 90)), runners=2, groups=2, group_size=2)
     costs = Costs(update=4.0, token=1.0, broadcast=1.0)
     assert costs.round(went, stream=False) == 90 + (22 + 182) + 5
     assert costs.round(went, stream=True) == 90 + 182 + 5
@@ -296,14 +317,14 @@ def test_streaming_hides_what_can_be_computed_before_the_last_group():
 
 
 def what_if(prompts, stage=STAGE, open_=AUTO, outlook=OUTLOOK, seed="0"):
-    return WhatIf(open_, stage, Lengths(prompts, limit=4000), Costs(), outlook, seed=seed)
+    return RoundPlanner(open_, stage, LengthModel(prompts, limit=4000), Costs(), outlook, seed=seed)
 
 
 def test_a_long_tail_races_and_a_plateau_does_not():
     race = decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan())
     assert race.plan.factors is not None
     assert race.speedup > 1.5
-    plateau = [SeenPrompt(10, tuple(Seen(random.randint(900, 1000)) for _ in range(8)))
+    plateau = [PromptLengths(10, tuple(LengthObservation(random.randint(900, 1000)) for _ in range(8)))
                for random in map(Random, range(64))]  # fmt: skip
     busy = decide(what_if(plateau, BUSY), in_force=Plan())
     assert busy.plan == Plan()
@@ -319,7 +340,7 @@ def test_the_same_question_has_the_same_answer():
 @settings(max_examples=15)
 @given(st.integers(0, 1000), st.floats(0, 0.05), st.sampled_from([STAGE, BUSY]))
 def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail, stage):
-    asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=Outlook(8, 4, 100), seed=str(seed))
+    asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=PlanningHorizon(8, 4, 100), seed=str(seed))
     left = decide(asked_, in_force=Plan())
     if left.plan != Plan():
         assert left.prediction.seconds < (1 - LEAVE) * left.reference.seconds
@@ -331,39 +352,43 @@ def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail,
 
 
 def test_a_former_plan_that_is_no_choice_any_more_holds_nobody():
-    tail = what_if(tailed(Random(0), 64, 8), open_=choices(False, 1, 1, None))
+    tail = what_if(tailed(Random(0), 64, 8), open_=candidate_plans(False, 1, 1, None))
     assert decide(tail, in_force=Plan(Factors(1.5, 1.5))).plan.factors is None
 
 
 def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
     random = Random(0)
     seen = [replace(prompt, filtered=number % 2 == 0) for number, prompt in enumerate(tailed(random, 64, 8))]
-    lengths = Lengths(seen, limit=4000)
-    replaced, kept = (WhatIf(AUTO, STAGE, lengths, Costs(), OUTLOOK, most_prompts=most) for most in (128, 16))
-    assert replaced.predict(Plan(), draws=1).seconds >= kept.predict(Plan(), draws=1).seconds
+    lengths = LengthModel(seen, limit=4000)
+    replaced, kept = (RoundPlanner(AUTO, STAGE, lengths, Costs(), OUTLOOK, most_prompts=most) for most in (128, 16))
+    assert replaced.predict_plan(Plan(), draws=1).seconds >= kept.predict_plan(Plan(), draws=1).seconds
     assert replaced.events > 1.3 * kept.events
 
 
 def test_a_decision_over_a_thousand_responses_is_cheap():
     """Events of the engine model are what it costs; docs/internals/scheduling/round-planner.md has the seconds."""
-    asked_ = what_if(tailed(Random(0), 256, 8), outlook=Outlook(128, 8, 100))
+    asked_ = what_if(tailed(Random(0), 256, 8), outlook=PlanningHorizon(128, 8, 100))
     decide(asked_, in_force=Plan(Factors()))
     rounds = len(AUTO.plans) * 2 + (FINALISTS + 1) * 2 * 2
     assert 1024 * 3 < asked_.events < 1024 * 1.6 * rounds
 
 
-EVERY = choices(None, None, None, None)
+EVERY = candidate_plans(None, None, None, None)
 
 
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("kv_tokens", [20_000, 1 << 30])
 def test_a_decision_costs_no_more_where_prompts_are_filtered_or_engines_preempt(filtered, kv_tokens):
     prompts = [
-        SeenPrompt(10, tuple(Seen(random.randint(1000, 4000)) for _ in range(8)), filtered and number % 10 < 7)
+        PromptLengths(
+            10, tuple(LengthObservation(random.randint(1000, 4000)) for _ in range(8)), filtered and number % 10 < 7
+        )
         for number, random in enumerate(map(Random, range(256)))
     ]
-    lengths = Lengths(prompts, limit=4000)
-    costly = WhatIf(EVERY, Stage(BUSY.law, 8, kv_tokens), lengths, Costs(), Outlook(128, 8, 100), 1024)
+    lengths = LengthModel(prompts, limit=4000)
+    costly = RoundPlanner(
+        EVERY, EngineFleet(BUSY.latency, 8, kv_tokens), lengths, Costs(), PlanningHorizon(128, 8, 100), 1024
+    )
     decision = decide(costly, in_force=Plan(Factors()))
     assert len(EVERY.plans) == 18
     assert costly.events <= MOST_EVENTS
@@ -374,14 +399,14 @@ def test_a_decision_costs_no_more_where_prompts_are_filtered_or_engines_preempt(
 def test_a_plan_that_costs_too_much_to_look_at_is_not_taken():
     """Its race would win by far; of a plan that was not played to its end nothing is known."""
     prompts, race = tailed(Random(0), 64, 8), Plan(Factors(1, 1.5))
-    both = Choices((Plan(), race))
+    both = CandidatePlans((Plan(), race))
     free, plain, tight = (what_if(prompts, open_=both) for _ in range(3))
     assert decide(free, in_force=Plan()).plan == race
     known = plain.compare([Plan()], 1, MOST_EVENTS)
     assert tight.compare([Plan(), race], 24, plain.events + 5) == known
     assert tight.events == plain.events + 5
     with pytest.raises(TooManyEvents):
-        tight.predict(race, 1)
+        tight.predict_plan(race, 1)
 
 
 def test_where_events_run_out_all_plans_have_had_the_same_draws():

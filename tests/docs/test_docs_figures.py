@@ -181,7 +181,7 @@ FIGURES = [
     ("store.md", f"`store.keepRounds`, {Store().keep_rounds:,}"),
     ("store.md", f"longer than {WORDS[int(opening.LONG_SECONDS)]} seconds is told"),
     ("stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {stream.CALL_SECONDS:g} s"),
-    ("stream-training.md", f"looked at every {_percent(policy.LendingRules().look_every)}"),
+    ("stream-training.md", f"looked at every {_percent(policy.LoanRules().look_every)}"),
     ("engine-layouts.md", f"have {_written('rollout', 'GRACE_SECONDS'):g} s to answer"),
     ("ray-head.md", f"({ray_node.HEAD_ABSENCE_SECONDS} s; the default ends raylets"),
     ("relay-chain.md", f"after max({RELAY.silence_seconds:g} s, 4 beats)"),

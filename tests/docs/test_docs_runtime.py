@@ -11,7 +11,7 @@ import pytest
 from docs_kit import PAGES, ROOT, page, text_of
 
 from rljob_runtime.rewards.errors import Failure
-from rljob_runtime.scheduling.lending.policy import Verdict
+from rljob_runtime.scheduling.lending.policy import LoanOutcome
 
 COORDINATOR = ROOT / "runtime/rljob_runtime/coordinator"
 CALLS = {"lose": 1, "lose_this": 1, "lose_replica": 1, "suspect": 1, "_finish": 1, "filter": 1, "requeue": 1}
@@ -61,6 +61,6 @@ def test_a_failure_of_a_reward_is_told(failure: Failure) -> None:
     assert any(failure.value in text_of(path) for path in pages)
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_what_becomes_of_a_loan_is_told(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", list(LoanOutcome))
+def test_what_becomes_of_a_loan_is_told(verdict: LoanOutcome) -> None:
     assert verdict.value in text_of(page("training.md"))

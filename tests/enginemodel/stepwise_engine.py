@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_runtime.perf_model.engine_simulator import Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Sequence:
 class StepwiseEngine:
     """`operations`: (time, "submit", request) and (time, "abort", id), by time."""
 
-    law: LatencyLaw
+    law: LatencyModel
     kv_tokens: int
     max_sequences: int
     watermark: float

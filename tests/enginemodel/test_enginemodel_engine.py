@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepwise_engine import StepwiseEngine
 
-from rljob_runtime.perf_model.engine_simulator import Engine, Finish, Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Finish, Request
 from rljob_runtime.perf_model.hardware import H800
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
 from rljob_runtime.perf_model.roofline import memory, roofline
 
-LAW = LatencyLaw(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
+LAW = LatencyModel(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
 """Steps of 1, 1.25, 1.5 seconds for one, two, three sequences; any prefill pass 2 seconds."""
 
 
 def law_of(base, growth, context):
-    return LatencyLaw(((1.0, base), (9.0, base * (1 + growth))), context, base / 3, base / 50, base / 1e5)
+    return LatencyModel(((1.0, base), (9.0, base * (1 + growth))), context, base / 3, base / 50, base / 1e5)
 
 
 # Ends of steps are multiples of e, operations come at multiples of pi: a tie would be decided by rounding.
@@ -53,7 +53,7 @@ def scripts(draw):
 def play(law, script, looks=()):
     """The event model through a script, looked at in between: (finishes, tokens of the aborted, load at the end)."""
     capacity, most, watermark, operations = script
-    engine = Engine(law, capacity, most, watermark)
+    engine = EngineSimulator(law, capacity, most, watermark)
     finishes, aborted = [], {}
     for at in sorted({operation[0] for operation in operations} | set(looks)):
         if at in looks:
@@ -99,7 +99,7 @@ def test_looking_changes_nothing(law, script, looks):
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=10), st.integers(1, 40))
 def test_moving_loses_and_repeats_no_token(lengths, after):
     """All of one engine move to another in the middle: together they make each token once."""
-    source, destination = Engine(LAW, 200), Engine(LAW, 10_000)
+    source, destination = EngineSimulator(LAW, 200), EngineSimulator(LAW, 10_000)
     source.submit(0.0, [Request(one, *length) for one, length in enumerate(lengths)])
     at = after * math.pi
     done = [one.id for one in source.advance(at)]
@@ -120,7 +120,7 @@ def test_moving_loses_and_repeats_no_token(lengths, after):
 
 
 def test_a_prefill_pass_and_steps():
-    engine = Engine(LAW, 100)
+    engine = EngineSimulator(LAW, 100)
     engine.submit(10.0, [Request("a", 5, 2), Request("b", 5, 4)])
     assert engine.next_event == 12.0
     assert engine.drain() == [Finish("a", 12 + 2 * 1.25), Finish("b", 14.5 + 2 * 1.0)]
@@ -128,7 +128,7 @@ def test_a_prefill_pass_and_steps():
 
 
 def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():
-    engine = Engine(LAW, 100)
+    engine = EngineSimulator(LAW, 100)
     engine.submit(0.0, [Request("a", 5, 10)])
     engine.submit(4.5, [Request("b", 5, 1)])  # two steps are done, the third ends at 5
     assert engine.progress(4.5) == {"a": 2, "b": 0}
@@ -137,7 +137,7 @@ def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():
 
 
 def test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew():
-    engine = Engine(LAW, 20, watermark=0.0)
+    engine = EngineSimulator(LAW, 20, watermark=0.0)
     engine.submit(0.0, [Request("old", 6, 10), Request("young", 6, 8), Request("last", 6, 2)])
     # Two fit: 12 tokens, 4 steps to 20. Then `young` leaves with 10 tokens, and `old` ends alone after 6 steps.
     before = engine.advance(2 + 4 * 1.25 + 5.5)
@@ -152,20 +152,20 @@ def test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew(
 
 
 def test_tokens_that_came_with_their_kv_cost_no_prefill():
-    engine = Engine(LAW, 100)
+    engine = EngineSimulator(LAW, 100)
     engine.submit(0.0, [Request("moved", 5, 10, generated_tokens=7, cached_tokens=12)])
     assert engine.drain() == [Finish("moved", 3.0)]
     assert engine.load(3.0).prefill_tokens == 0
 
 
 def test_no_more_run_than_may():
-    engine = Engine(LAW, 100, max_sequences=1)
+    engine = EngineSimulator(LAW, 100, max_sequences=1)
     engine.submit(0.0, [Request("a", 5, 1), Request("b", 5, 1)])
     assert engine.drain() == [Finish("a", 3.0), Finish("b", 6.0)]
 
 
 def test_an_aborted_one_may_come_back_at_once():
-    engine = Engine(LAW, 100)
+    engine = EngineSimulator(LAW, 100)
     engine.submit(0.0, [Request("a", 5, 4)])
     (back,) = engine.abort(3.5, ["a", "unknown"])
     assert back == Request("a", 5, 4, generated_tokens=1)
@@ -186,7 +186,7 @@ def test_an_aborted_one_may_come_back_at_once():
     ],
 )
 def test_what_cannot_be_served_is_refused_and_changes_nothing(request_, message):
-    engine = Engine(LAW, 100)
+    engine = EngineSimulator(LAW, 100)
     engine.submit(0.0, [Request("here", 5, 5)])
     with pytest.raises(ValueError, match=message):
         engine.submit(0.5, [Request("fine", 5, 5), request_])
@@ -196,8 +196,8 @@ def test_what_cannot_be_served_is_refused_and_changes_nothing(request_, message)
 def test_bad_settings_and_a_clock_that_goes_back_are_refused():
     for settings_ in ({"kv_tokens": 1}, {"max_sequences": 0}, {"watermark": 1.0}):
         with pytest.raises(ValueError, match="at least 2, at least 1, and a share below 1"):
-            Engine(LAW, **{"kv_tokens": 100, **settings_})
-    engine = Engine(LAW, 100, now=5.0)
+            EngineSimulator(LAW, **{"kv_tokens": 100, **settings_})
+    engine = EngineSimulator(LAW, 100, now=5.0)
     with pytest.raises(ValueError, match=r"from 5.0 to 4.0"):
         engine.advance(4.0)
 
@@ -206,7 +206,7 @@ def test_the_work_grows_with_events_not_with_tokens():
     """A thousand times the tokens, as many events: no loop over steps. Ten times the time is far from a thousand."""
 
     def wall(scale):
-        engine = Engine(LatencyLaw(((1.0, 0.01), (64.0, 0.02)), 1e-9, 0.1, 1e-5, 0.0), 2_000_000_000)
+        engine = EngineSimulator(LatencyModel(((1.0, 0.01), (64.0, 0.02)), 1e-9, 0.1, 1e-5, 0.0), 2_000_000_000)
         engine.submit(0.0, [Request(one, 100, scale * (200 + one)) for one in range(500)])
         began = time.perf_counter()
         assert len(engine.drain()) == 500
@@ -218,7 +218,7 @@ def test_the_work_grows_with_events_not_with_tokens():
 def test_a_round_of_1024_accelerators_is_a_few_events_a_response():
     """8,192 responses of a 32B model at TP4: 256 replicas, driven event by event as a simulator does."""
     law = roofline(QWEN2_5_32B, H800, 4)
-    engines = [Engine(law, memory(QWEN2_5_32B, H800, 4).kv_tokens) for _ in range(256)]
+    engines = [EngineSimulator(law, memory(QWEN2_5_32B, H800, 4).kv_tokens) for _ in range(256)]
     for number, engine in enumerate(engines):
         engine.submit(0.0, [Request(one, 150, 1 + one * 7919 % 16384) for one in range(number, 8192, 256)])
     agenda = [(engine.next_event, number) for number, engine in enumerate(engines)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.perf_model.hardware import A40, ACCELERATORS, H100, H800, SGLANG_NVLINK, VLLM_NVLINK
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import (
     LLAMA3_1_8B,
     MODELS,
@@ -22,7 +22,7 @@ from rljob_runtime.perf_model.model_shape import (
 from rljob_runtime.perf_model.roofline import memory, roofline
 
 LAWS = st.builds(
-    lambda first, rise, context: LatencyLaw(((1.0, first), (64.0, first + rise)), context, 0.1, 1e-5, 1e-9),
+    lambda first, rise, context: LatencyModel(((1.0, first), (64.0, first + rise)), context, 0.1, 1e-5, 1e-9),
     st.floats(1e-5, 10),
     st.floats(0, 10),
     st.one_of(st.just(0.0), st.floats(1e-12, 1e-3)),
@@ -44,9 +44,9 @@ def test_steps_within_is_the_inverse_of_decode(law, batch, more, seconds):
 
 
 def test_base_is_flat_then_between_the_knots_then_goes_on():
-    law = LatencyLaw(((2.0, 1.0), (4.0, 2.0), (8.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
+    law = LatencyModel(((2.0, 1.0), (4.0, 2.0), (8.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
     assert [law.base(batch) for batch in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
-    assert LatencyLaw(((2.0, 1.0),), 0.0, 0.0, 0.0, 0.0).base(9) == 1.0
+    assert LatencyModel(((2.0, 1.0),), 0.0, 0.0, 0.0, 0.0).base(9) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_base_is_flat_then_between_the_knots_then_goes_on():
 )
 def test_a_law_that_is_none_is_refused(knots, context, message):
     with pytest.raises(ValueError, match=message):
-        LatencyLaw(knots, context, 0.0, 0.0, 0.0)
+        LatencyModel(knots, context, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

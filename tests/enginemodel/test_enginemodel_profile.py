@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.perf_model.fitting import decode_error, fit
 from rljob_runtime.perf_model.hardware import H100
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.least_squares import nonnegative
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_14B
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject, medians
@@ -51,7 +51,9 @@ def test_a_profile_of_the_roofline_gives_the_roofline_back():
         assert fitted.decode.worst < 1e-6
         assert fitted.prefill.worst < 1e-6
         for batch, context in ((1, 100), (20, 1000), (100, 8000)):
-            assert fitted.law.step(batch, batch * context) == pytest.approx(law.step(batch, batch * context), rel=1e-3)
+            assert fitted.latency.step(batch, batch * context) == pytest.approx(
+                law.step(batch, batch * context), rel=1e-3
+            )
 
 
 @given(st.integers(0, 10_000))
@@ -61,7 +63,7 @@ def test_the_fit_averages_noise_away(seed):
     law = roofline(QWEN2_5_7B, H100)
     fitted = fit(measured({1: law}, noise=0.1, seed=seed), 1)
     clean = measured({1: law}, batches=(4, 64, 200), contexts=(256, 2048)).decode
-    error = decode_error(fitted.law, clean)
+    error = decode_error(fitted.latency, clean)
     assert error.mean < 0.1
     assert error.worst < 0.25
 
@@ -74,7 +76,7 @@ def test_whatever_was_measured_the_law_is_sane_or_refused(rows):
     samples = tuple(Sample(tensor_parallel=1, batch=b, context=c, seconds=s) for b, c, s in rows)
     profile = Profile(subject=SUBJECT, kv_tokens={1: 1000}, decode=samples, prefill=samples)
     try:
-        law = fit(profile, 1).law
+        law = fit(profile, 1).latency
     except ProfileError:
         return
     bases = [law.base(batch) for batch in range(1, 400, 7)]
@@ -96,7 +98,7 @@ def test_least_squares_meet_their_optimality_conditions(seed, columns, rows):
 
 
 def test_errors_say_where_they_are_worst():
-    law = LatencyLaw(((1.0, 1.0), (9.0, 2.0)), 0.0, 1.0, 0.0, 0.0)
+    law = LatencyModel(((1.0, 1.0), (9.0, 2.0)), 0.0, 1.0, 0.0, 0.0)
     rows = [Sample(tensor_parallel=1, batch=1, context=5, seconds=1.0),
             Sample(tensor_parallel=1, batch=9, context=5, seconds=1.6)]  # fmt: skip
     error = decode_error(law, rows)

@@ -7,27 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.perf_model.hardware import H800
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
-from rljob_runtime.perf_model.observed_speed import Speed, Stretch, binned, law_of, slowdown
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency, slowdown
 from rljob_runtime.perf_model.roofline import roofline
 
 
-def seen(law: LatencyLaw, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)):
+def seen(law: LatencyModel, random: Random, noise: float = 0.0, batches: tuple[int, ...] = (1, 4, 16, 60, 100, 200)):
     """Stretches as a round has them: large batches of short contexts, small ones of long contexts."""
     stretches = []
     for batch in batches:
         for mean in (200, 800, 3000):
             steps, context = random.randint(5, 50), batch * mean * random.uniform(0.8, 1.2)
             seconds = steps * law.step(batch, context) * random.uniform(1 - noise, 1 + noise)
-            stretches.append(Stretch(steps, batch, context, seconds))
+            stretches.append(SpeedSample(steps, batch, context, seconds))
     return Speed(2, 100_000, 256, tuple(stretches))
 
 
 @pytest.mark.parametrize("shape", [QWEN2_5_7B, QWEN2_5_32B])
 def test_a_roofline_is_found_again_between_the_batches_seen(shape):
     law = roofline(shape, H800)
-    found = law_of([seen(law, Random(0))])
+    found = fit_latency([seen(law, Random(0))])
     for batch in (2, 8, 40, 90, 150):
         for mean in (300, 2000):
             assert found.step(batch, batch * mean) == pytest.approx(law.step(batch, batch * mean), rel=0.05)
@@ -37,7 +37,7 @@ def test_a_roofline_is_found_again_between_the_batches_seen(shape):
 @given(st.integers(0, 10_000), st.floats(0, 0.3))
 def test_noise_makes_no_law_that_is_none(seed, noise):
     law = roofline(QWEN2_5_7B, H800)
-    found = law_of([seen(law, Random(seed), noise)])
+    found = fit_latency([seen(law, Random(seed), noise)])
     steps = [found.step(batch, batch * 500) for batch in (1, 10, 64, 256, 500)]
     assert steps == sorted(steps)
     assert found.step(60, 60 * 800) == pytest.approx(law.step(60, 60 * 800), rel=0.05 + noise)
@@ -46,41 +46,43 @@ def test_noise_makes_no_law_that_is_none(seed, noise):
 def test_prefill_is_what_a_start_takes_beyond_its_steps():
     law = roofline(QWEN2_5_7B, H800)
     prompts = 50 * 300
-    start = Stretch(20, 50, prompts, 20 * law.step(50, prompts) + prompts * 2e-5, prompts)
+    start = SpeedSample(20, 50, prompts, 20 * law.step(50, prompts) + prompts * 2e-5, prompts)
     speed = seen(law, Random(0))
-    found = law_of([speed, Speed(stretches=(start,))])
+    found = fit_latency([speed, Speed(stretches=(start,))])
     assert found.prefill_token_seconds == pytest.approx(2e-5, rel=0.1)
     assert found.step(40, 40 * 500) == pytest.approx(law.step(40, 40 * 500), rel=0.05)
-    assert law_of([speed]).prefill_token_seconds == 0
+    assert fit_latency([speed]).prefill_token_seconds == 0
 
 
 def test_without_a_stretch_there_is_no_law():
-    assert law_of([]) is None
-    assert law_of([Speed(4, 1000, 16)]) is None
+    assert fit_latency([]) is None
+    assert fit_latency([Speed(4, 1000, 16)]) is None
 
 
 def test_how_much_slower_is_a_ratio_of_what_was_seen():
     law = roofline(QWEN2_5_7B, H800)
-    slow = LatencyLaw(tuple((b, 1.2 * s) for b, s in law.knots), 1.2 * law.context_token_seconds, 0, 0, 0)
+    slow = LatencyModel(tuple((b, 1.2 * s) for b, s in law.knots), 1.2 * law.context_token_seconds, 0, 0, 0)
     assert slowdown(law, [seen(slow, Random(1))]) == pytest.approx(1.2)
     assert slowdown(law, []) == 1.0
 
 
 def test_what_engines_do_while_others_are_lent_says_nothing_of_streaming_but_something_of_the_engine():
-    law = LatencyLaw(((1, 0.01), (1024, 0.01)), 0.0, 0.0, 0.0, 0.0)
-    before = Stretch(100, 8, 800, 1.1)
-    beside = [Stretch(100, 8, 800, 3.0, lent=True), Stretch(100, 16, 1600, 3.0, lent=True)]
+    law = LatencyModel(((1, 0.01), (1024, 0.01)), 0.0, 0.0, 0.0, 0.0)
+    before = SpeedSample(100, 8, 800, 1.1)
+    beside = [SpeedSample(100, 8, 800, 3.0, lent=True), SpeedSample(100, 16, 1600, 3.0, lent=True)]
     round_ = Speed(stretches=binned([before, *beside]))
     assert len(round_.stretches) == 3
     assert slowdown(law, [round_]) == pytest.approx(1.1)
     assert slowdown(law, [Speed(stretches=tuple(beside))]) == 1.0
-    assert law_of([round_]).step(16, 1600) == pytest.approx(law_of([Speed(stretches=tuple(beside))]).step(16, 1600))
+    assert fit_latency([round_]).step(16, 1600) == pytest.approx(
+        fit_latency([Speed(stretches=tuple(beside))]).step(16, 1600)
+    )
     assert Speed.from_json(round_.to_json()) == round_
 
 
 def test_joining_keeps_steps_and_seconds():
     speed = seen(roofline(QWEN2_5_7B, H800), Random(2))
-    start = Stretch(5, 10, 100, 1.0, prompt_tokens=40)
+    start = SpeedSample(5, 10, 100, 1.0, prompt_tokens=40)
     few = binned([*speed.decode, *speed.decode, start, start])
     assert len(few) <= len(speed.decode) + 1
     for name in ("steps", "seconds", "prompt_tokens"):

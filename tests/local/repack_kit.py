@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_api import RLJob, load
 from rljob_api.status import Finished, RoundReport
-from rljob_bench.lib.recorded_peers import Event, WatchedBinding
+from rljob_bench.lib.recorded_peers import Event, RecordedBinding
 from rljob_bench.lib.replay import ReplayBinding, ReplayingReplica, StillTrainer
 from rljob_bench.lib.replayed_job import SHORT_SUMS
 from rljob_runtime.coordinator.asynchronous import repack
@@ -247,7 +247,7 @@ async def _play(job: RLJob, model: ModelFolder, places: ActorPlacement) -> Playe
         async with _machines(job, places) as machines:
             trainer = DriftingTrainer(model, publisher)
             replaying = _Binding(machines, trainer, Lengths())  # type: ignore[arg-type]
-            binding = WatchedBinding(replaying, played.history, clock)
+            binding = RecordedBinding(replaying, played.history, clock)
             played.finished = await run_job(
                 job,
                 LazyRewards(job.spec),

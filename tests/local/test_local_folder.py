@@ -21,7 +21,7 @@ from rljob_runtime.local.run import local_places
 from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from rljob_runtime.relay.relay import MIN_KEY_BYTES, read_key
-from rljob_runtime.scheduling.round import RoundKind, RoundPlan, Shape
+from rljob_runtime.scheduling.round import RoundKind, RoundPlan, RoundShape
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 CURE = "set it back, or give --workdir another folder"
@@ -52,7 +52,7 @@ def draw(folder: Path, uid: str) -> None:
     store = Store(folder / "state.db", uid)
     prompt = PromptKey(0, 0)
     store.publish(1, 0)
-    store.open_round(RoundPlan(1, 1, Shape(RoundKind.LONG, 1, 1, 1, 1), (prompt,)), Cursor(0, 1))
+    store.open_round(RoundPlan(1, 1, RoundShape(RoundKind.LONG, 1, 1, 1, 1), (prompt,)), Cursor(0, 1))
     store.close()
 
 

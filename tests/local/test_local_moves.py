@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RoundReport
-from rljob_bench.lib.move_probe import LEAD, Hand, Measured, Prober
-from rljob_bench.lib.recorded_peers import Aborted, Event, Submitted, Told, WatchedReplica, moves
+from rljob_bench.lib.move_probe import LEAD, ManualMover, Measured, MoveBenchmark
+from rljob_bench.lib.recorded_peers import Aborted, Event, RecordedReplica, Submitted, Told, moves
 from rljob_bench.repack_real import (
     QUICK,
     Plan,
-    Trial,
+    RealTrial,
     figures,
     first_token_seconds,
     job_of,
@@ -90,9 +90,9 @@ def test_a_response_may_move_again():
     assert then.released is None
 
 
-def trial(technique: str, seconds: float, history: list[Event]) -> Trial:
+def trial(technique: str, seconds: float, history: list[Event]) -> RealTrial:
     report = RoundReport(round=1, responses=10, mean_response_tokens=20.0)
-    return Trial(technique, history, [report], closed=seconds)
+    return RealTrial(technique, history, [report], closed=seconds)
 
 
 def test_the_figures_of_two_jobs_and_of_moves_by_hand():
@@ -151,8 +151,8 @@ def test_a_move_by_hand_is_made_as_the_coordinator_makes_it():
     async def run() -> tuple[Measured, list[Any]]:
         journal: list[Any] = []
         clock = lambda: float(len(journal))  # noqa: E731
-        hands = [Hand(Machine(name, journal), 1, 7, clock) for name in "sr"]  # type: ignore[arg-type]
-        prober = Prober(hands[0], hands[1], 100, 512, clock, seed=0)
+        hands = [ManualMover(Machine(name, journal), 1, 7, clock) for name in "sr"]  # type: ignore[arg-type]
+        prober = MoveBenchmark(hands[0], hands[1], 100, 512, clock, seed=0)
         return await prober.move(64, 2), journal
 
     measured, journal = asyncio.run(run())
@@ -176,7 +176,7 @@ def test_a_watched_replica_passes_everything_on_and_notes_it():
     async def run() -> None:
         journal: list[Any] = []
         history: list[Event] = []
-        replica = WatchedReplica(Machine(A, journal), history, lambda: float(len(journal)))  # type: ignore[arg-type]
+        replica = RecordedReplica(Machine(A, journal), history, lambda: float(len(journal)))  # type: ignore[arg-type]
         await replica.submit(1, [request(1)])
         report = await replica.poll(1, 0, 0.5)
         await replica.abort(1, {key(1): 1})

@@ -286,7 +286,7 @@ async def test_each_test_has_a_timeout_that_follows_its_right_runs() -> None:
             await scorer.score(prompt(tests, 7), fenced(f"#{seconds}# {verdict}"))
     bounds = [program.cpu_seconds for program in sandbox.programs]
     assert bounds == [30, 30, 30, 6, 6, 6]
-    assert scorer.timeout.take_risen() == {"7/0": 5900, "7/1": 5900}
+    assert scorer.timeout.drain_raised() == {"7/0": 5900, "7/1": 5900}
 
 
 async def test_a_run_that_waits_for_its_turn_profits_from_those_before_it() -> None:
@@ -325,12 +325,12 @@ async def shadowed(scorer: CodeScorer, sandbox: Held) -> float:
 async def test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends() -> None:
     async with CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
         assert await shadowed(scorer, sandbox) == 0.0, "judged at its timeout"
-        figures = scorer.timeout.figures
+        figures = scorer.timeout.stats
         assert (figures.runs, figures.overruns, figures.shadow_overruns) == (2, 1, 0)
         sandbox.released.set()
         await asyncio.gather(*scorer._shadows)
         assert (figures.runs, figures.overruns, figures.shadow_overruns, figures.late) == (2, 1, 1, 1)
-        assert scorer.timeout.take_risen() == {"0/0": 5000}, "and teaches what it did before"
+        assert scorer.timeout.drain_raised() == {"0/0": 5000}, "and teaches what it did before"
         assert [program.cpu_seconds for program in sandbox.programs] == [30, 2, 30]
         assert scorer.ended == {"Exited": 1, "TimedOut": 1}, "a shadow is no run of its own"
 
@@ -338,7 +338,7 @@ async def test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends() -> None:
 async def test_a_shadow_run_ends_with_its_scorer() -> None:
     async with asyncio.timeout(10), CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
         await shadowed(scorer, sandbox)
-    assert scorer.timeout.figures.shadow_overruns == 0
+    assert scorer.timeout.stats.shadow_overruns == 0
     assert not scorer._shadows
 
 
@@ -385,7 +385,7 @@ async def test_a_shadow_run_of_a_rewound_round_teaches_nothing() -> None:
         sandbox.released.set()
         await asyncio.gather(*shadows, return_exceptions=True)
         assert scorer.timeout.anchor("0/0") == 1.0
-        assert scorer.timeout.figures.shadow_overruns == 0
+        assert scorer.timeout.stats.shadow_overruns == 0
         assert await scorer.score(prompt([{"stdin": "", "stdout": "right"}]), fenced("#1# right")) == 1.0
 
 
@@ -395,7 +395,7 @@ async def test_anchors_that_rose_are_handed_out_once_and_taken_back() -> None:
     assert pool.take_anchors() == {}, "what the store has is no news"
     timeout = pool._codes["code"].timeout
     for seconds in (5.9, 6.0, 3.0):
-        timeout.note(timeout.allow("7/0", "sample"), seconds, seconds, right=True)
+        timeout.record(timeout.decide("7/0", "sample"), seconds, seconds, right=True)
     assert pool.take_anchors() == {"code": {"7/0": 6000}}
     assert pool.take_anchors() == {}
     pool.restore_anchors({"code": {"7/0": 5900}})
@@ -414,7 +414,7 @@ async def test_a_failure_of_ours_is_no_zero() -> None:
         with pytest.raises(ScoreFailed, match="killed by another") as caught:
             await scorer.score(prompt(ADD), fenced("print(3)"))
         assert caught.value.failure is Failure.SANDBOX_FAILED
-        assert scorer.timeout.figures.runs == 0
+        assert scorer.timeout.stats.runs == 0
 
 
 async def test_a_machine_that_fails_the_scorer_aborts_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:

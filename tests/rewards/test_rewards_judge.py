@@ -19,10 +19,10 @@ from rljob_runtime.rewards import InvalidReward, JudgeRule, RewardPool
 from rljob_runtime.rewards.errors import ScoreFailed
 from rljob_runtime.rewards.judge_scorer import SHOWN, JudgeScorer, parse_score
 from rljob_runtime.rewards.template import fill
-from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.backoff import Backoff
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
-QUICK = BackOff(initial=0.01, maximum=0.01)
+QUICK = Backoff(initial=0.01, maximum=0.01)
 KEY = "sk-very-secret"
 LONG_KEY = "sk-proj-AB/CD+EFGH'IJ\\KL\"MNOPQRSTUVWXYZ0123456789"
 

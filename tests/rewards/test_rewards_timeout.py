@@ -47,43 +47,43 @@ def test_only_right_runs_move_the_anchor_and_only_up() -> None:
         (5.9, False, 4.0),
         (5.5, True, 5.5),
     ):
-        timeout.note(timeout.allow("test", f"{cpu}"), cpu, cpu, right)
+        timeout.record(timeout.decide("test", f"{cpu}"), cpu, cpu, right)
         assert timeout.anchor("test") == anchor
     assert timeout.anchor("another") is None
 
 
 def test_a_run_past_its_timeout_does_not_pass_however_it_ends() -> None:
     timeout = AdaptiveTimeout(TimeoutRule(shadow_share=1.0))
-    assert timeout.note(timeout.allow("test", "first"), 0.5, 0.6, True)
-    late = timeout.allow("test", "late")
-    assert (late.deciding, late.cpu_seconds, late.shadow) == (2.0, 30.0, True)
-    assert not timeout.note(late.decisive, 2.1, 2.1, False)
+    assert timeout.record(timeout.decide("test", "first"), 0.5, 0.6, True)
+    late = timeout.decide("test", "late")
+    assert (late.timeout, late.cpu_seconds, late.shadow_run) == (2.0, 30.0, True)
+    assert not timeout.record(late.without_shadow_run, 2.1, 2.1, False)
     assert timeout.anchor("test") == 0.5
-    timeout.note_shadow(late, 7.0, True)
+    timeout.record_shadow_run(late, 7.0, True)
     assert timeout.anchor("test") == 7.0, "a right run shows how long the test takes, also when it came late"
-    assert timeout.allow("test", "next").deciding == pytest.approx(10.5)
+    assert timeout.decide("test", "next").timeout == pytest.approx(10.5)
 
 
 def test_the_wall_clock_is_the_second_bound() -> None:
     timeout = AdaptiveTimeout(RULE)
-    timeout.note(timeout.allow("test", "a"), 0.1, 0.1, True)
-    allowance = timeout.allow("test", "b")
+    timeout.record(timeout.decide("test", "a"), 0.1, 0.1, True)
+    allowance = timeout.decide("test", "b")
     assert allowance.wall_seconds == 2 * allowance.cpu_seconds == 4.0
-    assert timeout.note(allowance, 0.1, 3.9, True)
-    assert not timeout.note(allowance, 0.1, 4.1, True)
+    assert timeout.record(allowance, 0.1, 3.9, True)
+    assert not timeout.record(allowance, 0.1, 4.1, True)
 
 
 def test_the_shadow_sample_measures_unjust_timeouts() -> None:
     timeout = AdaptiveTimeout(TimeoutRule(shadow_share=1.0))
     timeout.restore({"test": 100})
-    allowances = [timeout.allow("test", str(number)) for number in range(5)]
-    assert timeout.figures.unjust is None
+    allowances = [timeout.decide("test", str(number)) for number in range(5)]
+    assert timeout.stats.unjust is None
     for allowance, cpu, right in zip(
         allowances, (1.0, 3.0, 4.0, 30.1, 30.1), (True, True, True, False, False), strict=True
     ):
-        if not timeout.note(allowance.decisive, min(cpu, 2.1), min(cpu, 2.1), right and cpu <= 2.0):
-            timeout.note_shadow(allowance, cpu, right)
-    figures = timeout.figures
+        if not timeout.record(allowance.without_shadow_run, min(cpu, 2.1), min(cpu, 2.1), right and cpu <= 2.0):
+            timeout.record_shadow_run(allowance, cpu, right)
+    figures = timeout.stats
     assert timeout.anchor("test") == 4.0, "of the right ones the slowest"
     assert (figures.runs, figures.overruns, figures.shadow_overruns, figures.late) == (5, 4, 4, 2)
     assert figures.unjust == 0.5
@@ -92,19 +92,19 @@ def test_the_shadow_sample_measures_unjust_timeouts() -> None:
 def test_the_share_of_shadow_runs() -> None:
     timeout = AdaptiveTimeout(TimeoutRule(shadow_share=0.05, seed=3))
     timeout.restore({"test": 0})
-    shadows = [timeout.allow("test", str(number)).shadow for number in range(4000)]
+    shadows = [timeout.decide("test", str(number)).shadow_run for number in range(4000)]
     assert 0.03 < sum(shadows) / len(shadows) < 0.07
     again = AdaptiveTimeout(TimeoutRule(shadow_share=0.05, seed=3))
     again.restore({"test": 0})
-    assert [again.allow("test", str(number)).shadow for number in reversed(range(4000))] == shadows[::-1]
+    assert [again.decide("test", str(number)).shadow_run for number in reversed(range(4000))] == shadows[::-1]
     other = AdaptiveTimeout(TimeoutRule(shadow_share=0.05, seed=4))
     other.restore({"test": 0})
-    assert [other.allow("test", str(number)).shadow for number in range(4000)] != shadows
+    assert [other.decide("test", str(number)).shadow_run for number in range(4000)] != shadows
 
 
 def test_a_test_without_an_anchor_has_no_shadow_run() -> None:
     timeout = AdaptiveTimeout(TimeoutRule(shadow_share=1.0))
-    assert not timeout.allow("test", "a").shadow
+    assert not timeout.decide("test", "a").shadow_run
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "7", None, True])
@@ -126,34 +126,34 @@ def test_whatever_runs_come(rule: TimeoutRule, history: list[tuple[str, float, f
     timeout = AdaptiveTimeout(rule)
     slowest: dict[str, float] = {}
     for number, (test, cpu, slowdown, would_be_right) in enumerate(history):
-        before = timeout.allow(test, "probe").deciding
-        allowance = timeout.allow(test, str(number))
-        assert allowance.deciding == before
-        assert rule.minimum <= allowance.deciding <= allowance.cpu_seconds <= rule.maximum
-        assert allowance.cpu_seconds in (allowance.deciding, rule.maximum)
+        before = timeout.decide(test, "probe").timeout
+        allowance = timeout.decide(test, str(number))
+        assert allowance.timeout == before
+        assert rule.minimum <= allowance.timeout <= allowance.cpu_seconds <= rule.maximum
+        assert allowance.cpu_seconds in (allowance.timeout, rule.maximum)
         # The sandbox ends what is past its bound; nothing beyond it can be right.
         right = would_be_right and cpu <= allowance.cpu_seconds and cpu * slowdown <= allowance.wall_seconds
-        passed = timeout.note(allowance.decisive, cpu, cpu * slowdown, right)
-        if allowance.shadow and not allowance.in_time(cpu, cpu * slowdown):
-            timeout.note_shadow(allowance, cpu, right)
-        assert passed == (right and cpu <= allowance.deciding and cpu * slowdown <= 2 * allowance.deciding)
+        passed = timeout.record(allowance.without_shadow_run, cpu, cpu * slowdown, right)
+        if allowance.shadow_run and not allowance.in_time(cpu, cpu * slowdown):
+            timeout.record_shadow_run(allowance, cpu, right)
+        assert passed == (right and cpu <= allowance.timeout and cpu * slowdown <= 2 * allowance.timeout)
         if right:
             slowest[test] = max(cpu, slowest.get(test, 0.0))
         anchor = timeout.anchor(test)
         assert (anchor is None) == (test not in slowest)
         if anchor is not None:
             assert slowest[test] <= anchor <= slowest[test] + 0.0011
-            assert timeout.allow(test, "probe").deciding >= min(slowest[test], rule.maximum)
-    assert timeout.figures.late <= timeout.figures.shadow_overruns <= timeout.figures.overruns <= timeout.figures.runs
+            assert timeout.decide(test, "probe").timeout >= min(slowest[test], rule.maximum)
+    assert timeout.stats.late <= timeout.stats.shadow_overruns <= timeout.stats.overruns <= timeout.stats.runs
 
 
 @given(runs)
 def test_a_stored_state_decides_the_same(history: list[tuple[str, float, float, bool]]) -> None:
     timeout = AdaptiveTimeout(TimeoutRule(shadow_share=0.5))
     for number, (test, cpu, slowdown, right) in enumerate(history):
-        timeout.note(timeout.allow(test, str(number)), cpu, cpu * slowdown, right)
+        timeout.record(timeout.decide(test, str(number)), cpu, cpu * slowdown, right)
     restored = AdaptiveTimeout(timeout.rule)
-    restored.restore(json.loads(json.dumps(timeout.take_risen())))
+    restored.restore(json.loads(json.dumps(timeout.drain_raised())))
     for test in "ab":
         for sample in "xyz":
-            assert restored.allow(test, sample) == timeout.allow(test, sample)
+            assert restored.decide(test, sample) == timeout.decide(test, sample)

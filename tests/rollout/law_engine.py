@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import EngineStats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines.base import EngineRequest, StepOutput
@@ -29,7 +29,7 @@ class LawEngine:
 
     def __init__(
         self,
-        law: LatencyLaw,
+        law: LatencyModel,
         clock: Clock,
         kv_tokens: int,
         look: float = 0.0,

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
 from rljob_runtime.models.folder import ModelFolder
-from rljob_runtime.perf_model.fitting import fit, foretold, round_errors
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.fitting import fit, predict_round, round_errors
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import SMOLLM2_135M
-from rljob_runtime.perf_model.profile import PlayedRound, Profile, ProfileError, Subject
+from rljob_runtime.perf_model.profile import Profile, ProfiledRound, ProfileError, Subject
 from rljob_runtime.rollout.profiling.harness import ProfilingHarness
 from rljob_runtime.rollout.profiling.profiler import CORNERS, PASSES, Limits, ProfilingObserver, measure
 from rljob_runtime.rollout.profiling.target import Target
@@ -28,7 +28,7 @@ from rljob_runtime.rollout.profiling.timed_engine import Step, decode_timing, pr
 
 pytestmark = pytest.mark.timeout(60)
 
-LAW = LatencyLaw(((1.0, 0.050), (64.0, 0.200)), 3e-6, 0.020, 6e-4, 2e-8)
+LAW = LatencyModel(((1.0, 0.050), (64.0, 0.200)), 3e-6, 0.020, 6e-4, 2e-8)
 LOOK = 0.001
 ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = Subject(model=SMOLLM2_135M, engine="Law", engine_version="1", hardware="none")
@@ -39,7 +39,7 @@ def profiled(
     off: Callable[[], float] = lambda: 1.0,
     stop_after: int | None = None,
     sizes: tuple[int, ...] = (1,),
-    laws: dict[int, LatencyLaw] | None = None,
+    laws: dict[int, LatencyModel] | None = None,
 ) -> tuple[Profile, Clock, list[str]]:
     clock, told = Clock(), []
 
@@ -69,7 +69,7 @@ def near(found: float, true: float, share: float) -> bool:
 def test_the_coefficients_of_an_engine_are_found():
     profile, _, _ = profiled(Limits(64, 512, 600.0))
     fitted = fit(profile, 1)
-    law, (replica,) = fitted.law, {round(one.replica_seconds, 9) for one in profile.decode}
+    law, (replica,) = fitted.latency, {round(one.replica_seconds, 9) for one in profile.decode}
     assert replica >= LOOK, "what the replica takes is part of a step, and told"
     assert fitted.kv_tokens == 12_000
     for batch, seconds in law.knots:
@@ -103,7 +103,7 @@ def test_noise_and_pauses_are_borne(seed):
     profile, _, _ = profiled(
         Limits(64, 512, 600.0), lambda: chance.uniform(0.9, 1.1) * (6.0 if chance.random() < 0.05 else 1.0)
     )
-    law = fit(profile, 1).law
+    law = fit(profile, 1).latency
     for batch, context in ((1, 100), (5, 300), (24, 200), (64, 100)):
         assert near(law.step(batch, batch * context), LAW.step(batch, batch * context) + 2 * LOOK, 0.06)
 
@@ -114,7 +114,7 @@ def test_a_load_that_was_disturbed_in_all_its_repeats_weighs_little():
     samples = tuple(
         one.model_copy(update={"seconds": 4 * one.seconds}) if one is spoilt else one for one in profile.decode
     )
-    law = fit(profile.model_copy(update={"decode": samples}), 1).law
+    law = fit(profile.model_copy(update={"decode": samples}), 1).latency
     assert near(law.step(8, 8 * 200), LAW.step(8, 8 * 200) + 2 * LOOK, 0.05)
 
 
@@ -130,18 +130,18 @@ def test_it_ends_in_time_and_repeats_what_it_visits(seconds):
 
 
 def test_each_layout_has_its_own_law():
-    wide = LatencyLaw(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
+    wide = LatencyModel(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
     profile, _, _ = profiled(Limits(32, 256, 400.0), sizes=(1, 2), laws={1: LAW, 2: wide})
     assert profile.kv_tokens == {1: 12_000, 2: 24_000}
-    assert near(fit(profile, 1).law.base(1), LAW.base(1) + 2 * LOOK, 0.05)
-    assert near(fit(profile, 2).law.base(1), wide.base(1) + 2 * LOOK, 0.05)
+    assert near(fit(profile, 1).latency.base(1), LAW.base(1) + 2 * LOOK, 0.05)
+    assert near(fit(profile, 2).latency.base(1), wide.base(1) + 2 * LOOK, 0.05)
 
 
 def test_stopped_early_it_is_of_what_was_measured():
     profile, _, told = profiled(Limits(64, 512, 600.0), stop_after=8)
     assert len(told) == 9
     assert len(profile.decode) == 7
-    assert fit(profile, 1).law.base(1) > 0
+    assert fit(profile, 1).latency.base(1) > 0
     nothing, _, _ = profiled(Limits(64, 512, 600.0), stop_after=2)
     with pytest.raises(ProfileError, match=r"profile\.decode: batch"):
         fit(nothing, 1)
@@ -190,15 +190,15 @@ def test_what_cannot_be_profiled_is_told(arguments, said, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-WIDE = LatencyLaw(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
+WIDE = LatencyModel(((1.0, 0.030), (64.0, 0.120)), 2e-6, 0.015, 3e-4, 1e-8)
 """Of two accelerators: nearly twice as fast as `LAW`."""
-NO_GAIN = LatencyLaw(((1.0, 0.049), (64.0, 0.198)), 3e-6, 0.020, 6e-4, 2e-8)
+NO_GAIN = LatencyModel(((1.0, 0.049), (64.0, 0.198)), 3e-6, 0.020, 6e-4, 2e-8)
 
 
 def saying(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wide: LatencyLaw,
+    wide: LatencyModel,
     slots: int = 2,
     sizes: str = "1,2",
     longest: int = 16,
@@ -235,7 +235,7 @@ def test_the_size_to_start_at_is_told_and_written(tmp_path, monkeypatch, wide, b
     assert [(one.tensor_parallel, one.replicas) for one in start.rounds] == [(1, 4), (2, 2)]
     assert min(start.rounds, key=lambda one: one.seconds or 0.0).tensor_parallel == best
     # As long as the job's responses may be, all on engines of the fitted law.
-    law = fit(Profile.from_json(file.read_text()), 1).law
+    law = fit(Profile.from_json(file.read_text()), 1).latency
     seconds = law.prefill(8 * 64, 8 * 64**2) + law.decode(8, 8 * 65, 15)
     assert near(start.rounds[0].seconds or 0.0, seconds, 0.1)
 
@@ -253,7 +253,7 @@ def test_the_round_may_have_the_lengths_of_a_workload(tmp_path, monkeypatch):
 
 def test_a_profile_of_earlier_tells_it_for_the_job_as_it_is_now(tmp_path, monkeypatch):
     arguments, file = saying(tmp_path, monkeypatch, WIDE), tmp_path / "p.json"
-    played = (PlayedRound(tensor_parallel=1, prompt_tokens=8, lengths=(4,), seconds=1.0),)
+    played = (ProfiledRound(tensor_parallel=1, prompt_tokens=8, lengths=(4,), seconds=1.0),)
     monkeypatch.setattr(Target, "run_rounds", lambda self, observer: played)
     assert rljob(*arguments, "--out", str(file)).exit_code == 0
     again = rljob(*arguments, "--check", str(file))
@@ -314,8 +314,8 @@ def test_a_profile_of_a_real_engine_is_written_read_and_refused_for_another(tmp_
     assert profile.subject.engine == "Reference"
     assert len(profile.decode) >= CORNERS
     assert len(profile.rounds) >= 1
-    assert fitted.law.base(64) < 64 * fitted.law.base(1), "a batch is cheaper than its sequences one by one"
-    assert median(foretold(fitted.law, fitted.kv_tokens, one) / one.seconds for one in profile.rounds) < 10
+    assert fitted.latency.base(64) < 64 * fitted.latency.base(1), "a batch is cheaper than its sequences one by one"
+    assert median(predict_round(fitted.latency, fitted.kv_tokens, one) / one.seconds for one in profile.rounds) < 10
 
     again = rljob(*toy, "--seconds", "1", "--check", str(file))
     assert again.exit_code == 0, again.output

@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round that nothing explains changes no belief",
         f"{RUNTIME}/coordinator/store/round_history.py",
-        "    since = believed_since(predicted.fetchall())",
+        "    since = history_start(predicted.fetchall())",
         "    since = 0",
         (f"{FORECAST}::test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believed",),
     ),
@@ -301,7 +301,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round that was decided is decided again",
         f"{RUNTIME}/coordinator/store/store.py",
-        "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))",
+        "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, SelectedPlan.from_json(chosen))",
         "found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned)",
         (f"{FORECAST}::test_another_coordinator_plays_the_round_as_it_was_decided",),
     ),
@@ -400,7 +400,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a first round believes that its longest response is none of the longest",
         f"{RUNTIME}/scheduling/lending/gain.py",
-        "if not measured.lengths and not outlook.races:",
+        "if not measured.lengths and not outlook.ends_early:",
         "if False:",
         (f"{LOAN_GAIN}::test_without_measurements_nothing_is_predicted",),
     ),
@@ -431,7 +431,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what outlasts all that was seen to end is as long as it may be",
         f"{RUNTIME}/scheduling/lending/policy.py",
-        "self._curve.foretold_beyond(generated, share) or",
+        "self._curve.predicted_beyond(generated, share) or",
         "self._curve.seen_beyond(generated, share) or",
         ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
     ),
@@ -459,7 +459,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "why nothing is lent is not told",
         f"{RUNTIME}/coordinator/stream_training/lender.py",
-        "Decision(rules if isinstance(rules, Verdict) else Verdict.NOT_NOW) if rules else None",
+        "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.NOT_NOW) if rules else None",
         "None",
         (f"{LOANS}::test_the_round_tells_why_nothing_is_lent",),
     ),
@@ -487,7 +487,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the trainer alone is believed as slow as beside lent machines",
         f"{RUNTIME}/coordinator/stream_training/stream.py",
-        "rate = self._measured.beside if beside or self.lent else self._measured.training",
+        "rate = self._measured.with_loan if beside or self.lent else self._measured.training",
         "rate = self._measured.training",
         (f"{LANE}::test_the_trainers_speed_beside_lent_machines_is_kept_apart",),
     ),
@@ -508,7 +508,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fixed trigger waits for a gain",
         f"{RUNTIME}/scheduling/lending/policy.py",
-        "if not self._rules.foretold:",
+        "if not self._rules.requires_gain:",
         "if False:",
         (f"{BENCHMARKS}::test_a_fixed_trigger_lends_whatever_is_predicted",),
     ),
@@ -904,7 +904,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a lost weight version's number is used again",
         f"{RUNTIME}/scheduling/weight_versions.py",
         "(entry.version for entry in self.history)]) + 1",
-        "(entry.version for entry in self.history if not entry.lost)]) + 1",
+        "(entry.version for entry in self.history if not entry.abandoned)]) + 1",
         SCHEDULING,
     ),
     Mutant(
@@ -1058,7 +1058,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a prompt that races again forgets what it had",
         f"{RUNTIME}/scheduling/round.py",
-        "self._move(key, self._samples[key].raced)",
+        "self._move(key, self._samples[key].racing_state)",
         "self._move(key, SampleState.WAITING)",
         RACE,
     ),
@@ -1262,7 +1262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator that comes back begins with the first capacity",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "self._buffer.resume(boundary.report.capacity_prompts)",
+        "self._buffer.restore_capacity(boundary.report.capacity_prompts)",
         "pass",
         (f"{UPDATES}::test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did",),
     ),
@@ -1296,8 +1296,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replicas with something left are told to take newer weights",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "loads += [Load(seat.replica, seat.newer)] if not seat.load else []",
-        "loads.append(Load(seat.replica, seat.newer))",
+        "loads += [WeightLoad(seat.replica, seat.newer)] if not seat.load else []",
+        "loads.append(WeightLoad(seat.replica, seat.newer))",
         (f"{OCCUPATION}::test_what_replicas_are_given",),
     ),
     Mutant(
@@ -1373,14 +1373,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what moves is computed anew for nothing",
         f"{RUNTIME}/scheduling/repack_gain.py",
-        "Engine((self._spread(held), self._spread(come)), ",
-        "Engine((self._spread(held) + self._spread(come), []), ",
+        "EngineTimeline((self._spread(held), self._spread(come)), ",
+        "EngineTimeline((self._spread(held) + self._spread(come), []), ",
         REPACK_GAIN,
     ),
     Mutant(
         "what a lost version costs is not told",
         f"{RUNTIME}/coordinator/asynchronous/generation.py",
-        "            self.tally.lost_version_tokens += lost\n",
+        "            self.stats.lost_version_tokens += lost\n",
         "",
         (f"{UPDATES}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
     ),
@@ -1444,8 +1444,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine without power is given a third beat",
         f"{RUNTIME}/scheduling/fault_detection/suspicion.py",
-        "MISSED_BEATS = 2",
-        "MISSED_BEATS = 3",
+        "MISSED_HEARTBEATS = 2",
+        "MISSED_HEARTBEATS = 3",
         (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
     ),
     Mutant(
@@ -1465,7 +1465,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whoever reaches a machine is not heard",
         f"{RUNTIME}/scheduling/fault_detection/suspicion.py",
-        "if self.seen_by & set(present):",
+        "if self.reachable_from & set(present):",
         "if False:",
         (f"{SUSPICION}::test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough",),
     ),
@@ -1479,8 +1479,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a process that ended has two witnesses",
         f"{RUNTIME}/coordinator/fleet/failure_detector.py",
-        "suspicion.heard(neighbour.name, reached)",
-        "suspicion.heard(neighbour.name, False)",
+        "suspicion.with_report(neighbour.name, reached)",
+        "suspicion.with_report(neighbour.name, False)",
         (f"{PULSE}::test_a_process_that_ended_on_a_machine_that_lives_has_one_witness",),
     ),
     Mutant(
@@ -1728,7 +1728,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the numbers of a lost store are used again",
         f"{RUNTIME}/scheduling/weight_versions.py",
-        "return self if self.history else self.seen(version + UNREPORTED)",
+        "return self if self.history else self.with_observed(version + UNREPORTED)",
         "return self",
         (
             "tests/coordinator/test_coordinator_lost_store.py::"
@@ -3170,7 +3170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "machines are lent for a hair's breadth",
         f"{RUNTIME}/scheduling/lending/gain.py",
-        "return 0.0 if 0 < gain < CLEAR * alone else gain",
+        "return 0.0 if 0 < gain < CLEAR_GAIN * alone else gain",
         "return gain",
         ("tests/coordinator/test_coordinator_loan_gain.py::test_the_gain",),
     ),
@@ -3212,8 +3212,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "every layout is foretold with the engines of the present one",
         f"{RUNTIME}/coordinator/on_policy/plan_next_round.py",
-        "law, replicas, seen = law_of(speeds), stage.replicas * layout // size, speeds[-1]",
-        "law, replicas, seen = stage.law, stage.replicas, speeds[-1]",
+        "law, replicas, seen = fit_latency(speeds), stage.replicas * layout // size, speeds[-1]",
+        "law, replicas, seen = stage.latency, stage.replicas, speeds[-1]",
         ("tests/coordinator/test_coordinator_forecast.py::test_a_round_is_foretold_in_every_layout_that_was_seen",),
     ),
     Mutant(
@@ -3317,14 +3317,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a moving response has two owners",
         f"{RUNTIME}/scheduling/async_groups.py",
-        "        self._aborts.append(Launch(key, sample.lease))\n        self._let_go(key, sample.lease)\n",
-        "        self._let_go(key, sample.lease)\n",
+        "        self._aborts.append(Launch(key, sample.lease))\n        self._release(key, sample.lease)\n",
+        "        self._release(key, sample.lease)\n",
         (f"{CONTINUOUS}::test_the_destinations_first_token_is_the_commit",),
     ),
     Mutant(
         "the reward of a response that moved is not awaited",
         f"{RUNTIME}/scheduling/async_groups.py",
-        "sample.state is SampleState.GENERATED and sample.made == attempt",
+        "sample.state is SampleState.GENERATED and sample.completed_attempt == attempt",
         "sample.state is SampleState.GENERATED and sample.attempt == attempt",
         (f"{CONTINUOUS}::test_a_source_that_ends_first_keeps_its_response",),
     ),
@@ -3414,14 +3414,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a leaving machine is let go with its work",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "await self._orders.obey(RoundKind.LONG, keep=self.rollouts.retire(leaving))",
+        "await self._orders.obey(RoundKind.LONG, keep=self.generation.retire(leaving))",
         "await self._orders.obey(RoundKind.LONG)",
         (f"{UPDATES}::test_a_machine_that_is_to_leave_ends_its_work_first",),
     ),
     Mutant(
         "what a lost trainer had consumed is not given back",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "            await self.rollouts.reread()\n",
+        "            await self.generation.reload()\n",
         "            pass\n",
         (f"{UPDATES}::test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back",),
     ),

@@ -16,8 +16,8 @@ from rljob_bench.lib.trial import (
     AUTO,
     PLAIN,
     TAIL,
+    Experiment,
     Technique,
-    Trial,
     cluster_of,
     ideal_seconds,
     run,
@@ -28,7 +28,7 @@ from rljob_bench.simulated import planner
 from rljob_bench.simulated import rollpacker as benchmark
 from rljob_bench.simulated.rollpacker import STREAM, WHOLE, rollpacker
 from rljob_bench.simulated.stream import TRIGGERS, Compared, at_once, other_windows, overlapped, scarce, stream, trigger
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_14B, SMOLLM2_135M, ModelShape
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Sample, Subject
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -36,7 +36,7 @@ from rljob_runtime.simulator.core.events import Scored, Submitted, Trained
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, STANDARD
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.workloads import TraceError
 
 SMALL = replace(SETTINGS[0], prompts=8, responses=4)
@@ -59,7 +59,7 @@ def trained_prompts(technique: Technique) -> list[Any]:
         if isinstance(event, Trained):
             prompts.extend(group.prompt for group in event.groups)
 
-    outcome = play(scenario_of(SMALL, technique, ROUNDS, 1, colocated=False), FaultPlan(), [watch])
+    outcome = simulate(scenario_of(SMALL, technique, ROUNDS, 1, colocated=False), FaultPlan(), [watch])
     assert outcome.passed
     return prompts
 
@@ -178,7 +178,7 @@ def test_what_a_lent_machine_generated_goes_on_elsewhere() -> None:
         if isinstance(event, Submitted):
             prefixes.append(event.prefix)
 
-    assert play(scenario_of(CRAMPED, WHOLE, ROUNDS, 1, colocated=False), FaultPlan(), [watch]).passed
+    assert simulate(scenario_of(CRAMPED, WHOLE, ROUNDS, 1, colocated=False), FaultPlan(), [watch]).passed
     assert max(prefixes) > 0
 
 
@@ -195,7 +195,7 @@ def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> 
     compared = Compared.of(SMALL, PLAIN, 2, 1)
     after, beside, lent = compared.trials
 
-    def lengths(trial: Trial) -> list[Any]:
+    def lengths(trial: Experiment) -> list[Any]:
         return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in trial.reports]
 
     assert lengths(after) == lengths(beside)
@@ -274,7 +274,7 @@ def test_programs_end_at_the_timeout_that_the_policy_decides(rule: TimeoutRule, 
         if isinstance(event, Scored):
             seen.append((loop_time() - event.since, event.reward))
 
-    assert play(scenario, FaultPlan(), [watch]).passed
+    assert simulate(scenario, FaultPlan(), [watch]).passed
     took = [seconds for seconds, _ in seen]
     assert len(seen) == ROUNDS * SMALL.prompts * SMALL.responses
     # A quick program takes at most 1.5 s; the rest met its timeout, and scored nothing.
@@ -341,7 +341,7 @@ def test_a_trace_whose_longest_response_fits_no_engine_is_refused(
 # --- engines that were measured ---
 
 
-def profile_of(*laws: tuple[int, LatencyLaw], model: ModelShape = SMALL.model, kv_tokens: int = 300_000) -> Profile:
+def profile_of(*laws: tuple[int, LatencyModel], model: ModelShape = SMALL.model, kv_tokens: int = 300_000) -> Profile:
     """What `rljob profile` writes of engines that keep these laws, by tensor parallel size."""
     loads = [(size, law, batch, context) for size, law in laws for batch in (1, 16, 256) for context in (64, 1024)]
 
@@ -356,7 +356,7 @@ def profile_of(*laws: tuple[int, LatencyLaw], model: ModelShape = SMALL.model, k
     )
 
 
-SLOW = LatencyLaw(((1, 0.05), (16, 0.06), (256, 0.2)), 1e-7, 0.02, 1e-5, 1e-10)
+SLOW = LatencyModel(((1, 0.05), (16, 0.06), (256, 0.2)), 1e-7, 0.02, 1e-5, 1e-10)
 
 
 def test_engines_of_a_profile_are_as_fast_and_as_large_as_measured() -> None:

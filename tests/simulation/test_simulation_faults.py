@@ -10,13 +10,13 @@ from rljob_runtime.simulator.faults.plan import (
     GRACE_SECONDS,
     Fault,
     FaultPlan,
-    Kind,
+    FaultType,
     Role,
     draw_leaves,
     draw_plan,
+    possible_targets,
     role_of,
     shrink,
-    targets_of,
 )
 from rljob_runtime.simulator.scenario import draw_scenario
 
@@ -30,7 +30,7 @@ def test_a_plan_that_was_drawn_is_read_back_as_it_was_printed(seed, machines, re
     assert plan == draw_plan(seed, machines, replicas, horizon=30.0)
     assert 1 <= len(plan.faults) <= 8
     assert list(plan.faults) == sorted(plan.faults)
-    targets = {target for of_role in targets_of(machines, replicas).values() for target in of_role}
+    targets = {target for of_role in possible_targets(machines, replicas).values() for target in of_role}
     assert {fault.target for fault in plan.faults} <= targets
 
 
@@ -67,9 +67,9 @@ def test_workers_are_befallen_where_there_are_some():
 
 
 def test_every_kind_and_role_is_there():
-    assert {kind for kinds in APPLICABLE.values() for kind in kinds} == set(Kind)
+    assert {kind for kinds in APPLICABLE.values() for kind in kinds} == set(FaultType)
     assert set(APPLICABLE) == set(Role)
-    assert {role_of(target) for targets in targets_of(3, 2).values() for target in targets} == set(Role)
+    assert {role_of(target) for targets in possible_targets(3, 2).values() for target in targets} == set(Role)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_what_is_no_plan_is_refused_by_the_fault(text, message):
 def test_a_plan_may_be_written_in_lines_and_in_any_order():
     plan = FaultPlan.parse("\n 7 hang trainer 1\n3.5 crash rollout-0/relay 2 ;\n")
     assert plan.faults == (
-        Fault(3.5, Kind.CRASH, "rollout-0/relay", 2.0),
-        Fault(7.0, Kind.HANG, "trainer", 1.0),
+        Fault(3.5, FaultType.CRASH, "rollout-0/relay", 2.0),
+        Fault(7.0, FaultType.HANG, "trainer", 1.0),
     )
     assert plan.end == 8.0
     assert FaultPlan.parse("") == FaultPlan()

@@ -20,7 +20,7 @@ from rljob_runtime.simulator.core.events import (
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, Watch
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import draw_scenario
 from rows import slow
 
@@ -43,7 +43,7 @@ def lives(mode: Mode, plan: str) -> tuple[list[tuple[float, Event]], Any]:
         if isinstance(event, CoordinatorStarted | CoordinatorEnded | FaultEnded | Trained | Reported):
             seen.append((loop_time(), event))
 
-    return seen, play(scenario(mode), FaultPlan.parse(plan), [see])
+    return seen, simulate(scenario(mode), FaultPlan.parse(plan), [see])
 
 
 def of(seen: list[tuple[float, Event]], kind: type) -> list[tuple[float, Any]]:
@@ -75,7 +75,7 @@ def test_a_coordinator_that_is_cut_off_ends_nobody(mode, seconds):
         if isinstance(event, ProcessEnded):
             ended.append(event.process)
 
-    outcome = play(scenario(mode), FaultPlan.parse(f"{CUT_AT} partition coordinator {seconds}"), [see])
+    outcome = simulate(scenario(mode), FaultPlan.parse(f"{CUT_AT} partition coordinator {seconds}"), [see])
     assert outcome.passed, outcome.violation
     assert ended == []
 

@@ -13,14 +13,14 @@ from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
 from rljob_bench.async_systems.outcome import Outcome
 from rljob_bench.async_systems.rig import Rig
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
-from rljob_runtime.simulator.peers.cluster import Site
+from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.replica import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Experience, Scenario
 from rljob_runtime.workloads import Prompt, Response, Turn
 
@@ -31,7 +31,7 @@ JOBS = 2
 """Two jobs whose prompts differ by where they begin are up to a tenth apart where the trainer is fast: which replicas
 meet with one version is chance."""
 ENGINE = EngineKind(
-    LatencyLaw(((1, 0.05), (64, 0.1)), 1e-6, 0.02, 1e-4, 0.0), kv_tokens=100_000, max_sequences=256, load_seconds=0.5
+    LatencyModel(((1, 0.05), (64, 0.1)), 1e-6, 0.02, 1e-4, 0.0), kv_tokens=100_000, max_sequences=256, load_seconds=0.5
 )
 HOP_SECONDS, PUBLISH_SECONDS, REPACK_SECONDS = 0.2, 0.1, 2.0
 MOVE_SECONDS = 0.75
@@ -84,7 +84,7 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool) -> 
         responses=RESPONSES,
         prompts_an_epoch=10_000,
         checkpoint_every=ROUNDS,
-        site=Site(engine=ENGINE, latency=0.001, hop_seconds=HOP_SECONDS),
+        site=ClusterSpec(engine=ENGINE, latency=0.001, hop_seconds=HOP_SECONDS),
         costs=TrainerCosts(step=step, publish=PUBLISH_SECONDS),
         workload="",
         reward_seconds=0.0,
@@ -99,7 +99,7 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool) -> 
         if isinstance(event, Reported) and event.status.last_round is not None:
             reports[event.status.last_round.round] = event.status.last_round
 
-    outcome = play(scenario, FaultPlan(), (see,), Tailed(job))
+    outcome = simulate(scenario, FaultPlan(), (see,), Tailed(job))
     assert outcome.passed, outcome.violation
     return [reports[number] for number in range(WARM_UP + 1, ROUNDS - COOL_DOWN + 1)]
 

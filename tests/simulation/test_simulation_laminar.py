@@ -17,16 +17,16 @@ from rljob_bench.async_systems.partial import PartialJob
 from rljob_bench.async_systems.rig import Layout, Rig
 from rljob_bench.async_systems.staged import Batches, generate, one_step, stream, synchronous
 from rljob_bench.async_systems.systems import System, Window, layouts, play, printed_layout
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
 from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.repack_gain import merges_that_fit, merges_that_pay
 from rljob_runtime.simulator.peers.assumptions import LAMINAR_MODELS
 from rljob_runtime.workloads import Prompt, Response, Turn
 
-SECOND = LatencyLaw(((1.0, 1.0),), 0.0, 0.0, 0.0, 0.0)
+SECOND = LatencyModel(((1.0, 1.0),), 0.0, 0.0, 0.0, 0.0)
 """A token a second for every sequence, whatever the batch; prefill takes no time."""
-WIDE = LatencyLaw(((1.0, 1.0), (2.0, 1.0), (100.0, 2.0)), 1e-4, 0.1, 1e-3, 0.0)
+WIDE = LatencyModel(((1.0, 1.0), (2.0, 1.0), (100.0, 2.0)), 1e-4, 0.1, 1e-3, 0.0)
 
 PLANS = (merges_that_pay, merges_that_fit)
 
@@ -50,7 +50,7 @@ def prompts(lengths: Lengths, round_prompts: int = 2, responses: int = 2, longes
     return Prompts(Written(lengths, round_prompts), round_prompts, responses, 10, longest)
 
 
-def rig(replicas: int = 2, law: LatencyLaw = SECOND, update: float = 0.0, **changes: float) -> Rig:
+def rig(replicas: int = 2, law: LatencyModel = SECOND, update: float = 0.0, **changes: float) -> Rig:
     return replace(Rig(replicas, law, 10_000, token_seconds=0.0, update_seconds=update), **changes)  # type: ignore[arg-type]
 
 
@@ -101,7 +101,7 @@ def test_stream_generation_runs_one_update_ahead_at_most() -> None:
 
 def test_a_batch_spreads_each_prompt_over_the_replicas() -> None:
     """One long response each: with a replica a prompt both would be on one."""
-    slow = LatencyLaw(((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
+    slow = LatencyModel(((1.0, 1.0), (2.0, 2.0), (3.0, 3.0)), 0.0, 0.0, 0.0, 0.0)
     whole = generate(rig(law=slow), prompts(lambda number: (10, 10) if number else (1, 1)).batch(0))
     assert whole.seconds == pytest.approx(2 + 9)
 
@@ -143,7 +143,7 @@ def test_prompts_are_drawn_with_the_weights_that_are_newest_when_a_replica_has_t
 
 def test_nothing_moves_where_it_saves_no_time() -> None:
     """A step takes a second for each response: two tails take as long on one replica as on two."""
-    each = LatencyLaw(((1.0, 1.0), (2.0, 2.0)), 0.0, 0.0, 0.0, 0.0)
+    each = LatencyModel(((1.0, 1.0), (2.0, 2.0)), 0.0, 0.0, 0.0, 0.0)
     policy = Policy(repack=RepackRules(0.99, 2), interval=1.0)
     job, papers = (Job(rig(law=each), prompts(lambda _: (2, 20)), replace(policy, plan=plan)) for plan in PLANS)
     assert job.play(0, 1).moved == 0 < papers.play(0, 1).moved

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.perf_model.engine_simulator import Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import GenerateRequest, Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import phase, text
 from rljob_runtime.simulator.peers.replica import EngineKind, SimulatedReplica, steady
 
-LAW = LatencyLaw(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
+LAW = LatencyModel(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
 
 
 def key(sample: int) -> TrajectoryKey:
@@ -122,7 +122,7 @@ def test_refusals():
 
 def test_a_replica_that_stands_still_and_runs_slow_is_late_by_just_that():
     async def program(trouble: bool) -> float:
-        pace = Pace()
+        pace = ProcessClock()
         one = replica(pace=pace)
         await one.submit(1, [request()])
         poll = asyncio.ensure_future(collect(one, 1))
@@ -140,7 +140,7 @@ def test_a_replica_that_stands_still_and_runs_slow_is_late_by_just_that():
 
 def test_a_skewed_clock_waits_for_longer_than_it_was_asked():
     async def program() -> float:
-        pace = Pace()
+        pace = ProcessClock()
         pace.timers = 3.0
         await SimulatedReplica("r", kind=steady(0.01), loaded=1, pace=pace).poll(1, 0, 0.5)
         return loop_time()

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.spec_training import Mode
-from rljob_bench.lib.cluster import Cluster
+from rljob_bench.lib.cluster import BenchmarkCluster
 from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -33,14 +33,14 @@ from rljob_runtime.simulator.core.events import (
     Restored,
     Trained,
 )
-from rljob_runtime.simulator.core.network import Life, Process, SimulatedWire
+from rljob_runtime.simulator.core.network import CoordinatorIncarnation, Process, SimulatedWire
 from rljob_runtime.simulator.core.process_clock import loop_time
-from rljob_runtime.simulator.faults.plan import APPLICABLE, Fault, FaultPlan, Kind, draw_leaves, targets_of
+from rljob_runtime.simulator.faults.plan import APPLICABLE, Fault, FaultPlan, FaultType, draw_leaves, possible_targets
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.assumptions import STANDARD
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.trainer import TRAINER
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
 from rljob_runtime.simulator.trace import Timeline
 from rows import slow
@@ -59,7 +59,7 @@ LONG = replace(SCENARIO, rounds=8, edit=None)
 def test_seeds_hold_every_invariant(portion, mode):
     for seed in range(portion, SEEDS, PORTIONS):
         scenario = draw_scenario(seed, mode)
-        outcome = play(scenario, plan_of(scenario))
+        outcome = simulate(scenario, plan_of(scenario))
         command = f"rljob simulate --mode {mode.value} --seeds 1 --seed {seed}"
         assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
 
@@ -71,7 +71,7 @@ def test_planned_leaves_cost_no_finished_update(portion, mode):
     for seed in range(portion, SEEDS, PORTIONS):
         scenario = draw_scenario(seed, mode)
         leaves = draw_leaves(seed, scenario.horizon)
-        outcome = play(scenario, leaves)
+        outcome = simulate(scenario, leaves)
         command = f'rljob simulate --mode {mode.value} --seeds 1 --seed {seed} --plan "{leaves}"'
         assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
 
@@ -83,12 +83,14 @@ def test_a_suspension_costs_no_finished_update_though_the_coordinator_has_just_b
     for seed in range(portion, SEEDS, PORTIONS):
         drawn = random.Random(f"{seed}/restart")
         scenario = replace(draw_scenario(seed, mode), checkpoint_every=100)
-        crash = Fault(round(drawn.uniform(0, scenario.horizon), 3), Kind.CRASH, "coordinator", drawn.choice([0.1, 10]))
+        crash = Fault(
+            round(drawn.uniform(0, scenario.horizon), 3), FaultType.CRASH, "coordinator", drawn.choice([0.1, 10])
+        )
         moment = max(0.0, crash.time + drawn.uniform(-1, crash.duration + 4))
         scenario = replace(scenario, edit=Edit(round(moment, 3), suspended=30.0))
         plan = FaultPlan((crash,))
         assert plan.planned
-        outcome = play(scenario, plan)
+        outcome = simulate(scenario, plan)
         assert outcome.passed, f"seed {seed}, {crash}, {scenario.edit}: {outcome.violation}"
 
 
@@ -104,10 +106,10 @@ def test_an_update_that_nobody_heard_of_is_kept(mode):
         elif isinstance(event, Restored):
             began.append(event.step)
 
-    assert play(scenario, FaultPlan(), [see]).passed
+    assert simulate(scenario, FaultPlan(), [see]).passed
     for moment in trained[1:3]:
         began.clear()
-        outcome = play(scenario, FaultPlan.parse(f"{moment - 0.5:.3f} crash coordinator 1"), [see])
+        outcome = simulate(scenario, FaultPlan.parse(f"{moment - 0.5:.3f} crash coordinator 1"), [see])
         assert outcome.passed, outcome.violation
         assert began == [0], "the trainer is never started anew"
 
@@ -124,13 +126,13 @@ def test_the_coordinators_leave_costs_no_update_though_its_store_goes_with_it():
         elif isinstance(event, Restored | Trained):
             restored.append(event.step)
 
-    assert play(scenario, FaultPlan.parse(leave), [see]).passed
+    assert simulate(scenario, FaultPlan.parse(leave), [see]).passed
     gone, saved = left[0], trained[0]
     assert saved > 0
     restored.clear()
     # Its disk goes with it, and the trainer's process as the next one comes.
     plan = FaultPlan.parse(f"{leave}; {gone + 1:.3f} disk-lost coordinator 1; {gone + 5:.3f} crash trainer 1")
-    assert play(scenario, plan, [see]).passed
+    assert simulate(scenario, plan, [see]).passed
     assert saved in restored, "the checkpoint that was written as the coordinator left"
     assert restored.count(1) == 1, "no update was made twice"
 
@@ -146,10 +148,10 @@ FIRST = {kind: role for role, kind in reversed(FAULTS)}
     ids=str,
 )
 def test_each_fault_begins_and_ends_and_the_job_goes_on(role, kind):
-    target = targets_of(LONG.machines, LONG.site.replicas)[role][0]
+    target = possible_targets(LONG.machines, LONG.site.replicas)[role][0]
     seen = []
     plan = FaultPlan((Fault(4.0, kind, target, 6.0),))
-    outcome = play(LONG, plan, [lambda event: seen.append(event)])
+    outcome = simulate(LONG, plan, [lambda event: seen.append(event)])
     assert outcome.violation is None
     # The job is longer than any fault: none outlives it.
     assert [(type(event), event.fault) for event in seen if isinstance(event, FaultBegan | FaultEnded)] == [
@@ -162,7 +164,7 @@ def test_each_fault_begins_and_ends_and_the_job_goes_on(role, kind):
 
 
 def test_a_crash_of_the_coordinator_takes_another_one():
-    assert play(SCENARIO, FaultPlan.parse("4 crash coordinator 1")).coordinators == 2
+    assert simulate(SCENARIO, FaultPlan.parse("4 crash coordinator 1")).coordinators == 2
 
 
 def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
@@ -175,10 +177,10 @@ def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
         if isinstance(event, Reported | CoordinatorEnded):
             moments.append(loop_time())
 
-    assert play(scenario, FaultPlan.parse(faults), [see]).coordinators == 1
+    assert simulate(scenario, FaultPlan.parse(faults), [see]).coordinators == 1
     told, left = moments[-2:]
     assert told < left
-    outcome = play(scenario, FaultPlan.parse(f"{faults}; {(told + left) / 2:.5f} crash coordinator 38.538"))
+    outcome = simulate(scenario, FaultPlan.parse(f"{faults}; {(told + left) / 2:.5f} crash coordinator 38.538"))
     assert outcome.passed
     assert outcome.coordinators == 1
 
@@ -188,14 +190,16 @@ def test_a_fault_of_the_coordinators_place_outlives_the_coordinator(kind):
     """It crashes inside the fault; its successor feels the rest of it, and the end."""
     ended = []
     plan = FaultPlan.parse(f"3 {kind} coordinator 6; 5 crash coordinator 1")
-    assert play(SCENARIO, plan, [lambda event: ended.append(event) if isinstance(event, FaultEnded) else None]).passed
+    assert simulate(
+        SCENARIO, plan, [lambda event: ended.append(event) if isinstance(event, FaultEnded) else None]
+    ).passed
     assert len(ended) == 2
 
 
 def test_faults_matter():
-    calm = play(SCENARIO, FaultPlan())
+    calm = simulate(SCENARIO, FaultPlan())
     for fault in ("4 hang trainer 30", "2 partition rollout-0 30", "4 crash coordinator 9"):
-        assert play(SCENARIO, FaultPlan.parse(fault)).digest != calm.digest
+        assert simulate(SCENARIO, FaultPlan.parse(fault)).digest != calm.digest
 
 
 def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
@@ -254,7 +258,7 @@ def test_seeds_change_layouts_and_lend_machines_under_their_faults():
                 counts["lent"] += any(part.worker != TRAINER for part in parts)
 
     for scenario in scenarios:
-        outcome = play(scenario, plan_of(scenario), [watch])
+        outcome = simulate(scenario, plan_of(scenario), [watch])
         assert outcome.passed, f"seed {scenario.seed}: {outcome.violation}"
     assert counts["changed"] > 10
     assert counts["lent"] > 5
@@ -291,7 +295,7 @@ def test_an_edit_of_the_rounds_is_told_and_kept_under_faults(rounds):
             case Asked(number):
                 asked.append((number, len(trained)))
 
-    outcome = play(scenario, FaultPlan.parse("7 crash coordinator 3; 12 crash trainer 2"), [watch])
+    outcome = simulate(scenario, FaultPlan.parse("7 crash coordinator 3; 12 crash trainer 2"), [watch])
     assert outcome.passed, outcome.violation
     ((number, done),) = asked
     assert number == rounds
@@ -303,7 +307,7 @@ def test_a_suspended_job_loses_all_of_its_pods_and_goes_on_with_new_ones(faults)
     """However long the coordinator says nothing: the operator waits for the drain's bound."""
     seen = []
     scenario = replace(LONG, edit=Edit(6.0, suspended=40.0))
-    outcome = play(scenario, FaultPlan.parse(faults), [lambda event: seen.append((loop_time(), event))])
+    outcome = simulate(scenario, FaultPlan.parse(faults), [lambda event: seen.append((loop_time(), event))])
     assert outcome.passed, outcome.violation
     ended = [at for at, event in seen if isinstance(event, ProcessEnded) and event.process == "trainer"]
     started = [at for at, event in seen if isinstance(event, ProcessStarted)]
@@ -327,7 +331,7 @@ def test_a_suspended_job_loses_all_of_its_pods_and_goes_on_with_new_ones(faults)
 def test_machines_come_and_go_while_the_job_runs(machines, faults):
     seen = []
     scenario = replace(LONG, edit=Edit(6.0, machines=machines))
-    assert play(scenario, FaultPlan.parse(faults), [lambda event: seen.append((loop_time(), event))]).passed
+    assert simulate(scenario, FaultPlan.parse(faults), [lambda event: seen.append((loop_time(), event))]).passed
     relays = {f"rollout-{index}/relay" for index in range(3)}
     running = {event.process for _, event in seen if isinstance(event, ProcessStarted)} & relays
     last = {event.process: type(event) for _, event in seen if isinstance(event, ProcessStarted | ProcessEnded)}
@@ -348,7 +352,7 @@ def test_anchors_outlive_the_coordinator_and_a_rewind():
             case Restored(step=step):
                 restored.append(step)
 
-    outcome = play(scenario, FaultPlan.parse("70 crash coordinator 2; 90 crash trainer 2"), [watch])
+    outcome = simulate(scenario, FaultPlan.parse("70 crash coordinator 2; 90 crash trainer 2"), [watch])
     assert outcome.passed, outcome.violation
     assert outcome.coordinators == 2
     assert restored[0] == 0
@@ -361,7 +365,9 @@ def test_a_coordinator_that_was_killed_takes_leave_of_nobody():
     asked = []
 
     async def last_words():
-        wire = SimulatedWire(Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, Life())
+        wire = SimulatedWire(
+            Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, CoordinatorIncarnation()
+        )
         assert await wire.call(5.0, "hear", "alive") == "heard"
         wire = SimulatedWire(Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, dead())
         with pytest.raises(asyncio.CancelledError):
@@ -383,7 +389,7 @@ class Listener:
 
 
 def dead():
-    life = Life()
+    life = CoordinatorIncarnation()
     life.alive = False
     return life
 
@@ -397,7 +403,7 @@ def test_a_timeline_is_a_trace_that_names_everybody(tmp_path):
         found = found or Timeline(loop_time)
         found(event)
 
-    play(SCENARIO, plan, [timeline])
+    simulate(SCENARIO, plan, [timeline])
     found.write(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M"}
@@ -418,7 +424,7 @@ def test_a_round_of_a_cluster_takes_few_events(machines):
     """Eight accelerators a machine and eight responses an accelerator: a handful of events each, whatever their
     lengths. (128 machines take about 12 s of one core, nearly all of it the coordinator and its store.)"""
     responses = 64 * machines
-    cluster = Cluster(QWEN2_5_7B, H800, machines=machines, trainer_accelerators=8 * machines)
+    cluster = BenchmarkCluster(QWEN2_5_7B, H800, machines=machines, trainer_accelerators=8 * machines)
     reports, tokens, trained = [], [], []
 
     def watch(event):
@@ -429,7 +435,7 @@ def test_a_round_of_a_cluster_takes_few_events(machines):
         elif isinstance(event, Trained):
             trained.append(event)
 
-    outcome = play(cluster.scenario("rollpacker-7b-8k", 1, 8 * machines, 8, 8000), FaultPlan(), [watch])
+    outcome = simulate(cluster.scenario("rollpacker-7b-8k", 1, 8 * machines, 8, 8000), FaultPlan(), [watch])
     assert outcome.violation is None
     assert outcome.events < 6 * responses
     assert len(tokens) == responses
@@ -439,8 +445,8 @@ def test_a_round_of_a_cluster_takes_few_events(machines):
 
 
 def test_what_a_cluster_costs_follows_from_shapes_and_assumptions():
-    small = Cluster(QWEN2_5_7B, H800, machines=2, trainer_accelerators=16)
-    large = Cluster(QWEN2_5_32B, H800, machines=2, trainer_accelerators=32, tensor_parallel=4)
+    small = BenchmarkCluster(QWEN2_5_7B, H800, machines=2, trainer_accelerators=16)
+    large = BenchmarkCluster(QWEN2_5_32B, H800, machines=2, trainer_accelerators=32, tensor_parallel=4)
     assert (small.site().replicas, large.site().replicas) == (8, 2)
     ratio = large.weight_bytes / small.weight_bytes
     assert large.costs().publish / small.costs().publish == pytest.approx(ratio)
@@ -460,7 +466,9 @@ def test_what_a_cluster_costs_follows_from_shapes_and_assumptions():
 )
 def test_a_layout_that_does_not_fit_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        Cluster(**{"model": QWEN2_5_7B, "accelerator": H800, "machines": 2, "trainer_accelerators": 16} | changes)
+        BenchmarkCluster(
+            **{"model": QWEN2_5_7B, "accelerator": H800, "machines": 2, "trainer_accelerators": 16} | changes
+        )
 
 
 def test_every_assumption_has_a_unit_and_a_source():

@@ -9,19 +9,19 @@ from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B
 from rljob_runtime.perf_model.roofline import roofline
 from rljob_runtime.scheduling.round_planner.planner import Costs
-from rljob_runtime.scheduling.round_planner.plans import Plan, choices
-from rljob_runtime.scheduling.round_planner.round_simulator import Stage
+from rljob_runtime.scheduling.round_planner.plans import Plan, candidate_plans
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
 from rljob_runtime.workloads import open_workload
 
 LAW = roofline(QWEN2_5_7B, H800)
-AUTO = choices(None, None, None, None)
+AUTO = candidate_plans(None, None, None, None)
 
 
 def job(workload: str, seed: int) -> Job:
-    engines = Stage(perturbed(LAW, Random(seed)), replicas=2, kv_tokens=200_000)
+    engines = EngineFleet(perturbed(LAW, Random(seed)), replicas=2, kv_tokens=200_000)
     costs = Costs(reward=0.5, update=2.0, token=1e-6, broadcast=1.0)
     drawn = open_workload(workload, seed)
-    return Job(drawn, 8, 4, rounds=16, limit=32_000, model=Stage(LAW, 2, 200_000), engines=engines, costs=costs)
+    return Job(drawn, 8, 4, rounds=16, limit=32_000, model=EngineFleet(LAW, 2, 200_000), engines=engines, costs=costs)
 
 
 def test_a_perturbed_engine_is_off_in_every_coefficient():
@@ -43,10 +43,10 @@ def test_no_workload_is_slower_by_auto(workload, seed):
 @pytest.mark.slow
 def test_a_job_whose_lengths_change_loses_little():
     """A race that pays, and from round 13 of 32 on lengths with which it does not."""
-    engines, model = (Stage(law, replicas=4, kv_tokens=400_000) for law in (perturbed(LAW, Random(0)), LAW))
+    engines, model = (EngineFleet(law, replicas=4, kv_tokens=400_000) for law in (perturbed(LAW, Random(0)), LAW))
     first, second = open_workload("dapo-32b", 0), open_workload("deepcoder-14b-16k", 0)
     changing = Job(first, 32, 8, 32, 32_000, model, engines, Costs(1.0, 8.0, 2e-6, 2.0), then=(13, second))
-    auto, plain = against(changing, choices(None, None, None, stream=False))
+    auto, plain = against(changing, candidate_plans(None, None, None, stream=False))
     assert auto.plans[12] != Plan()
     assert auto.plans[13] == Plan()
     assert plain.total / auto.total > 0.98, [*map(str, auto.plans)]

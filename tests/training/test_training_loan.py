@@ -29,7 +29,6 @@ from rljob_runtime.protocols import ComputeReport, MachinePeers, Refused
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import WorkerPeer
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
-from rljob_runtime.scheduling.lending.gain import Measured
 from rljob_runtime.training.loans.worker import GradientUnit
 
 PATIENCE = 300.0
@@ -107,8 +106,8 @@ class Loan:
         self.workers = [Counted(site.worker(f"rollout-{number}", RANKS)) for number in range(2)]
         self.trainer = Trainer(site.trainer)
         self.owner = Owner()
-        measured = Measured()
-        measured.training.note(1, 1000.0)  # a group a call, and nobody is given up for being slow
+        measured = LoanMeasurements()
+        measured.training.record(1, 1000.0)  # a group a call, and nobody is given up for being slow
         self.stream = Streaming(self.trainer, 1, 1, VERSION, 1 << 16, measured)
         self.stream.lend([machine_of(worker) for worker in self.workers], self.owner)
 

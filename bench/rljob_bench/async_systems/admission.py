@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rljob_bench.async_systems.rollouts import Rollouts
-from rljob_runtime.scheduling.experience_buffer import Limits, capacity_after
+from rljob_runtime.scheduling.experience_buffer import BufferLimits, capacity_after
 
 
 class Admission:
@@ -13,7 +13,7 @@ class Admission:
     def __init__(self, rollouts: Rollouts, count: int, rounds: float | None) -> None:
         self._rollouts = rollouts
         self._count = count
-        self._limits = Limits.of(count, None if rounds is None else max(count, round(rounds * count)))
+        self._limits = BufferLimits.of(count, None if rounds is None else max(count, round(rounds * count)))
         self.capacity = self._limits.first
         self._fullness = 0.0
         self._left = 0

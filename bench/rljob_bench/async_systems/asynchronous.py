@@ -23,12 +23,12 @@ from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
 from rljob_runtime.perf_model.engine_simulator import Finish, Request
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.experience_buffer import Experience, admitted, must_wait, sample
+from rljob_runtime.scheduling.experience_buffer import Experience, inflight_limit, over_staleness_bound, sample
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.lending.policy import Unfinished
 from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad
 from rljob_runtime.scheduling.repack_gain import RepackPlan, Tails, merges_that_pay
-from rljob_runtime.scheduling.replica_assignment import Quota, share_out
+from rljob_runtime.scheduling.replica_assignment import ReplicaLimits, split_quota
 
 RULES = RepackRules(kv_cache_threshold=0.99, max_batch=64)
 """The API's defaults."""
@@ -146,8 +146,8 @@ class Job:
             name_of(number): self._replicas[number].live for number in numbers if self._draws(self._replicas[number])
         }
         capacity = self.size if self.policy.batchwise else self._admission.capacity
-        quota = Quota.of(self._prompts.responses, self.size, self.rig.replicas, capacity)
-        for name, more in share_out(room, loads, quota).items():
+        quota = ReplicaLimits.of(self._prompts.responses, self.size, self.rig.replicas, capacity)
+        for name, more in split_quota(room, loads, quota).items():
             self._draw(number_of_replica(name), more, now)
 
     def _renew(self, number: int, now: float) -> None:
@@ -175,7 +175,7 @@ class Job:
         # Without a bound only their number counts, and this is asked at every end of a response.
         none = [0] * len(self._open)
         opened = none if bound is None else [self._staleness(one) for one in self._open.values()]
-        return admitted(opened, self._taken - self._newest, capacity, self.size, bound)
+        return inflight_limit(opened, self._taken - self._newest, capacity, self.size, bound)
 
     def _draw(self, number: int, count: int, now: float) -> None:
         self._replicas[number].before = None
@@ -306,7 +306,7 @@ class Job:
         bound = self.policy.max_staleness
         flying = [self._staleness(one) for one in self._open.values() if one.ready is None]
         # `sample` asks that too, but while an update waits it would be told of all that is ready at every end.
-        if must_wait(flying, bound, self.size):
+        if over_staleness_bound(flying, bound, self.size):
             return []
         ready = [
             Experience(PromptKey(0, number), one.ready, self._staleness(one), spread=1.0)

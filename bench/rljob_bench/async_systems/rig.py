@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rljob_bench.lib.cluster import Cluster
-from rljob_runtime.perf_model.engine_simulator import Engine
+from rljob_bench.lib.cluster import BenchmarkCluster
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.hardware import H800
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.simulator.peers.assumptions import STANDARD
 
@@ -19,7 +19,7 @@ class Rig:
     """All replicas alike. Seconds, and tokens in the KV cache of a replica."""
 
     replicas: int
-    law: LatencyLaw
+    law: LatencyModel
     kv_tokens: int
     token_seconds: float
     """Of the whole trainer, for each token trained on."""
@@ -35,9 +35,9 @@ class Rig:
     delivery_seconds: float = 0.0
     """For each token trained on: until the ranks have it. They wait, and more of them wait no less."""
 
-    def engine(self) -> Engine:
+    def engine(self) -> EngineSimulator:
         """A new one, with nothing in it."""
-        return Engine(self.law, self.kv_tokens, self.max_sequences)
+        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences)
 
     def training(self, tokens: int) -> float:
         """Seconds of an update."""
@@ -80,7 +80,7 @@ class Layout:
     def rig(self) -> Rig:
         """By data sheets and assumptions. Colocated, the change between the stages costs nothing."""
         machines = self.generating // ACCELERATORS_PER_MACHINE
-        cluster = Cluster(
+        cluster = BenchmarkCluster(
             self.model,
             H800,
             machines=machines,

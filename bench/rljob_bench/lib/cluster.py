@@ -10,8 +10,8 @@ from rljob_runtime.perf_model.roofline import memory, roofline
 from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.simulator.peers.assumptions import STANDARD, Assumptions
-from rljob_runtime.simulator.peers.cluster import Site
-from rljob_runtime.simulator.peers.profiled_engines import MeasuredEngine, MeasuredEngines
+from rljob_runtime.simulator.peers.cluster import ClusterSpec
+from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngine, ProfiledEngines
 from rljob_runtime.simulator.peers.replica import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.scenario import Scenario
@@ -28,7 +28,7 @@ ROUND_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True)
-class Cluster:
+class BenchmarkCluster:
     """`trainer_accelerators` compute updates: with colocation they are those of the rollout machines. Raises
     `ValueError` where the layout does not fit the model or the machine, `ProfileError` where it was not measured."""
 
@@ -44,7 +44,7 @@ class Cluster:
     assumptions: Assumptions = field(default=STANDARD)
     lendable: bool = False
     """Whether rollout machines can be lent to training."""
-    engines: MeasuredEngines | None = None
+    engines: ProfiledEngines | None = None
     """As measured, with every size among them; None: by the roofline."""
 
     def __post_init__(self) -> None:
@@ -71,24 +71,24 @@ class Cluster:
         size = tensor_parallel or self.tensor_parallel
         speed = self._speed(size)
         return EngineKind(
-            law=speed.law,
+            law=speed.latency,
             kv_tokens=speed.kv_tokens,
             stream_seconds=STREAM_SECONDS if self.lendable else float("inf"),
             load_seconds=self.weight_bytes / size / self.assumptions.load_bandwidth.value,
         )
 
-    def _speed(self, size: int) -> MeasuredEngine:
+    def _speed(self, size: int) -> ProfiledEngine:
         if self.engines is not None:
             return self.engines.at(size)
         law = roofline(self.model, self.accelerator, size, self.achieved)
-        return MeasuredEngine(law, memory(self.model, self.accelerator, size).kv_tokens)
+        return ProfiledEngine(law, memory(self.model, self.accelerator, size).kv_tokens)
 
-    def site(self) -> Site:
+    def site(self) -> ClusterSpec:
         """The machines and the links between them."""
         assumed = self.assumptions
         link = assumed.relay_bandwidth.value
         chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
-        return Site(
+        return ClusterSpec(
             replicas=self._seats.count,
             lendable=self.lendable,
             engine=self.engine(),

@@ -33,7 +33,7 @@ class Measured:
     prefill: float
 
 
-class Hand:
+class ManualMover:
     """A replica, led by hand in office `term`. It holds the weights `version`."""
 
     def __init__(self, replica: Replica, term: int, version: int, clock: Callable[[], float]) -> None:
@@ -64,12 +64,18 @@ class Hand:
         return self._clock()
 
 
-class Prober:
+class MoveBenchmark:
     """Prompts are of tokens below `vocabulary`, no two alike, so that no prefix cache helps; a context is at most
     `longest` tokens."""
 
     def __init__(
-        self, source: Hand, receiver: Hand, vocabulary: int, longest: int, clock: Callable[[], float], seed: int
+        self,
+        source: ManualMover,
+        receiver: ManualMover,
+        vocabulary: int,
+        longest: int,
+        clock: Callable[[], float],
+        seed: int,
     ) -> None:
         self._source = source
         self._receiver = receiver

@@ -52,7 +52,7 @@ class Told:
 Event = Submitted | Aborted | Loaded | Told
 
 
-class WatchedReplica:
+class RecordedReplica:
     """`protocols.Replica` that writes to `history` what the one behind it is asked and says, in this order."""
 
     def __init__(self, replica: Replica, history: list[Event], clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ class WatchedReplica:
         return event.version
 
 
-class WatchedBinding(DelegatingBackend):
+class RecordedBinding(DelegatingBackend):
     """Another binding, its replicas watched."""
 
     def __init__(self, binding: Backend, history: list[Event], clock: Callable[[], float]) -> None:
@@ -102,7 +102,7 @@ class WatchedBinding(DelegatingBackend):
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
-        return replace(found, seats=tuple(WatchedReplica(seat, self._history, self._clock) for seat in found.seats))
+        return replace(found, seats=tuple(RecordedReplica(seat, self._history, self._clock) for seat in found.seats))
 
 
 @dataclass

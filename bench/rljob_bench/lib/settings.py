@@ -11,7 +11,7 @@ from rljob_bench.lib.trial import LONGEST_PROMPT, cluster_of
 from rljob_runtime.cli.bench_result import OptionError
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting
-from rljob_runtime.simulator.peers.profiled_engines import MeasuredEngines
+from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
 from rljob_runtime.workloads import Trace, TraceError, read_trace, step_file, traces_in
 
 
@@ -52,7 +52,7 @@ def with_trainers(setting: Setting, accelerators: int) -> Setting:
 
 def measured(setting: Setting, profile: Profile) -> Setting:
     """On the engines of a profile. Raises `ProfileError`, also where its tensor parallel size is not among them."""
-    engines = MeasuredEngines.of(profile, setting.model)
+    engines = ProfiledEngines.of(profile, setting.model)
     engines.at(setting.tensor_parallel)
     return replace(setting, engines=engines)
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rljob_api.status import RoundKind, RoundReport
-from rljob_bench.lib.cluster import Cluster
+from rljob_bench.lib.cluster import BenchmarkCluster
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.assumptions import STANDARD, Setting
 from rljob_runtime.simulator.peers.code_rewards import Programs
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Scenario
 
 LONGEST_PROMPT = 4096
@@ -53,7 +53,7 @@ AUTO = Technique("Auto", auto=True)
 
 
 @dataclass(frozen=True)
-class Trial:
+class Experiment:
     """The rounds of a job."""
 
     technique: Technique
@@ -74,7 +74,7 @@ class Trial:
         """Seconds of generation in the whole job."""
         return sum(report.generation_seconds or 0.0 for report in self.reports)
 
-    def first(self, rounds: int) -> Trial:
+    def first(self, rounds: int) -> Experiment:
         """The job of so many rounds. Of a plain one only: what another put off is paid for later."""
         assert all(report.kind is not RoundKind.SHORT for report in self.reports)
         return replace(self, reports=self.reports[:rounds], prompts=self.prompts * rounds // len(self.reports))
@@ -106,14 +106,14 @@ class Trial:
         }
 
 
-def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: bool) -> Cluster:
+def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: bool) -> BenchmarkCluster:
     """The machines. Colocated, all of them generate, and all of them train."""
     size, machine = setting.tensor_parallel, setting.accelerators_per_machine
     larger = tuple(2**n * size for n in range(1, 4) if 2**n * size <= machine)
     if setting.engines is not None:
         larger = tuple(each for each in larger if each in setting.engines.sizes)
     generating = setting.accelerators if colocated else setting.accelerators - setting.trainer_accelerators
-    return Cluster(
+    return BenchmarkCluster(
         setting.model,
         setting.accelerator,
         machines=generating // machine,
@@ -151,7 +151,7 @@ def scenario_of(setting: Setting, technique: Technique, rounds: int, seed: int, 
     )
 
 
-def run(setting: Setting, technique: Technique, rounds: int, seed: int, *, colocated: bool) -> Trial:
+def run(setting: Setting, technique: Technique, rounds: int, seed: int, *, colocated: bool) -> Experiment:
     """Play the job. Raises `RuntimeError` when an invariant is broken: then there is no figure."""
     reports: dict[int, RoundReport] = {}
 
@@ -160,18 +160,18 @@ def run(setting: Setting, technique: Technique, rounds: int, seed: int, *, coloc
             reports[report.round] = report
 
     scenario = scenario_of(setting, technique, rounds, seed, colocated=colocated)
-    outcome = play(scenario, FaultPlan(), [watch])
+    outcome = simulate(scenario, FaultPlan(), [watch])
     if outcome.violation is not None:
         raise RuntimeError(f"{setting.name}, {technique.name}: {outcome.violation}")
-    return Trial(technique, tuple(reports[number] for number in sorted(reports)), rounds * setting.prompts)
+    return Experiment(technique, tuple(reports[number] for number in sorted(reports)), rounds * setting.prompts)
 
 
-def speedup(baseline: Trial, trial: Trial, stage: float = 0.0, trial_stage: float = 0.0) -> float:
+def speedup(baseline: Experiment, trial: Experiment, stage: float = 0.0, trial_stage: float = 0.0) -> float:
     """How many times as many prompts are trained on in the same time. The stages are synchronous rewards."""
     return baseline.prompt_seconds(stage) / trial.prompt_seconds(trial_stage)
 
 
-def ideal_seconds(setting: Setting, plain: Trial) -> float:
+def ideal_seconds(setting: Setting, plain: Experiment) -> float:
     """What the plain job would take if no accelerator ever waited: each token at the rate of a full batch, updates on
     all accelerators, no reward. No schedule of the same work is quicker; rounds' fixed costs stay."""
     cluster = cluster_of(setting, colocated=True)

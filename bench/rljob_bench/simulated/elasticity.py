@@ -22,7 +22,7 @@ from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Elastic
 
 
@@ -129,7 +129,7 @@ def played(setting: Setting, plan: Plan, seed: int, machines: int, elastic: Elas
             chain = event.status.relay.chain if event.status.relay is not None else ()
             found.setdefault(report.round, Round(len(chain), trainer, report))
 
-    outcome = play(replace(drawn, elastic=elastic), FaultPlan(), [watch])
+    outcome = simulate(replace(drawn, elastic=elastic), FaultPlan(), [watch])
     if outcome.violation is not None:
         raise RuntimeError(f"{setting.name} from {machines} machines: {outcome.violation}")
     return [found[number] for number in sorted(found)]

@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 from rljob_api.status import RoundKind, RoundReport
-from rljob_bench.lib.cluster import MAX_PROMPT_TOKENS, Cluster
+from rljob_bench.lib.cluster import MAX_PROMPT_TOKENS, BenchmarkCluster
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.perf_model.hardware import H800, Accelerator
 from rljob_runtime.perf_model.model_shape import QWEN2_5_14B
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
-from rljob_runtime.simulator.peers.profiled_engines import MeasuredEngines
-from rljob_runtime.simulator.run import play
+from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
+from rljob_runtime.simulator.run import simulate
 from rljob_runtime.workloads.generator import Generator
 from rljob_runtime.workloads.law import Law
 from rljob_runtime.workloads.parameters import WorkloadParameters
@@ -43,7 +43,7 @@ class Setting:
     sigma: float = 0.7
     correlation: float = 0.5
     accelerator: Accelerator = H800
-    engines: MeasuredEngines | None = None
+    engines: ProfiledEngines | None = None
     """None: the roofline's."""
 
     def workload(self, seed: int) -> Phases:
@@ -84,7 +84,7 @@ def planner(*, quick: bool, seed: int, profile: Profile | None = None) -> dict[s
 def measured(setting: Setting, profile: Profile) -> Setting:
     """On the engines of a profile. Raises `ProfileError` where one of the sizes is not among them, or cannot hold the
     longest response."""
-    engines, needed = MeasuredEngines.of(profile, QWEN2_5_14B), setting.cap + MAX_PROMPT_TOKENS
+    engines, needed = ProfiledEngines.of(profile, QWEN2_5_14B), setting.cap + MAX_PROMPT_TOKENS
     for size in SIZES:
         if (kv_tokens := engines.at(size).kv_tokens) < needed:
             raise ProfileError(f"profile.kv_tokens[{size}]: {kv_tokens}; {needed} or more would be right")
@@ -118,7 +118,7 @@ def measure(setting: Setting, seed: int) -> dict[str, Any]:
 
 def _rounds(setting: Setting, seed: int, sizes: tuple[int, ...]) -> list[RoundReport]:
     """The rounds of one run. It starts at the smallest of the sizes."""
-    cluster = Cluster(
+    cluster = BenchmarkCluster(
         QWEN2_5_14B,
         setting.accelerator,
         machines=1,
@@ -136,7 +136,7 @@ def _rounds(setting: Setting, seed: int, sizes: tuple[int, ...]) -> list[RoundRe
         if isinstance(event, Reported) and event.status.last_round is not None:
             reports[event.status.last_round.round] = event.status.last_round
 
-    outcome = play(scenario, FaultPlan(), [observe], setting.workload(seed))
+    outcome = simulate(scenario, FaultPlan(), [observe], setting.workload(seed))
     if not outcome.passed:
         raise RuntimeError(f"the run with tensor parallel sizes {sizes} broke off: {outcome.violation}")
     return [reports[number] for number in sorted(reports)]

@@ -24,7 +24,7 @@ from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.systems import System, Window, policy_of, printed_layout
 from rljob_bench.simulated.laminar import assumed, told
 from rljob_runtime.cli.bench_result import figure
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.repack_gain import merges_that_fit
 from rljob_runtime.simulator.peers.assumptions import DAPO_LENGTHS, LAMINAR_MODELS, MATH_LENGTHS, TABLE_1_LENGTHS
@@ -72,7 +72,7 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
     }
 
 
-def flat(law: LatencyLaw) -> LatencyLaw:
+def flat(law: LatencyModel) -> LatencyModel:
     """A step takes as long as that of one sequence without context, whatever it does."""
     return replace(law, knots=((1.0, law.base(1)),), context_token_seconds=0.0)
 

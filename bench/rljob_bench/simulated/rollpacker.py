@@ -19,7 +19,7 @@ from typing import Any
 
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for, small
-from rljob_bench.lib.trial import AUTO, PLAIN, TAIL, Technique, Trial, ideal_seconds, run, speedup
+from rljob_bench.lib.trial import AUTO, PLAIN, TAIL, Experiment, Technique, ideal_seconds, run, speedup
 from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.perf_model.profile import Profile
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -135,13 +135,13 @@ class Measured:
 
     setting: Setting
     stage: float
-    plain_colocated: Trial
-    plain: Trial
-    tail_colocated: Trial
-    tail: Trial
-    rewarded: Mapping[float, Sequence[Trial]]
+    plain_colocated: Experiment
+    plain: Experiment
+    tail_colocated: Experiment
+    tail: Experiment
+    rewarded: Mapping[float, Sequence[Experiment]]
 
-    def over(self, plain: Trial, trial: Trial, stage: float, trial_stage: float = 0.0) -> float:
+    def over(self, plain: Experiment, trial: Experiment, stage: float, trial_stage: float = 0.0) -> float:
         """Prompts of a job for one of the plain job in the same time, both of as many rounds. The stages are of
         rewards, after generation."""
         return speedup(plain.first(len(trial.reports)), trial, stage, trial_stage)
@@ -193,7 +193,7 @@ class Measured:
             for trial in trials:
                 yield self._row(trial, "disaggregated", _reward(trial.technique.timeout), stage, 0.0)
 
-    def _row(self, trial: Trial, layout: str, reward: str, seconds: float, stage: float) -> dict[str, Any]:
+    def _row(self, trial: Experiment, layout: str, reward: str, seconds: float, stage: float) -> dict[str, Any]:
         return {
             "setting": self.setting.name,
             "layout": layout,
@@ -214,13 +214,13 @@ def _reward(timeout: TimeoutRule | None) -> str:
 def measure(setting: Setting, plan: Plan, seed: int) -> Measured:
     """Play the jobs of a setting."""
 
-    def play(technique: Technique, *, colocated: bool = False) -> Trial:
+    def play(technique: Technique, *, colocated: bool = False) -> Experiment:
         rounds = plan.auto_rounds if technique.auto else plan.rounds
         if technique is PLAIN:
             rounds = max(plan.rounds, plan.auto_rounds)
         return run(setting, technique, rounds, seed, colocated=colocated)
 
-    def rewarded(seconds: float) -> Iterator[Trial]:
+    def rewarded(seconds: float) -> Iterator[Experiment]:
         fixed = TimeoutRule(minimum=seconds, maximum=seconds, shadow_share=0.0)
         adaptive = TimeoutRule(maximum=seconds)
         told = seconds == plan.reward_seconds[0]
@@ -243,7 +243,9 @@ def measure(setting: Setting, plan: Plan, seed: int) -> Measured:
     )
 
 
-def factor_figures(setting: Setting, rounds: int, seed: int, plain: Trial, tail: Trial) -> Sequence[dict[str, Any]]:
+def factor_figures(
+    setting: Setting, rounds: int, seed: int, plain: Experiment, tail: Experiment
+) -> Sequence[dict[str, Any]]:
     """Fig. 11: the rollout alone, all accelerators generating. `tail` is the job at 1.25 and 1.25."""
     figures = []
     for prompts, responses, printed in FACTORS:

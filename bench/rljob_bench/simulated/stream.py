@@ -20,11 +20,11 @@ from typing import Any
 
 from rljob_bench.lib.result import settings_of
 from rljob_bench.lib.settings import settings_for, small
-from rljob_bench.lib.trial import PLAIN, TAIL, Technique, Trial, cluster_of, run, speedup
+from rljob_bench.lib.trial import PLAIN, TAIL, Experiment, Technique, cluster_of, run, speedup
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.perf_model.profile import Profile
-from rljob_runtime.scheduling.lending.policy import LendingRules
+from rljob_runtime.scheduling.lending.policy import LoanRules
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting
 
 PAPER = "RollPacker Table 3: 1.08x"
@@ -85,22 +85,22 @@ def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Setti
 
 def trigger(share: float) -> Callable[[Settings], Settings]:
     """Half of the machines are lent once this share of the responses is done."""
-    rules = LendingRules(min_completed=share, max_completed=1.0, foretold=False)
+    rules = LoanRules(min_completed=share, max_completed=1.0, requires_gain=False)
     return lambda settings: replace(settings, lending=rules)
 
 
 def window(least: float, most: float) -> Callable[[Settings], Settings]:
     """Machines may be lent while so much of the responses is done."""
-    return lambda settings: replace(settings, lending=LendingRules(least, most))
+    return lambda settings: replace(settings, lending=LoanRules(least, most))
 
 
 def other_windows() -> dict[str, tuple[float, float]]:
     """Those that are not the default."""
-    usual = LendingRules()
+    usual = LoanRules()
     return {label: bounds for label, bounds in WINDOWS.items() if bounds != (usual.min_completed, usual.max_completed)}
 
 
-def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Trial]:
+def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Experiment]:
     """The job with machines on loan, one thing about the loans changed."""
     techniques = {
         f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
@@ -119,9 +119,9 @@ def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[s
 class Compared:
     """The job that trains after generation, the one that trains beside it, and the one that lends machines too."""
 
-    after: Trial
-    beside: Trial
-    lent: Trial
+    after: Experiment
+    beside: Experiment
+    lent: Experiment
 
     @classmethod
     def of(cls, setting: Setting, technique: Technique, rounds: int, seed: int) -> Compared:
@@ -131,11 +131,11 @@ class Compared:
         return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, lent)))
 
     @property
-    def trials(self) -> tuple[Trial, Trial, Trial]:
+    def trials(self) -> tuple[Experiment, Experiment, Experiment]:
         """All of them."""
         return self.after, self.beside, self.lent
 
-    def figures(self, setting: Setting, ablations: Mapping[str, Trial]) -> Iterator[dict[str, Any]]:
+    def figures(self, setting: Setting, ablations: Mapping[str, Experiment]) -> Iterator[dict[str, Any]]:
         """How many times as fast as training after generation."""
         name = f"{setting.name}.{self.after.technique.name.replace(' ', '_')}"
         goal, anchor = (GOAL, PAPER) if self.after.technique is PLAIN else (None, None)
@@ -146,7 +146,7 @@ class Compared:
             yield figure(f"{name}.lent.{label}", speedup(self.after, trial), limit=shared)
 
 
-def overlapped(setting: Setting, after: Trial, *, lent: bool) -> float:
+def overlapped(setting: Setting, after: Experiment, *, lent: bool) -> float:
     """Seconds of the job under perfect overlap."""
     fixed = cluster_of(setting, colocated=False).costs().step
     total = 0.0

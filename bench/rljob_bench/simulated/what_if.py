@@ -15,16 +15,27 @@ from random import Random
 
 from rljob_api.status import RoundKind
 from rljob_runtime.perf_model.hardware import H800
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import MODELS
 from rljob_runtime.perf_model.roofline import memory, roofline
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round_planner.length_model import Lengths, SeenPrompt
-from rljob_runtime.scheduling.round_planner.planner import Costs, Outlook, WhatIf, decide, known_enough
-from rljob_runtime.scheduling.round_planner.plans import Choices, Plan, choices
-from rljob_runtime.scheduling.round_planner.round_history import PastRound, believed_since, looked_at, population
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Rehearsed, Stage, rehearse
-from rljob_runtime.scheduling.round_planner.survival import Seen
+from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
+from rljob_runtime.scheduling.round_planner.planner import (
+    Costs,
+    PlanningHorizon,
+    RoundPlanner,
+    decide,
+    has_enough_history,
+)
+from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, candidate_plans
+from rljob_runtime.scheduling.round_planner.round_history import PastRound, history_start, population, rounds_considered
+from rljob_runtime.scheduling.round_planner.round_simulator import (
+    EngineFleet,
+    PromptDemand,
+    SimulatedRound,
+    simulate_round,
+)
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 from rljob_runtime.scheduling.tail_batching import next_round
 from rljob_runtime.workloads import open_workload
 from rljob_runtime.workloads.workload import Workload
@@ -33,7 +44,7 @@ PERTURBATION = 0.3
 """How far each coefficient of the engine may be off its model."""
 
 
-def perturbed(law: LatencyLaw, random: Random, by: float = PERTURBATION) -> LatencyLaw:
+def perturbed(law: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
     """An engine whose every coefficient is off by up to this share, each by its own."""
 
     def off() -> float:
@@ -41,7 +52,7 @@ def perturbed(law: LatencyLaw, random: Random, by: float = PERTURBATION) -> Late
 
     fixed, slope = off(), off()
     first = law.knots[0][1]
-    return LatencyLaw(
+    return LatencyModel(
         tuple((batch, fixed * first + slope * (seconds - first)) for batch, seconds in law.knots),
         law.context_token_seconds * off(),
         law.prefill_seconds * off(),
@@ -59,8 +70,8 @@ class Job:
     responses: int
     rounds: int
     limit: int
-    model: Stage
-    engines: Stage
+    model: EngineFleet
+    engines: EngineFleet
     costs: Costs = field(default_factory=Costs)
     seed: int = 0
     then: tuple[int, Workload] | None = None
@@ -80,13 +91,13 @@ class Trial:
         return sum(self.seconds)
 
 
-def play(job: Job, choices: Choices) -> Trial:
+def play(job: Job, choices: CandidatePlans) -> Trial:
     """All rounds of the job."""
     return _Play(job, choices).to_the_end()
 
 
 class _Play:
-    def __init__(self, job: Job, choices: Choices) -> None:
+    def __init__(self, job: Job, choices: CandidatePlans) -> None:
         self._job = job
         self._choices = choices
         self._past: list[PastRound] = []
@@ -120,7 +131,7 @@ class _Play:
         keys = [*queued, *(next(self._cursor) for _ in range(opening.fresh))]
         workload = job.then[1] if job.then is not None and step >= job.then[0] else job.workload
         asked = [self._ask(workload, key, opening.shape.responses) for key in keys]
-        went = rehearse(job.engines, asked, len(keys), job.prompts, job.responses, job.costs.reward)
+        went = simulate_round(job.engines, asked, len(keys), job.prompts, job.responses, job.costs.reward)
         self._queue = [*self._queue[len(queued) :], *(keys[lost] for lost in went.lost)]
         self._remember(step, keys, asked, went, queued)
         prediction = decision.prediction if decision is not None else None
@@ -133,33 +144,38 @@ class _Play:
             self._whole.append(step)
         return plan
 
-    def _ask(self, workload: Workload, key: PromptKey, responses: int) -> Asked:
+    def _ask(self, workload: Workload, key: PromptKey, responses: int) -> PromptDemand:
         attempt = self._attempts[key] = self._attempts.get(key, -1) + 1
         drawn = workload.prompt(0, key.index, responses, attempt)
         limit = self._job.limit
         lengths = tuple(min(limit, max(1, response.output_tokens)) for response in drawn.responses)
-        return Asked(max(1, int(drawn.input_tokens)), lengths)
+        return PromptDemand(max(1, int(drawn.input_tokens)), lengths)
 
-    def _what_if(self, step: int, left: int) -> WhatIf | None:
+    def _what_if(self, step: int, left: int) -> RoundPlanner | None:
         job = self._job
-        if not self._past or not self._choices.open:
+        if not self._past or not self._choices.is_undecided:
             return None
-        since = believed_since(self._believed)
-        steps = set(looked_at(step - 1, self._whole, since))
-        lengths = Lengths(population([one for one in self._past if one.step in steps]), job.limit)
-        if not known_enough(min(step - since, step - 1), len(lengths)):
+        since = history_start(self._believed)
+        steps = set(rounds_considered(step - 1, self._whole, since))
+        lengths = LengthModel(population([one for one in self._past if one.step in steps]), job.limit)
+        if not has_enough_history(min(step - since, step - 1), len(lengths)):
             return None
-        outlook = Outlook(job.prompts, job.responses, left, len(self._queue))
-        return WhatIf(self._choices, job.model, lengths, job.costs, outlook, seed=f"{job.seed}/{step}")
+        outlook = PlanningHorizon(job.prompts, job.responses, left, len(self._queue))
+        return RoundPlanner(self._choices, job.model, lengths, job.costs, outlook, seed=f"{job.seed}/{step}")
 
     def _remember(
-        self, step: int, keys: Sequence[PromptKey], asked: Sequence[Asked], went: Rehearsed, queued: Sequence[PromptKey]
+        self,
+        step: int,
+        keys: Sequence[PromptKey],
+        asked: Sequence[PromptDemand],
+        went: SimulatedRound,
+        queued: Sequence[PromptKey],
     ) -> None:
         prompts = {
-            key: SeenPrompt(
+            key: PromptLengths(
                 one.prompt_tokens,
                 tuple(
-                    Seen(went.stopped.get((number, sample), length), (number, sample) not in went.stopped)
+                    LengthObservation(went.stopped.get((number, sample), length), (number, sample) not in went.stopped)
                     for sample, length in enumerate(one.lengths)
                 ),
             )
@@ -168,7 +184,7 @@ class _Play:
         self._past.append(PastRound(step, prompts, frozenset(queued)))
 
 
-def against(job: Job, choices: Choices) -> tuple[Trial, Trial]:
+def against(job: Job, choices: CandidatePlans) -> tuple[Trial, Trial]:
     """The job with these choices, and with their reference plan alone."""
     return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))
 
@@ -192,13 +208,13 @@ def main() -> None:
                 open_workload(workload, seed),
                 *(told.prompts, told.responses, told.rounds),
                 limit=40_000,
-                model=Stage(law, replicas, kv_tokens),
-                engines=Stage(perturbed(law, Random(seed)) if seed else law, replicas, kv_tokens),
+                model=EngineFleet(law, replicas, kv_tokens),
+                engines=EngineFleet(perturbed(law, Random(seed)) if seed else law, replicas, kv_tokens),
                 costs=Costs(reward=1.0, update=8.0, token=2e-6, broadcast=2.0),
                 seed=seed,
                 then=(told.at, open_workload(told.then, seed)) if told.then else None,
             )
-            auto, plain = against(job, choices(None, None, None, stream=False))
+            auto, plain = against(job, candidate_plans(None, None, None, stream=False))
             plans = ", ".join(f"{count} {plan}" for plan, count in Counter(map(str, auto.plans)).most_common())
             print(f"{workload}, seed {seed}: {plain.total / auto.total:.3f} ({plans})", flush=True)
 

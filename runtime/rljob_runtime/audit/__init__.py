@@ -3,7 +3,7 @@
 It asks the rows alone: neither the store's constraints nor the code that wrote them are trusted.
 """
 
-from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.open_store import NoHistory, audit
 
-__all__ = ["Finding", "NoHistory", "Rule", "Verdict", "audit"]
+__all__ = ["AuditResult", "Finding", "NoHistory", "Rule", "audit"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.pruned import versions
 from rljob_runtime.audit.updates import Updates, passed_over
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -29,7 +29,7 @@ class Draw:
     reason: str | None
 
 
-def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
+def audit_groups(db: sqlite3.Connection, updates: Updates) -> AuditResult:
     """The whole of it."""
     drawn = _drawn(db)
     fresh = (prompt for prompt, draws in drawn.items() if draws[0].version is not None)
@@ -50,7 +50,7 @@ def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
     kept = f"FROM samples AS s JOIN groups AS g ON {_GROUP} WHERE g.fate = 'trained'"
     count, tokens = db.execute(f"SELECT COUNT(*), ifnull(SUM({held}), 0) {kept}").fetchone()
     pruned = updates.pruned
-    return Verdict(
+    return AuditResult(
         mode="Asynchronous",
         began=updates.began,
         ended=updates.ended,

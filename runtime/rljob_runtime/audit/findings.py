@@ -41,7 +41,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditResult:
     """`began` and `ended`: the first and the last update that the store knows to be done; of those up to `kept` it has
     sums alone. `prompts`: how many of those
     drawn are where: trained, filtered, requeued (they wait to be drawn again), open. `trajectories` and `tokens`: those

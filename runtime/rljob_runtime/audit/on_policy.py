@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby, pairwise
 
-from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.pruned import versions
 from rljob_runtime.audit.updates import Updates, passed_over
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -16,7 +16,7 @@ _KEY = "t.epoch || '.' || t.idx || '.' || t.sample"
 _CLOSED = "t.step <= (SELECT MAX(step) FROM boundaries)"
 
 
-def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
+def audit_rounds(db: sqlite3.Connection, updates: Updates) -> AuditResult:
     """The whole of it."""
     drawn = _drawn(db)
     findings = [
@@ -32,7 +32,7 @@ def verdict(db: sqlite3.Connection, updates: Updates) -> Verdict:
     kept = "FROM trajectories WHERE outcome = 'trained'"
     trained = db.execute(f"SELECT COUNT(*), ifnull(SUM(tokens), 0) {kept}").fetchone()
     pruned = updates.pruned
-    return Verdict(
+    return AuditResult(
         mode="OnPolicy",
         began=updates.began,
         ended=updates.ended,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rljob_runtime.audit import asynchronous as asynchronous_audit
 from rljob_runtime.audit import on_policy
-from rljob_runtime.audit.findings import Finding, Rule, Verdict
+from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.updates import Updates
 
 FILE = "state.db"
@@ -24,13 +24,13 @@ class NoHistory(Exception):
     """There is no store to read; the message says what was found."""
 
 
-def audit(path: Path) -> Verdict:
+def audit(path: Path) -> AuditResult:
     """The history in a store, or in the one of a job's folder. Of a job that is over or stands still: while somebody
     writes, the copy may be of two moments. Raises `NoHistory`."""
     file = path / FILE if path.is_dir() else path
     with _copy(file) as db:
         if damage := list(_damage(db)):
-            return Verdict("", 0, 0, findings=tuple(damage))
+            return AuditResult("", 0, 0, findings=tuple(damage))
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "boundaries" not in tables:
             raise NoHistory(f"{file} is no state store: it has no table of boundaries")
@@ -38,7 +38,7 @@ def audit(path: Path) -> Verdict:
         if updates is None:
             raise NoHistory(f"{file}: no update was begun yet")
         asynchronous = "pool" in tables and db.execute("SELECT 1 FROM pool").fetchone() is not None
-        verdict = asynchronous_audit.verdict(db, updates) if asynchronous else on_policy.verdict(db, updates)
+        verdict = asynchronous_audit.audit_groups(db, updates) if asynchronous else on_policy.audit_rounds(db, updates)
         return replace(verdict, findings=(*verdict.findings, *_orphans(db)))
 
 

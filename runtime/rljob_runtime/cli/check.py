@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_runtime.audit import NoHistory, Verdict, audit
+from rljob_runtime.audit import AuditResult, NoHistory, audit
 from rljob_runtime.cli.files import fail
 
 _SHOWN = 50
@@ -34,7 +34,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _tell(verdict: Verdict) -> None:
+def _tell(verdict: AuditResult) -> None:
     for finding in verdict.findings[:_SHOWN]:
         typer.echo(str(finding))
     if len(verdict.findings) > _SHOWN:

@@ -18,7 +18,7 @@ from rljob_api import RLJob
 from rljob_runtime.cli.files import Unusable, fail, read_job, read_text
 from rljob_runtime.cli.profile_start import JobRound, show
 from rljob_runtime.cli.screen import say, screen
-from rljob_runtime.perf_model.fitting import Fit, fit, foretold, round_errors
+from rljob_runtime.perf_model.fitting import Fit, fit, predict_round, round_errors
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Start
 from rljob_runtime.workloads import TraceError
 
@@ -112,7 +112,7 @@ def _check(console: Console, target: Target, file: Path, seconds: float, job_rou
         table.add_column(column, justify="right")
     errors = []
     for one in played:
-        expected = foretold(fitted.law, fitted.kv_tokens, one)
+        expected = predict_round(fitted.latency, fitted.kv_tokens, one)
         errors.append(expected / one.seconds - 1)
         row = (len(one.lengths), sum(one.lengths), f"{one.seconds:.3g}", f"{expected:.3g}", f"{errors[-1]:+.1%}")
         table.add_row(*map(str, row))
@@ -135,7 +135,7 @@ def _table(measured: Profile, fits: Mapping[int, Fit]) -> Table:
             str(fitted.kv_tokens),
             _steps(fitted),
             f"{_replica_share(measured, size):.1%}",
-            f"{1000 * fitted.law.prefill_token_seconds:.3g} a token",
+            f"{1000 * fitted.latency.prefill_token_seconds:.3g} a token",
             f"{fitted.decode.mean:.1%}",
             _foretold(round_errors(measured, fitted, size)),
         )
@@ -144,7 +144,7 @@ def _table(measured: Profile, fits: Mapping[int, Fit]) -> Table:
 
 def _steps(fitted: Fit) -> str:
     """Without context, and the batch: the least and the largest."""
-    (least, quick), (most, slow) = fitted.law.knots[0], fitted.law.knots[-1]
+    (least, quick), (most, slow) = fitted.latency.knots[0], fitted.latency.knots[-1]
     return f"{1000 * quick:.3g} ({least:g}), {1000 * slow:.3g} ({most:g})"
 
 

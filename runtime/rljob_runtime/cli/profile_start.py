@@ -13,8 +13,8 @@ from rljob_api import RLJob
 from rljob_runtime.cli.screen import say
 from rljob_runtime.perf_model.fitting import Fit
 from rljob_runtime.perf_model.profile import Start
-from rljob_runtime.scheduling.round_planner.initial_tp import best_size, play_sizes
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage
+from rljob_runtime.scheduling.round_planner.initial_tp import best_tp_size, simulate_tp_sizes
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, PromptDemand
 from rljob_runtime.workloads import batch, open_workload
 
 
@@ -24,7 +24,7 @@ class JobRound:
 
     job: RLJob
     lengths: str
-    asked: tuple[Asked, ...]
+    asked: tuple[PromptDemand, ...]
 
     @classmethod
     def of(cls, job: RLJob, workload: str | None) -> JobRound:
@@ -33,11 +33,11 @@ class JobRound:
         algorithm, data = job.spec.algorithm, job.spec.data
         prompts, responses = algorithm.prompts_per_round, algorithm.responses_per_prompt
         if workload is None:
-            one = Asked(data.max_prompt_tokens, (data.max_response_tokens,) * responses)
+            one = PromptDemand(data.max_prompt_tokens, (data.max_response_tokens,) * responses)
             return cls(job, "maxResponseTokens", (one,) * prompts)
         drawn = batch(open_workload(workload, data.seed), 0, prompts, responses)
         asked = tuple(
-            Asked(
+            PromptDemand(
                 min(data.max_prompt_tokens, max(1, int(prompt.input_tokens))),
                 tuple(min(data.max_response_tokens, max(1, one.output_tokens)) for one in prompt.responses),
             )
@@ -51,7 +51,7 @@ class JobRound:
         rollout, algorithm = self.job.spec.rollout, self.job.spec.algorithm
         most = rollout.engine_options.max_concurrent_requests
         stages = {
-            size: Stage(fitted.law, rollout.machines * (rollout.slots // size), fitted.kv_tokens, most)
+            size: EngineFleet(fitted.latency, rollout.machines * (rollout.slots // size), fitted.kv_tokens, most)
             for size, fitted in fits.items()
             if rollout.slots % size == 0
         }
@@ -61,9 +61,9 @@ class JobRound:
                 f"No tensor parallel size to start at is named: of those measured ({measured}) the job's machines of "
                 f"{rollout.slots} can have {len(stages)}; two or more would be right (--tensor-parallel)"
             )
-        played = play_sizes(stages, self.asked, algorithm.responses_per_prompt)
+        played = simulate_tp_sizes(stages, self.asked, algorithm.responses_per_prompt)
         return Start(
-            tensor_parallel=best_size(played),
+            tensor_parallel=best_tp_size(played),
             machines=rollout.machines,
             prompts=algorithm.prompts_per_round,
             responses=algorithm.responses_per_prompt,

@@ -19,7 +19,8 @@ from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.faults.plan import FaultPlan, shrink
-from rljob_runtime.simulator.run import Outcome, play
+from rljob_runtime.simulator.run import SimulationResult
+from rljob_runtime.simulator.run import simulate as run_simulation
 from rljob_runtime.simulator.scenario import Scenario, draw_scenario, plan_of
 from rljob_runtime.simulator.trace import Timeline
 
@@ -111,21 +112,21 @@ def _first_failing(
 
 def _outcomes(
     seeds: range, jobs: int, pool: Executor, faults: FaultPlan | None, mode: Mode
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, SimulationResult]]:
     # A pool of one process would be the same, but a debugger does not follow into it.
     play_all = map if jobs == 1 else partial(pool.map, chunksize=max(1, min(_PORTION, len(seeds) // jobs)))
     count = len(seeds)
     yield from zip(seeds, play_all(_play, seeds, [faults] * count, [mode] * count), strict=True)
 
 
-def _play(seed: int, faults: FaultPlan | None, mode: Mode) -> Outcome:
+def _play(seed: int, faults: FaultPlan | None, mode: Mode) -> SimulationResult:
     scenario = draw_scenario(seed, mode)
-    return play(scenario, plan_of(scenario) if faults is None else faults)
+    return run_simulation(scenario, plan_of(scenario) if faults is None else faults)
 
 
 def _trace(seed: int, faults: FaultPlan | None, file: Path, mode: Mode) -> None:
     scenario, timeline = draw_scenario(seed, mode), Timeline(loop_time)
-    play(scenario, plan_of(scenario) if faults is None else faults, [timeline])
+    run_simulation(scenario, plan_of(scenario) if faults is None else faults, [timeline])
     try:
         timeline.write(file)
     except OSError as error:
@@ -136,8 +137,8 @@ def _explain(console: Console, seed: int, faults: FaultPlan | None, mode: Mode) 
     scenario = draw_scenario(seed, mode)
     plan = plan_of(scenario) if faults is None else faults
     with console.status("shrinking the plan"):
-        smallest = shrink(plan, lambda smaller: not play(scenario, smaller).passed)
-    outcome = play(scenario, smallest)
+        smallest = shrink(plan, lambda smaller: not run_simulation(scenario, smaller).passed)
+    outcome = run_simulation(scenario, smallest)
     lines = [
         f"seed {seed} fails. {_size(scenario)}",
         f"  {outcome.violation}",

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
-from rljob_runtime.coordinator.asynchronous.loop import Updates
+from rljob_runtime.coordinator.asynchronous.loop import AsyncLoop
 from rljob_runtime.coordinator.control_plane.blocked import BlockedConditions, EngineMismatch
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
@@ -32,10 +32,10 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.layouts import check_layouts
 from rljob_runtime.coordinator.loop.context import CoordinatorContext, RoundObserver, TrainingLoop
-from rljob_runtime.coordinator.on_policy.loop import Rounds
+from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.report import rounds_finished
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.coordinator.store.latency_monitor import PacedStore
+from rljob_runtime.coordinator.store.latency_monitor import StoreLatencyMonitor
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
@@ -53,7 +53,7 @@ from rljob_runtime.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
-from rljob_runtime.scheduling.status_cadence import taken_up
+from rljob_runtime.scheduling.status_cadence import resumed_status
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +84,12 @@ class Coordinator:
         on_report: Callable[[RuntimeStatus], None] = lambda status: None,
         before: RuntimeStatus | None = None,
     ) -> None:
-        self._store = store = PacedStore(store)
+        self._store = store = StoreLatencyMonitor(store)
         self._prompts_from = prompts_from
         self._rewards = rewards
         self._settings = settings
         self._term = term
-        self._reporter = Reporter(control, taken_up(before or RuntimeStatus(), term), settings.back_off)
+        self._reporter = Reporter(control, resumed_status(before or RuntimeStatus(), term), settings.back_off)
         self._reporter.on_written = on_report
         self._fleet = Fleet(binding, term, settings, self._reporter)
         self._trainer = TrainerClient(binding, term, settings, self._reporter)
@@ -112,9 +112,9 @@ class Coordinator:
             observers,
         )
         self.course: TrainingLoop = (
-            Updates(parts, self._orders)
+            AsyncLoop(parts, self._orders)
             if settings.mode is Mode.ASYNCHRONOUS
-            else Rounds(parts, self._orders, before.kind if before is not None else None)
+            else OnPolicyLoop(parts, self._orders, before.kind if before is not None else None)
         )
         self._orders.hand_over = self.course.hand_over
         self._following.first_look = lambda: self._orders.unsure

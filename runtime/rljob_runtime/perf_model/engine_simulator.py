@@ -9,7 +9,7 @@ The engine works in iterations, as vLLM's scheduler does. At each boundary betwe
 4. does one prefill pass over what was admitted, or one decode step for all.
 
 Between a boundary at which something changes and the next such one, the batch stands, so all decode steps up to there
-are one jump (`LatencyLaw.decode`). A request that arrives in the middle of a step waits for its end; looking at the
+are one jump (`LatencyModel.decode`). A request that arrives in the middle of a step waits for its end; looking at the
 engine changes nothing. Counts are integers and times come from the same sums whoever asks when: runs repeat exactly.
 
 Left out: prefill is a pass of its own, where vLLM cuts it in chunks that share a step with decoding (the sum of the
@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Iteration:
     steps: int
 
 
-class Engine:
+class EngineSimulator:
     """One replica. Times are seconds on a clock of the caller, which never goes back.
 
     `kv_tokens`: capacity of the KV cache. `max_sequences`: most that run at a time. `watermark`: share of the cache
@@ -103,7 +103,7 @@ class Engine:
     """
 
     def __init__(
-        self, law: LatencyLaw, kv_tokens: int, max_sequences: int = 1024, watermark: float = 0.02, now: float = 0.0
+        self, law: LatencyModel, kv_tokens: int, max_sequences: int = 1024, watermark: float = 0.02, now: float = 0.0
     ) -> None:
         if kv_tokens < 2 or max_sequences < 1 or not 0 <= watermark < 1:
             raise ValueError(

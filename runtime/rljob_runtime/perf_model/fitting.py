@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.perf_model.engine_simulator import Engine, Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.least_squares import Floats, nonnegative
-from rljob_runtime.perf_model.profile import PlayedRound, Profile, ProfileError, Sample
+from rljob_runtime.perf_model.profile import Profile, ProfiledRound, ProfileError, Sample
 
 DOUBTFUL = 2.0
 """From so many times the usual error on, a sample counts by its distance and no more by its square (Huber)."""
@@ -22,7 +22,7 @@ CERTAIN = 1e-9
 
 
 @dataclass(frozen=True)
-class Error:
+class PredictionError:
     """How far a law is from what was measured, relative to that."""
 
     mean: float
@@ -38,10 +38,10 @@ class Error:
 class Fit:
     """The law of one layout, its KV cache, and how well the law fits the samples it came from."""
 
-    law: LatencyLaw
+    latency: LatencyModel
     kv_tokens: int
-    decode: Error
-    prefill: Error
+    decode: PredictionError
+    prefill: PredictionError
 
 
 def fit(profile: Profile, tensor_parallel: int) -> Fit:
@@ -56,13 +56,13 @@ def fit(profile: Profile, tensor_parallel: int) -> Fit:
     decode = _samples("decode", profile.decode, tensor_parallel)
     prefill = _samples("prefill", profile.prefill, tensor_parallel)
     knots, context_token = _decode(decode)
-    law = LatencyLaw(knots, context_token, *_prefill(prefill))
+    law = LatencyModel(knots, context_token, *_prefill(prefill))
     return Fit(law, profile.kv_tokens[tensor_parallel], decode_error(law, decode), prefill_error(law, prefill))
 
 
-def foretold(law: LatencyLaw, kv_tokens: int, played: PlayedRound) -> float:
+def predict_round(law: LatencyModel, kv_tokens: int, played: ProfiledRound) -> float:
     """Seconds of a round by the law and the event model."""
-    engine = Engine(law, kv_tokens, max_sequences=len(played.lengths))
+    engine = EngineSimulator(law, kv_tokens, max_sequences=len(played.lengths))
     engine.submit(0.0, [Request(number, played.prompt_tokens, tokens) for number, tokens in enumerate(played.lengths)])
     return engine.drain()[-1].time
 
@@ -70,15 +70,15 @@ def foretold(law: LatencyLaw, kv_tokens: int, played: PlayedRound) -> float:
 def round_errors(profile: Profile, fitted: Fit, tensor_parallel: int) -> list[float]:
     """Foretold over measured seconds less one, of each round that the profile has of this layout."""
     played = [one for one in profile.rounds if one.tensor_parallel == tensor_parallel]
-    return [foretold(fitted.law, fitted.kv_tokens, one) / one.seconds - 1 for one in played]
+    return [predict_round(fitted.latency, fitted.kv_tokens, one) / one.seconds - 1 for one in played]
 
 
-def decode_error(law: LatencyLaw, samples: Sequence[Sample]) -> Error:
+def decode_error(law: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
     """Of the law's decode steps; on samples that it was not fitted to, its error of prediction."""
     return _error(samples, lambda one: law.step(one.batch, one.batch * one.context))
 
 
-def prefill_error(law: LatencyLaw, samples: Sequence[Sample]) -> Error:
+def prefill_error(law: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
     """Of the law's prefill passes."""
     return _error(samples, lambda one: law.prefill(one.batch * one.context, one.batch * one.context**2))
 
@@ -121,10 +121,10 @@ def _solve(rows: Sequence[Sequence[float]], samples: Sequence[Sample]) -> list[f
     return [float(one) for one in found]
 
 
-def _error(samples: Sequence[Sample], predict: Callable[[Sample], float]) -> Error:
+def _error(samples: Sequence[Sample], predict: Callable[[Sample], float]) -> PredictionError:
     errors = [abs(predict(sample) / sample.seconds - 1) for sample in samples]
     worst = max(range(len(errors)), key=errors.__getitem__)
-    return Error(math.fsum(errors) / len(errors), errors[worst], samples[worst])
+    return PredictionError(math.fsum(errors) / len(errors), errors[worst], samples[worst])
 
 
 def _samples(name: str, samples: Sequence[Sample], tensor_parallel: int) -> list[Sample]:

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class LatencyLaw:
+class LatencyModel:
     """Seconds of a step for one model on one layout.
 
     `knots`: (batch, seconds) of `base`, by rising batch. Below the first it is flat; beyond the last the last slope

@@ -1,8 +1,8 @@
 """The latency law of engines that nobody profiled, from what they did in the job's own rounds.
 
 An engine that is polled tells how many requests run, how many tokens it made and how full its KV cache is. Between two
-polls it did so many decode steps of about one batch and one context: a `Stretch`. One that begins with a launch has the
-prompts' prefill in it too.
+polls it did so many decode steps of about one batch and one context: a `SpeedSample`. One that begins with a
+launch has the prompts' prefill in it too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.least_squares import Floats, nonnegative
 
 KINKS = (64, 256)
@@ -24,7 +24,7 @@ LARGEST = 4 * KINKS[-1]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SpeedSample:
     """Decode steps in a row. `batch`: sequences at a time; `context`: tokens in the KV cache, of all of them; both are
     means over the steps. `seconds`: of all steps, and of the prefill of `prompt_tokens`. `lent`: while other machines
     of the round were lent to training, and theirs was to be done too."""
@@ -37,7 +37,7 @@ class Stretch:
     lent: bool = False
 
     @classmethod
-    def joined(cls, stretches: Sequence[Stretch]) -> Stretch:
+    def joined(cls, stretches: Sequence[SpeedSample]) -> SpeedSample:
         """All of these as one; of one bin. Raises `ZeroDivisionError` for none."""
         steps = math.fsum(one.steps for one in stretches)
         batch = math.fsum(one.steps * one.batch for one in stretches) / steps
@@ -60,10 +60,10 @@ class Speed:
     replicas: int = 0
     kv_tokens: int = 0
     max_running: int = 0
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[SpeedSample, ...] = ()
 
     @property
-    def decode(self) -> tuple[Stretch, ...]:
+    def decode(self) -> tuple[SpeedSample, ...]:
         """Those without prefill."""
         return tuple(one for one in self.stretches if not one.prompt_tokens)
 
@@ -75,18 +75,18 @@ class Speed:
     def from_json(cls, text: str) -> Speed:
         """What `to_json` gave."""
         told: dict[str, Any] = json.loads(text)
-        return cls(**{**told, "stretches": tuple(Stretch(**one) for one in told["stretches"])})
+        return cls(**{**told, "stretches": tuple(SpeedSample(**one) for one in told["stretches"])})
 
 
-def binned(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
+def binned(stretches: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
     """Those that are alike as one: a round's worth is a few dozen."""
-    bins: dict[tuple[bool, int, int, bool], list[Stretch]] = {}
+    bins: dict[tuple[bool, int, int, bool], list[SpeedSample]] = {}
     for one in stretches:
         bins.setdefault(one.bin, []).append(one)
-    return tuple(Stretch.joined(bins[key]) for key in sorted(bins))
+    return tuple(SpeedSample.joined(bins[key]) for key in sorted(bins))
 
 
-def law_of(speeds: Sequence[Speed]) -> LatencyLaw | None:
+def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     """Least squares of relative errors, a stretch weighing as much as it took; no coefficient is below zero. None where
     nothing was seen."""
     seen = [one for speed in speeds for one in speed.stretches]
@@ -102,15 +102,15 @@ def law_of(speeds: Sequence[Speed]) -> LatencyLaw | None:
         return max(1e-9, fixed + slope * batch + later)
 
     knots = tuple((batch, base(batch)) for batch in (1.0, *map(float, KINKS), float(LARGEST)))
-    return LatencyLaw(knots, context, 0.0, prompt, 0.0)
+    return LatencyModel(knots, context, 0.0, prompt, 0.0)
 
 
-def _step(one: Stretch) -> list[float]:
+def _step(one: SpeedSample) -> list[float]:
     """What a step's seconds are linear in."""
     return [1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)]
 
 
-def slowdown(law: LatencyLaw, speeds: Sequence[Speed]) -> float:
+def slowdown(law: LatencyModel, speeds: Sequence[Speed]) -> float:
     """How many times longer than by the law these decode steps took; 1 for none. Those beside lent machines are left
     out: they were of batches that no round without loans has, for which the law is a guess."""
     seen = [one for speed in speeds for one in speed.decode if not one.lent]

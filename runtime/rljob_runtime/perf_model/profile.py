@@ -42,7 +42,7 @@ class Sample(_Data):
     """Of these, what passes between two steps: the replica stamps tokens, keeps and sends them."""
 
 
-class PlayedRound(_Data):
+class ProfiledRound(_Data):
     """Responses that were all launched at once on one engine, and generated to their ends: what a fit has to foretell.
     No fit is made from it."""
 
@@ -98,7 +98,7 @@ class Profile(_Data):
     """Capacity of the KV cache, by TP."""
     decode: tuple[Sample, ...]
     prefill: tuple[Sample, ...]
-    rounds: tuple[PlayedRound, ...] = ()
+    rounds: tuple[ProfiledRound, ...] = ()
     start: Start | None = None
     """For the job that it was measured for, where several sizes were."""
 

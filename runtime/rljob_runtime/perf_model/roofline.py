@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_runtime.perf_model.hardware import VLLM_NVLINK, Accelerator, Achieved
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import ModelShape
 
 
 def roofline(
     model: ModelShape, accelerator: Accelerator, tensor_parallel: int = 1, achieved: Achieved = VLLM_NVLINK
-) -> LatencyLaw:
+) -> LatencyModel:
     """The law of one replica. Raises `ValueError` where the heads do not split over `tensor_parallel`."""
     model.check_layout(tensor_parallel)
     bandwidth = achieved.memory_share * accelerator.memory_bandwidth
@@ -35,7 +35,7 @@ def roofline(
     def base(batch: float) -> float:
         return fixed + (achieved.sequence_seconds + transfer) * batch + max(weights, matrices * batch)
 
-    return LatencyLaw(
+    return LatencyModel(
         knots=tuple((batch, base(batch)) for batch in (0.0, ridge, 2 * ridge)),
         context_token_seconds=model.kv_token_bytes(tensor_parallel) / bandwidth,
         prefill_seconds=fixed + weights,

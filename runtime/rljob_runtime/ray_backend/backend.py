@@ -24,7 +24,7 @@ from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteReplica, RemoteWorker
 from rljob_runtime.ray_backend.actor_table import is_abandoned
 from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS, ActorHost, ActorPlacement, Answer
-from rljob_runtime.scheduling.lending.policy import LendingRules
+from rljob_runtime.scheduling.lending.policy import LoanRules
 
 # An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
@@ -241,7 +241,7 @@ class RayBackend:
     ) -> GradientWorker | None:
         """Made with the replicas, so that a loan finds it ready. It computes on all accelerators of these seats: Ray
         counts them as the seats', and gives the worker none."""
-        if not isinstance(lending_rules(self._job), LendingRules):
+        if not isinstance(lending_rules(self._job), LoanRules):
             return None
         wire = await self._actor(member, WORKER, self._factories.worker, model_files=model_files)
         if seats:

@@ -27,7 +27,7 @@ from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
 from rljob_runtime.rewards.template import fill
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
-from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, Allowance, TimeoutRule
+from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutDecision, TimeoutRule
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class CodeScorer:
 
     def restore(self, anchors: Mapping[str, int]) -> None:
         """Go back to these anchors (milliseconds by test). What shadow runs of a taken back round would teach is taken
-        back too. Raises ValueError for what `AdaptiveTimeout.take_risen` cannot have made."""
+        back too. Raises ValueError for what `AdaptiveTimeout.drain_raised` cannot have made."""
         self._end_shadows()
         self.timeout.restore(anchors)
 
@@ -160,19 +160,19 @@ class CodeScorer:
         return fill(template, {"response": response, "question": prompt.question})
 
     async def _passes(self, name: str, sample: str, test: TestCase, source: str) -> bool:
-        allowance = self.timeout.allow(name, sample)
+        allowance = self.timeout.decide(name, sample)
         try:
-            run, right = await self._run(allowance.decisive, test, source)
+            run, right = await self._run(allowance.without_shadow_run, test, source)
         except SandboxFailed as error:
             raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
         self.ended[run.end.value] += 1
-        if allowance.shadow and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
+        if allowance.shadow_run and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
             task = asyncio.create_task(self._shadow(allowance, test, source))
             self._shadows.add(task)
             task.add_done_callback(self._shadow_ended)
-        return self.timeout.note(allowance.decisive, run.cpu_seconds, run.run_seconds, right)
+        return self.timeout.record(allowance.without_shadow_run, run.cpu_seconds, run.run_seconds, right)
 
-    async def _shadow(self, allowance: Allowance, test: TestCase, source: str) -> None:
+    async def _shadow(self, allowance: TimeoutDecision, test: TestCase, source: str) -> None:
         """Once more, to Tmax, behind the answer that was given at T: when no call waits, and one at a time, so that it
         takes no more than one seat from those that come meanwhile."""
         try:
@@ -181,7 +181,7 @@ class CodeScorer:
         except SandboxFailed as error:
             log.info("a shadow run failed: %s", error)
             return
-        self.timeout.note_shadow(allowance, run.cpu_seconds, right)
+        self.timeout.record_shadow_run(allowance, run.cpu_seconds, right)
 
     def _shadow_ended(self, task: asyncio.Task[None]) -> None:
         """Nobody waits for it: what it raised is told here. The job does without the measure."""
@@ -189,7 +189,7 @@ class CodeScorer:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a shadow run failed as none should", exc_info=error)
 
-    async def _run(self, allowance: Allowance, test: TestCase, source: str) -> tuple[Run, bool]:
+    async def _run(self, allowance: TimeoutDecision, test: TestCase, source: str) -> tuple[Run, bool]:
         """(the run, whether it passed before its end). Raises `SandboxFailed`."""
         script, stdin = test.script(source)
         program = Program(

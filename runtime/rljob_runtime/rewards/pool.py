@@ -130,7 +130,7 @@ class RewardPool:
     def figures(self) -> RewardStats:
         """Totals since the start."""
         codes = self._codes.values()
-        timeouts = [scorer.timeout.figures for scorer in codes]
+        timeouts = [scorer.timeout.stats for scorer in codes]
         processes = sum(scorer.processes_started for scorer in codes)
         return RewardStats(
             scored=self._scored,
@@ -146,7 +146,7 @@ class RewardPool:
 
     def take_anchors(self) -> Anchors:
         """See `protocols.Rewards`."""
-        risen = {name: scorer.timeout.take_risen() for name, scorer in self._codes.items()}
+        risen = {name: scorer.timeout.drain_raised() for name, scorer in self._codes.items()}
         return {name: tests for name, tests in risen.items() if tests}
 
     def restore_anchors(self, anchors: Anchors) -> None:

@@ -20,11 +20,11 @@ from rljob_runtime.sandbox.process_pool import Seats
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import START_SECONDS, longest_run_seconds
 from rljob_runtime.sandbox.streams import receive, send
-from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY = BackOff(initial=0.2, maximum=5.0)
+RETRY = Backoff(initial=0.2, maximum=5.0)
 """Between tries to connect while the container is not there."""
 PATIENCE_SECONDS = 60.0
 """For a container that is not there, or dies under each try."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class BackOff:
+class Backoff:
     """Delays that grow by `factor` from `initial` to `maximum` seconds; `limit` tries in all (None: no end)."""
 
     initial: float = 0.5

@@ -11,8 +11,8 @@ is thrown away for being late is what was long. A group of staleness s under the
 
     open groups of slack <= j  <=  (j + 1) * count
 
-because an update takes `count` groups. `admitted` begins no group that would break this; `must_wait` and `sample` keep
-it over every update: those that are left out lose one update of slack.
+because an update takes `count` groups. `inflight_limit` begins no group that would break this.
+`over_staleness_bound` and `sample` keep it over every update: a group that is left out loses one update of slack.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def sample(
     chosen = _ranked(kind, ready, count, seed)
     if bound is not None:
         in_flight = list(in_flight)
-        if must_wait(in_flight, bound, count):
+        if over_staleness_bound(in_flight, bound, count):
             return ()
         usable = [one for one in chosen if one.staleness <= bound]
         urgent = _urgent(usable, in_flight, bound, count)
@@ -62,15 +62,17 @@ def sample(
     return tuple(one.prompt for one in chosen[:count]) if len(chosen) >= count else ()
 
 
-def must_wait(in_flight: Iterable[int], bound: int | None, count: int) -> bool:
+def over_staleness_bound(in_flight: Iterable[int], bound: int | None, count: int) -> bool:
     """Whether the next update must not be made yet, whatever is ready: groups in flight could not all be taken in time
     after it. True exactly if for some j >= 0 more than j * `count` of them have slack <= j. So a single one that is at
     the bound is waited for.
 
     `in_flight`: the staleness of every group in flight. One that is over the bound already is not waited for.
 
-    >>> must_wait([0, 1], bound=2, count=1), must_wait([1, 1], bound=2, count=1), must_wait([2], bound=2, count=8)
-    (False, True, True)
+    >>> over_staleness_bound([0, 1], bound=2, count=1), over_staleness_bound([1, 1], bound=2, count=1)
+    (False, True)
+    >>> over_staleness_bound([2], bound=2, count=8)
+    True
     """
     if bound is None:
         return False
@@ -78,7 +80,7 @@ def must_wait(in_flight: Iterable[int], bound: int | None, count: int) -> bool:
     return any(place >= slack * count for place, slack in enumerate(slacks))
 
 
-def admitted(open_groups: Iterable[int], weights: int, capacity: int, count: int, bound: int | None) -> int:
+def inflight_limit(open_groups: Iterable[int], weights: int, capacity: int, count: int, bound: int | None) -> int:
     """How many groups may be begun now with weights of the staleness `weights`.
 
     `open_groups`: the staleness of every open group. At most `capacity` groups are open; under a bound at most
@@ -86,8 +88,8 @@ def admitted(open_groups: Iterable[int], weights: int, capacity: int, count: int
     ones must be taken first. While fewer than `count` groups are open, and the weights are within the bound, at least
     one may be begun: an update never waits for a group that is not admitted.
 
-    >>> admitted([], weights=0, capacity=100, count=8, bound=2), admitted([], weights=2, capacity=100, count=8, bound=2)
-    (24, 8)
+    >>> [inflight_limit([], weights, capacity=100, count=8, bound=2) for weights in (0, 2)]
+    [24, 8]
     """
     opened = list(open_groups)
     room = max(0, capacity - len(opened))
@@ -103,7 +105,7 @@ def admitted(open_groups: Iterable[int], weights: int, capacity: int, count: int
 
 
 @dataclass(frozen=True)
-class Limits:
+class BufferLimits:
     """Of the capacity, in groups: where it begins, and between what it moves."""
 
     first: int
@@ -111,7 +113,7 @@ class Limits:
     most: int
 
     @classmethod
-    def of(cls, count: int, given: int | None) -> Limits:
+    def of(cls, count: int, given: int | None) -> BufferLimits:
         """Updates take `count`. With a `given` capacity it does not move."""
         if given is not None:
             return cls(given, given, given)
@@ -128,14 +130,14 @@ FULL = 0.8
 """Where an engine does more of what it can do at once, more groups would only wait for their turn there."""
 
 
-def capacity_after(capacity: int, limits: Limits, count: int, waited: float, left: int, fullness: float) -> int:
+def capacity_after(capacity: int, limits: BufferLimits, count: int, waited: float, left: int, fullness: float) -> int:
     """How many groups may be open after an update: a quarter of an update more if the trainer had to wait for this one
     although engines could do more at once; fewer if more than a quarter of an update lay ready and was not taken.
 
     `waited`: the share of its time in which the trainer stood for want of groups. `left`: ready groups that it did not
     take. `fullness`: the most that an engine did since the update before, of what its KV cache and its batch can hold.
 
-    >>> limits = Limits.of(8, None)
+    >>> limits = BufferLimits.of(8, None)
     >>> [capacity_after(16, limits, 8, *seen) for seen in ((0.5, 0, 0.1), (0.5, 0, 0.9), (0.0, 8, 0.1))]
     [18, 16, 13]
     """
@@ -153,8 +155,8 @@ def _quarter(count: int) -> int:
 
 def evict(ready: Iterable[Experience], bound: int | None) -> tuple[PromptKey, ...]:
     """The ready groups that no update may take any more: over the bound. Their prompts are to be drawn again. There
-    are none unless the bound was lowered or an update was made against `must_wait`. A full buffer evicts nothing: it
-    closes admission."""
+    are none unless the bound was lowered or an update was made against `over_staleness_bound`. A full buffer evicts
+    nothing: it closes admission."""
     return tuple(one.prompt for one in ready if bound is not None and one.staleness > bound)
 
 

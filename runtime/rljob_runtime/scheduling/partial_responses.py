@@ -15,7 +15,7 @@ from enum import StrEnum
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, Response, TrajectoryKey
 
 
-class Verdict(StrEnum):
+class DeltaStatus(StrEnum):
     """What became of a delta."""
 
     ACCEPTED = "accepted"
@@ -88,22 +88,22 @@ class Partials:
         logprobs: Sequence[float],
         weight_version: int,
         finished: bool,
-    ) -> Verdict:
+    ) -> DeltaStatus:
         """Judge one delta, and append what is new in it."""
         held = self._held.get(key)
         if held is None or held.lease != lease:
-            return Verdict.STALE
+            return DeltaStatus.STALE
         if weight_version != held.weight_version:
-            return Verdict.WRONG_VERSION
+            return DeltaStatus.WRONG_VERSION
         length = len(held.token_ids)
         if offset > length:
-            return Verdict.GAP
+            return DeltaStatus.GAP
         known = length - offset
         if known >= len(token_ids) and not finished:
-            return Verdict.DUPLICATE
+            return DeltaStatus.DUPLICATE
         held.token_ids.extend(token_ids[known:])
         held.logprobs.extend(logprobs[known:])
-        return Verdict.FINISHED if finished else Verdict.ACCEPTED
+        return DeltaStatus.FINISHED if finished else DeltaStatus.ACCEPTED
 
     def move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
         """From `offset` on another lease extends it; what came after that under the former one is dropped."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 
-from rljob_runtime.scheduling.lending.gain import CLEAR, Engine, EngineSpeed
+from rljob_runtime.scheduling.lending.gain import CLEAR_GAIN, EngineSpeed, EngineTimeline
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, plan_repack
 
@@ -32,12 +32,12 @@ class Tails:
     def pays(self, source: str, receiver: Sequence[str]) -> bool:
         """See `repack.Pays`. A gain within the error of predictions does not."""
         apart = self._seconds(receiver, ()) + self._seconds((source,), ())
-        return apart - self._seconds(receiver, (source,)) > CLEAR * apart
+        return apart - self._seconds(receiver, (source,)) > CLEAR_GAIN * apart
 
     def _seconds(self, held: Sequence[str], come: Sequence[str]) -> float:
         """Until an engine has generated all of these to their ends. Which of them become long is not known, so their
         shares are as far apart as they can be, those that have come furthest last."""
-        engine = Engine((self._spread(held), self._spread(come)), self.lengths, self.speed)
+        engine = EngineTimeline((self._spread(held), self._spread(come)), self.lengths, self.speed)
         last = 0.0
         while engine.due < inf:
             last = engine.due
@@ -71,14 +71,14 @@ def within(rules: RepackRules, speed: EngineSpeed) -> RepackRules:
     """The rules with the largest batch that these engines decode with hardly more latency, where that is smaller
     (B of Algorithm 1).
 
-    >>> from rljob_runtime.perf_model.latency_model import LatencyLaw
-    >>> flat = LatencyLaw(((1, 0.010), (32, 0.010), (64, 0.020)), 0, 0, 0, 0)
+    >>> from rljob_runtime.perf_model.latency_model import LatencyModel
+    >>> flat = LatencyModel(((1, 0.010), (32, 0.010), (64, 0.020)), 0, 0, 0, 0)
     >>> within(RepackRules(0.9, 64), EngineSpeed(flat, 1, 64)).max_batch
     40
     """
-    most = HARDLY * speed.law.base(1) * (1 + 1e-9)
+    most = HARDLY * speed.latency.base(1) * (1 + 1e-9)
     fewest, too_many = 1, rules.max_batch + 1
     while too_many - fewest > 1:
         middle = (fewest + too_many) // 2
-        fewest, too_many = (middle, too_many) if speed.law.base(middle) <= most else (fewest, middle)
+        fewest, too_many = (middle, too_many) if speed.latency.base(middle) <= most else (fewest, middle)
     return replace(rules, max_batch=fewest)

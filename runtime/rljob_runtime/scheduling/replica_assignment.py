@@ -18,7 +18,7 @@ MOST_SHARES = 3
 
 
 @dataclass(frozen=True)
-class Seat:
+class ReplicaState:
     """A replica. `version`: the weights that it holds; None while it holds none, or loads. `newer`: those that it could
     take; None where what it holds is the newest within its reach. `load`: responses that it has not ended."""
 
@@ -29,7 +29,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Quota:
+class ReplicaLimits:
     """Of each replica, in groups of `group_size` responses: `share` is its part of an update, `most` what it may hold
     at a time."""
 
@@ -38,11 +38,11 @@ class Quota:
     most: int
 
     @classmethod
-    def of(cls, group_size: int, prompts_per_round: int, replicas: int, capacity: int) -> Quota:
+    def of(cls, group_size: int, prompts_per_round: int, replicas: int, capacity: int) -> ReplicaLimits:
         """`most` is its part of what may be open beside the update that is being gathered: from one share to three.
 
-        >>> Quota.of(16, 128, 16, 256), Quota.of(16, 128, 16, 384)
-        (Quota(group_size=16, share=8, most=8), Quota(group_size=16, share=8, most=16))
+        >>> ReplicaLimits.of(16, 128, 16, 256), ReplicaLimits.of(16, 128, 16, 384)
+        (ReplicaLimits(group_size=16, share=8, most=8), ReplicaLimits(group_size=16, share=8, most=16))
         """
         beside = max(prompts_per_round, min(capacity - prompts_per_round, MOST_SHARES * prompts_per_round))
         share, most = (max(1, ceil(groups / max(1, replicas))) for groups in (prompts_per_round, beside))
@@ -50,13 +50,13 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class Load:
+class WeightLoad:
     replica: str
     version: int
 
 
 @dataclass(frozen=True)
-class Draw:
+class PromptQuota:
     """`groups`: as many prompts as the replica is to draw, and to generate with `version`."""
 
     replica: str
@@ -65,44 +65,44 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Occupation:
+class Assignment:
     """`closed`: replicas with nothing to do that would draw, but with their weights nothing may be begun now."""
 
-    loads: tuple[Load, ...]
-    draws: tuple[Draw, ...]
-    closed: tuple[str, ...]
+    loads: tuple[WeightLoad, ...]
+    draws: tuple[PromptQuota, ...]
+    blocked: tuple[str, ...]
 
 
-def occupy(seats: Iterable[Seat], quota: Quota, wanted: int, admit: Admit) -> Occupation:
+def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:
     """Newer weights come first: whoever draws stays with what it holds until that is done. Then, the newest weights
-    before older ones, replicas draw what there is room for, by `share_out`. `wanted`: groups that are still to be
+    before older ones, replicas draw what there is room for, by `split_quota`. `wanted`: groups that are still to be
     begun, by whomever.
 
-    >>> seats = [Seat("a", 3, newer=4), Seat("b", 4), Seat("c", 4, load=1)]
-    >>> occupy(seats, Quota(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
-    (Draw(replica='c', version=4, groups=1), Draw(replica='b', version=4, groups=2))
+    >>> seats = [ReplicaState("a", 3, newer=4), ReplicaState("b", 4), ReplicaState("c", 4, load=1)]
+    >>> assign(seats, ReplicaLimits(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
+    (PromptQuota(replica='c', version=4, groups=1), PromptQuota(replica='b', version=4, groups=2))
     """
-    loads: list[Load] = []
+    loads: list[WeightLoad] = []
     able: dict[int, dict[str, int]] = {}
     for seat in seats:
         if seat.newer is not None:
-            loads += [Load(seat.replica, seat.newer)] if not seat.load else []
+            loads += [WeightLoad(seat.replica, seat.newer)] if not seat.load else []
         elif seat.version is not None:
             able.setdefault(seat.version, {})[seat.replica] = seat.load
-    draws: list[Draw] = []
+    draws: list[PromptQuota] = []
     begun: list[int] = []
     for version in sorted(able, reverse=True):
         # Groups of one version may be in the way of those of another.
         room = min(admit(version, begun), wanted - len(begun))
-        shares = share_out(room, able[version], quota)
-        draws += [Draw(replica, version, groups) for replica, groups in shares.items()]
+        shares = split_quota(room, able[version], quota)
+        draws += [PromptQuota(replica, version, groups) for replica, groups in shares.items()]
         begun += [version] * sum(shares.values())
     drawing = {draw.replica for draw in draws}
     idle = (name for its in able.values() for name, load in its.items() if not load and name not in drawing)
-    return Occupation(tuple(loads), tuple(draws), tuple(idle) if len(begun) < wanted else ())
+    return Assignment(tuple(loads), tuple(draws), tuple(idle) if len(begun) < wanted else ())
 
 
-def share_out(room: int, loads: Mapping[str, int], quota: Quota) -> dict[str, int]:
+def split_quota(room: int, loads: Mapping[str, int], quota: ReplicaLimits) -> dict[str, int]:
     """How many prompts each of these replicas draws, where `room` may be begun. `loads`: their responses.
 
     First each comes to its share, the one with most to do before the others: where too little is wanted for all, the

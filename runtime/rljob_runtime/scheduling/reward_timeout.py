@@ -50,12 +50,12 @@ class TimeoutRule:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class TimeoutDecision:
     """What one run may take. `deciding` is T; the run is ended at `cpu_seconds` and `wall_seconds`, which lie beyond T
     in the shadow sample."""
 
     test: str
-    deciding: float
+    timeout: float
     cpu_seconds: float
 
     @property
@@ -64,22 +64,22 @@ class Allowance:
         return WALL_FACTOR * self.cpu_seconds
 
     @property
-    def shadow(self) -> bool:
+    def shadow_run(self) -> bool:
         """Whether it runs on after T."""
-        return self.cpu_seconds > self.deciding
+        return self.cpu_seconds > self.timeout
 
     @property
-    def decisive(self) -> Allowance:
+    def without_shadow_run(self) -> TimeoutDecision:
         """The same, ended at T: what an answer waits for. The shadow run is another one, behind it."""
-        return replace(self, cpu_seconds=self.deciding)
+        return replace(self, cpu_seconds=self.timeout)
 
     def in_time(self, cpu_seconds: float, wall_seconds: float) -> bool:
         """Whether a run that took so long is within T."""
-        return cpu_seconds <= self.deciding and wall_seconds <= WALL_FACTOR * self.deciding
+        return cpu_seconds <= self.timeout and wall_seconds <= WALL_FACTOR * self.timeout
 
 
 @dataclass
-class TimeoutFigures:
+class TimeoutStats:
     """Totals. `late` of `shadow_overruns` is the share of timeouts that were unjust."""
 
     runs: int = 0
@@ -101,58 +101,58 @@ class AdaptiveTimeout:
 
     def __init__(self, rule: TimeoutRule) -> None:
         self.rule = rule
-        self.figures = TimeoutFigures()
+        self.stats = TimeoutStats()
         self._anchors: dict[str, int] = {}
-        self._risen: set[str] = set()
+        self._raised: set[str] = set()
 
     def anchor(self, test: str) -> float | None:
         """The longest correct run, in seconds."""
         kept = self._anchors.get(test)
         return None if kept is None else kept / _QUANTUM
 
-    def allow(self, test: str, sample: str) -> Allowance:
+    def decide(self, test: str, sample: str) -> TimeoutDecision:
         """What a run of `sample` (any text that names the response) against `test` may take. The same two names always
         give the same choice for the shadow sample, in whatever order responses come."""
         deciding = self.rule.seconds(self.anchor(test))
         shadow = _uniform(self.rule.seed, test, sample) < self.rule.shadow_share
-        return Allowance(test, deciding, self.rule.maximum if shadow else deciding)
+        return TimeoutDecision(test, deciding, self.rule.maximum if shadow else deciding)
 
-    def note(self, allowance: Allowance, cpu_seconds: float, wall_seconds: float, right: bool) -> bool:
+    def record(self, allowance: TimeoutDecision, cpu_seconds: float, wall_seconds: float, right: bool) -> bool:
         """Learn from a run that an answer waited for; whether it counts as passed: right, and in time. `right` must be
         False for a run that was ended at its bound. What was no run (a failure of ours) is not noted. What came of one
-        of the shadow sample after T is for `note_shadow`."""
+        of the shadow sample after T is for `record_shadow_run`."""
         in_time = allowance.in_time(cpu_seconds, wall_seconds)
-        self.figures.runs += 1
-        self.figures.overruns += not in_time
+        self.stats.runs += 1
+        self.stats.overruns += not in_time
         self._learn(allowance.test, cpu_seconds, right)
         return right and in_time
 
-    def note_shadow(self, allowance: Allowance, cpu_seconds: float, right: bool) -> None:
+    def record_shadow_run(self, allowance: TimeoutDecision, cpu_seconds: float, right: bool) -> None:
         """Of a run past T, which is noted already: what came of it when it could go on, to the bound of `allowance`.
         Nothing of it changes how it was judged; a right one raises the anchor."""
-        self.figures.shadow_overruns += 1
-        self.figures.late += right
+        self.stats.shadow_overruns += 1
+        self.stats.late += right
         self._learn(allowance.test, cpu_seconds, right)
 
     def _learn(self, test: str, cpu_seconds: float, right: bool) -> None:
         kept = math.ceil(cpu_seconds * _QUANTUM)
         if right and kept > self._anchors.get(test, -1):
             self._anchors[test] = kept
-            self._risen.add(test)
+            self._raised.add(test)
 
-    def take_risen(self) -> dict[str, int]:
+    def drain_raised(self) -> dict[str, int]:
         """The anchors that rose since the last call, or since `restore`: milliseconds by test."""
-        risen = {test: self._anchors[test] for test in sorted(self._risen)}
-        self._risen.clear()
+        risen = {test: self._anchors[test] for test in sorted(self._raised)}
+        self._raised.clear()
         return risen
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Take up stored anchors, in place of those held. Raises ValueError for what `take_risen` cannot have made."""
+        """Replace all anchors by stored ones. Raises ValueError for what `drain_raised` cannot have made."""
         for test, kept in plain.items():
             if not isinstance(kept, int) or isinstance(kept, bool) or kept < 0:
                 raise ValueError(f"the anchor of test {test!r} is {kept!r}; milliseconds from 0 would be right")
         self._anchors = dict(plain)
-        self._risen.clear()
+        self._raised.clear()
 
 
 def _uniform(seed: int, test: str, sample: str) -> float:

@@ -13,7 +13,7 @@ the seconds that a reward takes must not decide what is trained on (a wrong prog
 always lose). A reward that fails, or a group that is filtered, gives the place back. Then who lost to it races again,
 from the tokens and with the rewards that it has. A prompt is whole when it has a place and all its rewards are in.
 
-Where a round stands follows from what the store remembers of its responses (`Saved`) alone, in whatever order it came.
+The state of a round follows from the store's records of its responses (`RestoredSample`) alone, in any order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SampleState(StrEnum):
     """Its group was filtered."""
 
 
-class PromptFate(StrEnum):
+class PromptOutcome(StrEnum):
     """What becomes of a prompt that was drawn."""
 
     TRAINED = "trained"
@@ -63,7 +63,7 @@ prompts before."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class RoundShape:
     """What a round launches and what it keeps: at any time `prompts` × `responses` race for `groups` × `group_size`
     places. Long rounds have no more runners than places."""
 
@@ -79,7 +79,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RoundRules:
     """When a group is given up. `max_failures`: how often one response is generated anew because its reward failed.
     `drop_equal`: whether groups of equal rewards are filtered and replaced. `max_prompts`: the most prompts that a
     round draws, replacements included; 0 for those of its shape."""
@@ -96,9 +96,9 @@ class RoundPlan:
 
     step: int
     version: int
-    shape: Shape
+    shape: RoundShape
     prompts: tuple[PromptKey, ...]
-    rules: Rules = Rules()
+    rules: RoundRules = RoundRules()
 
     def trajectories(self) -> tuple[TrajectoryKey, ...]:
         """All responses, prompt by prompt."""
@@ -120,7 +120,7 @@ class _Sample:
     reward: float | None = None
 
     @property
-    def raced(self) -> SampleState:
+    def racing_state(self) -> SampleState:
         """Its state where it races."""
         if not self.generated:
             return SampleState.WAITING
@@ -141,7 +141,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Saved:
+class RestoredSample:
     """How the store remembers a response of a round under way."""
 
     attempt: int
@@ -151,18 +151,18 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Settlement:
+class RoundOutcome:
     """The end of a round. `groups`: the prompts to train on, in the order they were drawn; `kept`: their responses.
     `reasons`: why the other prompts are filtered or requeued."""
 
     groups: tuple[PromptKey, ...]
-    fates: dict[PromptKey, PromptFate] = field(default_factory=dict)
+    outcomes: dict[PromptKey, PromptOutcome] = field(default_factory=dict)
     reasons: dict[PromptKey, str] = field(default_factory=dict)
     kept: tuple[TrajectoryKey, ...] = ()
 
-    def with_fate(self, fate: PromptFate) -> tuple[PromptKey, ...]:
+    def with_outcome(self, fate: PromptOutcome) -> tuple[PromptKey, ...]:
         """The prompts of this fate, in the order they were drawn."""
-        return tuple(prompt for prompt, its in self.fates.items() if its is fate)
+        return tuple(prompt for prompt, its in self.outcomes.items() if its is fate)
 
 
 _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
@@ -171,7 +171,7 @@ _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 class Round:
     """The state machine. `saved` takes up a round where a former coordinator left it: what ran there waits here."""
 
-    def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
+    def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, RestoredSample] | None = None) -> None:
         self.plan = replace(plan, prompts=())
         self._samples: dict[TrajectoryKey, _Sample] = {}
         self._keys: dict[PromptKey, tuple[TrajectoryKey, ...]] = {}
@@ -182,18 +182,18 @@ class Round:
         """Prompts that have a place in the round: all responses of their groups are generated."""
         self._lost: set[PromptKey] = set()
         """Prompts that lost to those."""
-        self._whole: set[PromptKey] = set()
-        self._untold: list[PromptKey] = []
+        self._complete_prompts: set[PromptKey] = set()
+        self._newly_complete: list[PromptKey] = []
         self._aborts: list[Launch] = []
         self.extend(plan.prompts, saved)
 
-    def extend(self, prompts: Sequence[PromptKey], saved: Mapping[TrajectoryKey, Saved] | None = None) -> None:
+    def extend(self, prompts: Sequence[PromptKey], saved: Mapping[TrajectoryKey, RestoredSample] | None = None) -> None:
         """These prompts were drawn too."""
         self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
         for prompt in prompts:
             self._keys[prompt] = self.plan.responses_of(prompt)
             for key in self._keys[prompt]:
-                kept = (saved or {}).get(key, Saved(0))
+                kept = (saved or {}).get(key, RestoredSample(0))
                 sample = _Sample(
                     attempt=kept.attempt, failures=kept.failures, generated=kept.generated, reward=kept.reward
                 )
@@ -201,7 +201,7 @@ class Round:
                 self._counts[sample.state] += 1
                 self._waiting[key] = None
                 if kept.generated:
-                    self._move(key, sample.raced)
+                    self._move(key, sample.racing_state)
         for prompt in prompts:
             if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys[prompt]):
                 self._drop(prompt, REWARD_FAILED)
@@ -247,9 +247,9 @@ class Round:
         return tuple(key for key, sample in self._samples.items() if sample.state in states)
 
     @property
-    def whole(self) -> frozenset[PromptKey]:
+    def complete_prompts(self) -> frozenset[PromptKey]:
         """Prompts whose groups are trained on, whatever comes."""
-        return frozenset(self._whole)
+        return frozenset(self._complete_prompts)
 
     @property
     def filtered(self) -> Mapping[PromptKey, str]:
@@ -268,13 +268,13 @@ class Round:
         return not any(self._counts[state] for state in _UNSETTLED)
 
     @property
-    def wanting(self) -> int:
+    def missing(self) -> int:
         """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0
         while all places are taken, and when the round has drawn all it may."""
         shape, drawn = self.plan.shape, len(self.plan.prompts)
         if len(self._full) >= shape.groups:
             return 0
-        if self.complete and not self._whole:
+        if self.complete and not self._complete_prompts:
             missing = shape.prompts
         else:
             missing = shape.prompts - (drawn - sum(reason == EQUAL_REWARDS for reason in self._filtered.values()))
@@ -296,16 +296,16 @@ class Round:
             launches.append(Launch(key, sample.lease))
         return tuple(launches)
 
-    def take_back(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
+    def requeue(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
         """These are generated by nobody any more (refused, a gap, wrong weights): those that ran wait again."""
         taken = tuple(key for key in keys if self._samples[key].state is SampleState.RUNNING)
         for key in taken:
             self._move(key, SampleState.WAITING)
         return taken
 
-    def lose(self, replica: str) -> tuple[TrajectoryKey, ...]:
+    def mark_replica_lost(self, replica: str) -> tuple[TrajectoryKey, ...]:
         """A replica is gone: what ran there waits again, at the same version, without blame."""
-        return self.take_back(
+        return self.requeue(
             [key for key, s in self._samples.items() if s.lease is not None and s.lease.replica == replica]
         )
 
@@ -358,36 +358,38 @@ class Round:
             self._drop(prompt, reason)
             self._decide_race()
 
-    def take_aborts(self) -> tuple[Launch, ...]:
+    def drain_aborts(self) -> tuple[Launch, ...]:
         """What ran and does not count any more, with the lease each had; told once."""
         aborts, self._aborts = tuple(self._aborts), []
         return aborts
 
-    def take_whole(self) -> tuple[PromptKey, ...]:
+    def drain_complete(self) -> tuple[PromptKey, ...]:
         """Prompts that became whole, in the order they did; told once. They are trained on, with the responses that
         `places` names now, whatever comes."""
-        whole, self._untold = tuple(self._untold), []
+        whole, self._newly_complete = tuple(self._newly_complete), []
         return whole
 
-    def settle(self) -> Settlement:
+    def settle(self) -> RoundOutcome:
         """Fates of all prompts. Raises `RuntimeError` before the round is complete."""
         if not self.complete:
             raise RuntimeError(
                 f"round {self.plan.step} is not complete: {self.progress:.0%} of its responses are settled"
             )
-        groups = tuple(prompt for prompt in self.plan.prompts if prompt in self._whole)
+        groups = tuple(prompt for prompt in self.plan.prompts if prompt in self._complete_prompts)
         fates = {
-            prompt: PromptFate.FILTERED
+            prompt: PromptOutcome.FILTERED
             if prompt in self._filtered
-            else PromptFate.TRAINED
-            if prompt in self._whole
-            else PromptFate.REQUEUED
+            else PromptOutcome.TRAINED
+            if prompt in self._complete_prompts
+            else PromptOutcome.REQUEUED
             for prompt in self.plan.prompts
         }
         reasons = {
-            prompt: self._filtered.get(prompt, RACE_LOST) for prompt in self.plan.prompts if prompt not in self._whole
+            prompt: self._filtered.get(prompt, RACE_LOST)
+            for prompt in self.plan.prompts
+            if prompt not in self._complete_prompts
         }
-        return Settlement(groups, fates, reasons, tuple(key for prompt in groups for key in self.places(prompt)))
+        return RoundOutcome(groups, fates, reasons, tuple(key for prompt in groups for key in self.places(prompt)))
 
     # --- the race ---
 
@@ -405,9 +407,9 @@ class Round:
             return
         self._full.add(prompt)
         self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
-        if None not in rewards and prompt not in self._whole:
-            self._whole.add(prompt)
-            self._untold.append(prompt)
+        if None not in rewards and prompt not in self._complete_prompts:
+            self._complete_prompts.add(prompt)
+            self._newly_complete.append(prompt)
 
     def _drop(self, prompt: PromptKey, reason: str) -> None:
         self._filtered[prompt] = reason
@@ -435,7 +437,7 @@ class Round:
         """Those of its responses that had lost go on from where they were."""
         for key in self._keys[prompt]:
             if self._samples[key].state is SampleState.LOST:
-                self._move(key, self._samples[key].raced)
+                self._move(key, self._samples[key].racing_state)
 
     def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
         """These count no more."""

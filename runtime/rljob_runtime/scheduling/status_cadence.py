@@ -46,13 +46,13 @@ LASTING_FIELDS = frozenset(
 )
 
 
-def taken_up(before: RuntimeStatus, term: int) -> RuntimeStatus:
+def resumed_status(before: RuntimeStatus, term: int) -> RuntimeStatus:
     """The first status of a coordinator that takes over from the one that reported `before`."""
     lasting = before.model_dump(include=set(LASTING_FIELDS))
     return RuntimeStatus.model_validate({**lasting, "term": term, "stage": "Starting"})
 
 
-def due(reported: Reported, draft: RuntimeStatus, now: float) -> float | None:
+def seconds_until_report(reported: Reported, draft: RuntimeStatus, now: float) -> float | None:
     """Seconds until `draft` should be written: 0 for at once, None for never (it says nothing new).
 
     A draft with a raised `event` is an event. The caller raises it at boundaries, failures and acknowledgements.
@@ -77,13 +77,13 @@ def reward_ends(count: int, total: Callable[[int], float]) -> tuple[float | None
     if count == 0:
         return None, None
     fifth = max(1, count // 5)
-    return shown(total(fifth) / fifth), shown((total(count) - total(count - fifth)) / fifth)
+    return rounded(total(fifth) / fifth), rounded((total(count) - total(count - fifth)) / fifth)
 
 
-def shown(mean: float) -> float:
+def rounded(mean: float) -> float:
     """With four digits, as people read it.
 
-    >>> shown(1 / 3), shown(0.00012345678)
+    >>> rounded(1 / 3), rounded(0.00012345678)
     (0.3333, 0.0001235)
     """
     return float(f"{mean:.4g}")

@@ -18,7 +18,7 @@ from math import ceil
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round import Shape
+from rljob_runtime.scheduling.round import RoundShape
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Opening:
     """The next round: its shape, and how many of its prompts come from the head of the queue. The rest is drawn by the
     cursor."""
 
-    shape: Shape
+    shape: RoundShape
     queued: int
 
     @property
@@ -54,18 +54,19 @@ def next_round(
     batching: all rounds are long then, and take what a former setting left in the queue first.
 
     >>> next_round(128, 8, Factors(), queued=100, rounds_left=50).shape
-    Shape(kind=<RoundKind.SHORT: 'Short'>, prompts=160, responses=10, groups=128, group_size=8)
-    >>> next_round(128, 8, Factors(), queued=130, rounds_left=50)
-    Opening(shape=Shape(kind=<RoundKind.LONG: 'Long'>, prompts=128, responses=8, groups=128, group_size=8), queued=128)
+    RoundShape(kind=<RoundKind.SHORT: 'Short'>, prompts=160, responses=10, groups=128, group_size=8)
+    >>> opening = next_round(128, 8, Factors(), queued=130, rounds_left=50)
+    >>> str(opening.shape.kind), opening.queued
+    ('Long', 128)
     """
     groups, group_size = prompts_per_round, responses_per_prompt
     if factors is not None and queued < groups:
-        launched = times(factors.prompts, groups)
+        launched = ceil_product(factors.prompts, groups)
         # What may wait after a short round must fit into the rounds that are then left.
         if queued + launched - groups <= (rounds_left - 1) * groups:
-            responses = times(factors.responses, group_size)
-            return Opening(Shape(RoundKind.SHORT, launched, responses, groups, group_size), queued=0)
-    return Opening(Shape(RoundKind.LONG, groups, group_size, groups, group_size), queued=min(queued, groups))
+            responses = ceil_product(factors.responses, group_size)
+            return Opening(RoundShape(RoundKind.SHORT, launched, responses, groups, group_size), queued=0)
+    return Opening(RoundShape(RoundKind.LONG, groups, group_size, groups, group_size), queued=min(queued, groups))
 
 
 def replacements(
@@ -85,6 +86,6 @@ def queue_after(
     return (*(prompt for prompt in queue if prompt not in drawn), *requeued)
 
 
-def times(factor: float, count: int) -> int:
+def ceil_product(factor: float, count: int) -> int:
     """⌈factor · count⌉ by the decimal that was written: 1.1 · 10 is 11, and not a little more."""
     return ceil(Fraction(repr(float(factor))) * count)

@@ -13,19 +13,19 @@ UNREPORTED = 2
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedVersion:
     """One version: the weights after `step` updates. `lost`: made by updates that a rewind undid."""
 
     version: int
     step: int
-    lost: bool = False
+    abandoned: bool = False
 
 
 @dataclass(frozen=True)
 class Versions:
     """All versions ever published, in order; a value, changed by making a new one."""
 
-    history: tuple[Published, ...] = ()
+    history: tuple[PublishedVersion, ...] = ()
     floor: int = 0
     """Versions seen elsewhere (on a relay, say) that this history does not know: the next one is above them too."""
 
@@ -39,22 +39,23 @@ class Versions:
             raise ValueError(
                 f"weight version {version} must be at least {self.next_version()}: versions are never reused"
             )
-        return replace(self, history=(*self.history, Published(version, step)))
+        return replace(self, history=(*self.history, PublishedVersion(version, step)))
 
     def rewind(self, step: int) -> Versions:
         """Back to the weights after `step`: what later steps published is lost, and stays in the history."""
         return replace(
-            self, history=tuple(replace(entry, lost=entry.lost or entry.step > step) for entry in self.history)
+            self,
+            history=tuple(replace(entry, abandoned=entry.abandoned or entry.step > step) for entry in self.history),
         )
 
-    def seen(self, version: int) -> Versions:
+    def with_observed(self, version: int) -> Versions:
         """With `version` known to exist somewhere."""
         return replace(self, floor=max(self.floor, version))
 
-    def reported(self, version: int) -> Versions:
+    def with_reported(self, version: int) -> Versions:
         """With `version` as the newest that a former coordinator reported (0: none). A history that is empty all the
         same was lost with its store: the numbers that may have been used since that report are left out too."""
-        return self if self.history else self.seen(version + UNREPORTED)
+        return self if self.history else self.with_observed(version + UNREPORTED)
 
     def current(self, step: int) -> int | None:
         """The version under which relays can still be given the weights after `step`: they only go upwards, so it is
@@ -64,13 +65,13 @@ class Versions:
 
     def of_step(self, step: int) -> int | None:
         """The newest version that holds the weights after `step`, if it was published and not lost."""
-        live = [entry.version for entry in self.history if entry.step == step and not entry.lost]
+        live = [entry.version for entry in self.history if entry.step == step and not entry.abandoned]
         return max(live, default=None)
 
     def step_of(self, version: int) -> int | None:
         """After which step a version's weights are; None for an unknown one."""
         return next((entry.step for entry in self.history if entry.version == version), None)
 
-    def is_lost(self, version: int) -> bool:
+    def is_abandoned(self, version: int) -> bool:
         """Whether a rewind threw the version away."""
-        return any(entry.version == version and entry.lost for entry in self.history)
+        return any(entry.version == version and entry.abandoned for entry in self.history)

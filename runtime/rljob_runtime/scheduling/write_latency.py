@@ -13,14 +13,14 @@ LASTING_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class LatencyWindow:
     """Times are the caller's, in seconds. `late`: when a call was seen to be late, the last time."""
 
     late: float | None = None
 
-    def seen(self, since: float, now: float) -> Pace:
+    def observe(self, since: float, now: float) -> LatencyWindow:
         """A call that was made at `since` waits still, or ends now."""
-        return Pace(now) if now - since > LATE_SECONDS else self
+        return LatencyWindow(now) if now - since > LATE_SECONDS else self
 
     def slow(self, now: float) -> bool:
         """Whether the volume counts as slow."""

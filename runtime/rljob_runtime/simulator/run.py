@@ -21,19 +21,19 @@ from rljob_runtime.protocols import PromptSource, StaleTerm
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.event_digest import EventDigest
 from rljob_runtime.simulator.core.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
-from rljob_runtime.simulator.core.network import LIFE, Life, Trouble
+from rljob_runtime.simulator.core.network import LIFE, CoordinatorIncarnation, FaultKind
 from rljob_runtime.simulator.core.process_clock import first_of, loop_time
-from rljob_runtime.simulator.faults.injector import Injector, Seat
+from rljob_runtime.simulator.faults.injector import CoordinatorHost, Injector
 from rljob_runtime.simulator.faults.plan import FaultPlan
-from rljob_runtime.simulator.faults.spec_edits import Editor
+from rljob_runtime.simulator.faults.spec_edits import SpecEditSchedule
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
 from rljob_runtime.simulator.invariants.common import Violation
-from rljob_runtime.simulator.peers.cluster import World
+from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards, WorkloadLengths
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, SimulatedLeases, Watch
-from rljob_runtime.simulator.peers.observed_store import InlineStore, WatchedStore, is_full_disk
+from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore, is_full_disk
 from rljob_runtime.simulator.scenario import Scenario
 from rljob_runtime.workloads import Workload, open_workload
 
@@ -47,7 +47,7 @@ NEXT_POD_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """How a run ended. Two runs with the same `digest` took the same steps at the same times."""
 
     violation: Violation | None
@@ -63,9 +63,9 @@ class Outcome:
         return self.violation is None
 
 
-def play(
+def simulate(
     scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = (), workload: Workload | None = None
-) -> Outcome:
+) -> SimulationResult:
     """Run to the end of the job, or to the first violation. Pure but for a temporary file: the same arguments give the
     same outcome. `workload`: one that has no name, in place of the scenario's."""
     with tempfile.TemporaryDirectory(prefix="rljob-simulate-") as folder:
@@ -108,9 +108,11 @@ class _Run:
 
     # --- results ---
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationResult:
         invariants = self._invariants
-        return Outcome(invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.text())
+        return SimulationResult(
+            invariants.broken, self._seconds, invariants.events, self._coordinators, self._digest.text()
+        )
 
     def fail(self, invariant: str, detail: str) -> None:
         """The run cannot go on."""
@@ -132,7 +134,7 @@ class _Run:
         self._broken = asyncio.Event()
         self._invariants = invariants_of(self._job, scenario.prompts_an_epoch, self._broken.set)
         self._invariants.planned = self._plan.planned
-        self._world = World(
+        self._world = SimulatedCluster(
             scenario.seed, replace(scenario.site, lengths=self._lengths.response), scenario.costs, self._observe
         )
         self._control = SimulatedControlPlane(
@@ -144,17 +146,17 @@ class _Run:
             scenario.restless,
         )
         self._rewards = self._make_rewards()
-        self._seat = Seat()
+        self._seat = CoordinatorHost()
         self._seat.changed = self._reach_all
         self._leases = SimulatedLeases(self._control)
         self._pods = 0
         self._former: list[asyncio.Task[Finished | None]] = []
         """Pods that another one has the place of, which may live."""
-        self._lives: dict[Life, WatchedStore | None] = {}
+        self._lives: dict[CoordinatorIncarnation, ObservedStore | None] = {}
         """Whoever lives, with the store that it has open."""
         Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
         if scenario.edit is not None:
-            Editor(self._control, self._world, self._seat).schedule(scenario.edit)
+            SpecEditSchedule(self._control, self._world, self._seat).schedule(scenario.edit)
         job = asyncio.create_task(self._coordinators_in_turn())
         stop = asyncio.create_task(self._broken.wait())
         edited = scenario.edit.end if scenario.edit is not None else 0.0
@@ -223,7 +225,7 @@ class _Run:
         finally:
             silence.cancel()
         condition, api = self._seat.condition, self._seat.api
-        if Trouble.CUT not in condition and Trouble.CUT not in api:
+        if FaultKind.CUT not in condition and FaultKind.CUT not in api:
             # The kubelet there hears of it.
             asyncio.get_running_loop().call_later(KILL_SECONDS, pod.cancel)
         self._former.append(pod)
@@ -259,7 +261,7 @@ class _Run:
         lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
         taking = asyncio.create_task(self._take_office(life, lease))
         tasks: list[asyncio.Task[Any]] = [killed, taking]
-        store: WatchedStore | None = None
+        store: ObservedStore | None = None
         try:
             await asyncio.wait({taking, killed}, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
@@ -287,9 +289,9 @@ class _Run:
             if store is not None:
                 store.close()
 
-    def _begin_life(self, number: int) -> Life:
+    def _begin_life(self, number: int) -> CoordinatorIncarnation:
         """Of a program in this pod."""
-        life = Life(self._seat.condition, self._seat.api)
+        life = CoordinatorIncarnation(self._seat.condition, self._seat.api)
         if number == self._pods:
             self._world.life = self._control.life = life
             self._seat.crashes.clear()
@@ -299,17 +301,17 @@ class _Run:
         LIFE.set(life)
         return life
 
-    async def _take_office(self, life: Life, lease: TermLease) -> tuple[WatchedStore, int]:
+    async def _take_office(self, life: CoordinatorIncarnation, lease: TermLease) -> tuple[ObservedStore, int]:
         """As in `entrypoints.coordinator` and `opening`: the Lease, then the store, whoever holds it still. A pod that
         lost the Lease in the meantime is told by `StaleTerm`."""
         await lease.wait_for_server()
         term = await lease.take()
         return await alongside(self._open_store(term), lease.keep())
 
-    async def _open_store(self, term: int) -> tuple[WatchedStore, int]:
+    async def _open_store(self, term: int) -> tuple[ObservedStore, int]:
         while True:
             try:
-                store = WatchedStore(self._path, self._job.metadata.uid or "", self._observe)
+                store = ObservedStore(self._path, self._job.metadata.uid or "", self._observe)
             except StoreHeld:
                 await asyncio.sleep(RESTART_SECONDS)
             else:
@@ -324,10 +326,10 @@ class _Run:
         await self._seat.asked.wait()
         coordinator.stop()
 
-    def _reach(self, life: Life, store: WatchedStore | None) -> None:
+    def _reach(self, life: CoordinatorIncarnation, store: ObservedStore | None) -> None:
         if store is not None:
             store.fill_disk(self._seat.full_disk > 0)
-        if Trouble.FROZEN not in life.condition:
+        if FaultKind.FROZEN not in life.condition:
             life.mail.go_on()
 
     def _last_words(self, work: asyncio.Task[Finished | None]) -> tuple[Finished | None, str]:
@@ -345,7 +347,9 @@ class _Run:
             self._broken.set()
         return None, repr(error)
 
-    def _coordinator(self, life: Life, lease: TermLease, store: WatchedStore, term: int) -> Coordinator:
+    def _coordinator(
+        self, life: CoordinatorIncarnation, lease: TermLease, store: ObservedStore, term: int
+    ) -> Coordinator:
         return Coordinator(
             self._control,
             ConfirmedBackend(self._world, lease.confirm),

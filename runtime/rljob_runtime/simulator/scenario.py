@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from rljob_api import RLJob, load
 from rljob_api.spec_training import AUTO, Mode, Sampler
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import RESPONSE_FACTORS
 from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import Edit, draw_edit
-from rljob_runtime.simulator.peers.cluster import Site
+from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.replica import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
@@ -81,7 +81,7 @@ class Scenario:
     responses: int
     prompts_an_epoch: int
     checkpoint_every: int
-    site: Site
+    site: ClusterSpec
     costs: TrainerCosts
     workload: str
     reward_seconds: float
@@ -227,10 +227,10 @@ def _draw_rounds(seed: int) -> Scenario:
         responses=responses,
         prompts_an_epoch=random_.choice([prompts, prompts + 1, 3 * prompts, 1000]),
         checkpoint_every=random_.choice([1, 2, 3]),
-        site=Site(
+        site=ClusterSpec(
             replicas=random_.choice([1, 1, 2, 4]),
             engine=EngineKind(
-                law=LatencyLaw(((1, step_seconds), (64, 2 * step_seconds)), 1e-7, 0.02, 1e-5, 1e-9),
+                law=LatencyModel(((1, step_seconds), (64, 2 * step_seconds)), 1e-7, 0.02, 1e-5, 1e-9),
                 kv_tokens=random_.choice([4_000, 20_000, 1_000_000]),
                 max_sequences=random_.choice([4, 64]),
                 stream_seconds=random_.choice([0.25, 1.0]),

@@ -14,21 +14,21 @@ from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import GenerateRequest, PromptSource
 from rljob_runtime.protocols.trajectory import Lease, Sampling, TrajectoryKey, sample_seed
-from rljob_runtime.scheduling.async_groups import InFlight
+from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge
 from rljob_runtime.scheduling.round import Launch
 
 log = logging.getLogger(__name__)
 
 
-class Launches:
+class Dispatcher:
     """Of one coordinator. `flight` says what is launched where; what it costs is counted in `tally`."""
 
     def __init__(
         self,
         parts: CoordinatorContext,
         prompts: PromptSource,
-        flight: InFlight,
+        flight: GroupTracker,
         intake: TokenReceiver,
         herd: ReplicaPool,
         tally: GenerationStats,
@@ -41,7 +41,7 @@ class Launches:
         self._herd = herd
         self._tally = tally
 
-    async def give(self, launches: Collection[Launch]) -> None:
+    async def launch(self, launches: Collection[Launch]) -> None:
         """Each to the replica of its lease."""
         if not launches:
             return
@@ -54,7 +54,7 @@ class Launches:
         await self._store.do(lambda s: s.experience.launched(leases))
         await self._herd.submit(by_replica)
 
-    async def move(self, merge: Merge) -> None:
+    async def migrate(self, merge: Merge) -> None:
         """What the source generates is given to the destination too; the source goes on until `commit_move`."""
         moved = self._flight.begin_move(merge.source, merge.destination)
         log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
@@ -70,11 +70,11 @@ class Launches:
         self._intake.partials.move(key, lease, offset)
         self._tally.moved_responses += 1
 
-        def move(store: Store) -> None:
+        def migrate(store: Store) -> None:
             store.experience.append(tokens)
             store.experience.move(key, lease, offset)
 
-        await self._store.do(move)
+        await self._store.do(migrate)
 
     def _request(self, launch: Launch) -> GenerateRequest:
         settings, key = self._settings, launch.key

@@ -9,15 +9,22 @@ from statistics import pstdev
 
 from rljob_api.spec_training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.experience_buffer import Experience, Limits, admitted, capacity_after, evict, sample
+from rljob_runtime.scheduling.experience_buffer import (
+    BufferLimits,
+    Experience,
+    capacity_after,
+    evict,
+    inflight_limit,
+    sample,
+)
 from rljob_runtime.scheduling.weight_versions import Versions
 
-MOST_VERSIONS = 4096
+MAX_VERSIONS = 4096
 """Published by this coordinator, or known to the store as it started, and looked at."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyGroup:
     """`ready`: rises in the order in which groups became so. `spread`: standard deviation of its rewards."""
 
     prompt: PromptKey
@@ -29,7 +36,7 @@ class Ready:
 class ExperienceBuffer:
     """`limits`: of how many groups may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
 
-    def __init__(self, kind: Sampler, limits: Limits, count: int, bound: int | None, seed: int) -> None:
+    def __init__(self, kind: Sampler, limits: BufferLimits, count: int, bound: int | None, seed: int) -> None:
         self._kind = kind
         self._limits = limits
         self.capacity = limits.first
@@ -39,9 +46,9 @@ class ExperienceBuffer:
         self._count = count
         self._bound = bound
         self._seed = seed
-        self._ready: dict[PromptKey, Ready] = {}
+        self._ready: dict[PromptKey, ReadyGroup] = {}
         self._steps: dict[int, int] = {}
-        self._lost: frozenset[int] = frozenset()
+        self._abandoned: frozenset[int] = frozenset()
         self._next = 0
         self.taken = 0
         """Updates that have their groups."""
@@ -49,13 +56,13 @@ class ExperienceBuffer:
     def __len__(self) -> int:
         return len(self._ready)
 
-    def know(self, versions: Versions, taken: int) -> None:
+    def set_versions(self, versions: Versions, taken: int) -> None:
         """After which step each version's weights are, and how many updates have their groups."""
         self._steps = {entry.version: entry.step for entry in versions.history}
-        self._lost = frozenset(entry.version for entry in versions.history if entry.lost)
+        self._abandoned = frozenset(entry.version for entry in versions.history if entry.abandoned)
         self.taken = taken
 
-    def resume(self, capacity: int) -> None:
+    def restore_capacity(self, capacity: int) -> None:
         """As a former coordinator left it, as far as the limits of now allow."""
         self.capacity = self._limits.within(capacity)
 
@@ -66,16 +73,16 @@ class ExperienceBuffer:
     def published(self, version: int, step: int) -> None:
         """The weights after `step` are this version. Of very many the oldest are forgotten: nobody holds them."""
         self._steps[version] = step
-        while len(self._steps) > MOST_VERSIONS:
+        while len(self._steps) > MAX_VERSIONS:
             del self._steps[min(self._steps)]
 
     def staleness(self, version: int) -> int:
         """Updates between a version and the next one that has no groups yet. Weights of a history that was lost are one
         behind at least: no update starts from them."""
         behind = self.taken - self._steps.get(version, self.taken)
-        return max(behind, 1 if version in self._lost else 0)
+        return max(behind, 1 if version in self._abandoned else 0)
 
-    def fill(self, ready: Iterable[Ready]) -> None:
+    def fill(self, ready: Iterable[ReadyGroup]) -> None:
         """These, and no others, are ready."""
         self._ready = {one.prompt: one for one in ready}
         self._next = max((one.ready for one in self._ready.values()), default=self._next)
@@ -83,12 +90,12 @@ class ExperienceBuffer:
     def add(self, prompt: PromptKey, version: int, rewards: Sequence[float]) -> None:
         """This one became ready."""
         self._next += 1
-        self._ready[prompt] = Ready(prompt, version, self._next, pstdev(rewards))
+        self._ready[prompt] = ReadyGroup(prompt, version, self._next, pstdev(rewards))
 
     def admit(self, version: int, in_flight: Iterable[int]) -> int:
         """How many groups may be begun with these weights; `in_flight`: the versions of those that are."""
         opened = [self.staleness(one) for one in (*in_flight, *(one.version for one in self._ready.values()))]
-        return admitted(opened, self.staleness(version), self.capacity, self._count, self._bound)
+        return inflight_limit(opened, self.staleness(version), self.capacity, self._count, self._bound)
 
     def sample(self, in_flight: Iterable[int]) -> tuple[PromptKey, ...]:
         """The groups of the next update, oldest draw first within the sampler's order; () while it has to wait."""

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from rljob_runtime.coordinator.asynchronous.dispatch import Launches
+from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
-from rljob_runtime.coordinator.asynchronous.repack import Held, Repacking
-from rljob_runtime.coordinator.asynchronous.replica_weights import Holders, Loaded
-from rljob_runtime.coordinator.asynchronous.restore import ready, take_up
+from rljob_runtime.coordinator.asynchronous.repack import BusyReplica, RepackMonitor
+from rljob_runtime.coordinator.asynchronous.replica_weights import ReplicaWeights, WeightsLoaded
+from rljob_runtime.coordinator.asynchronous.restore import ready_groups, restore
 from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
@@ -30,23 +30,23 @@ from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, InFlight, Over
-from rljob_runtime.scheduling.partial_responses import Verdict
-from rljob_runtime.scheduling.replica_assignment import Draw, Quota, Seat, occupy
-from rljob_runtime.scheduling.round import REWARD_FAILED, Launch, PromptFate, Saved
+from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
+from rljob_runtime.scheduling.partial_responses import DeltaStatus
+from rljob_runtime.scheduling.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
+from rljob_runtime.scheduling.round import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Reread:
+class _Reload:
     done: asyncio.Future[None]
 
 
-Event = ReplicaPolled | Broken | Loaded | RewardReceived | _Reread | None
+Event = ReplicaPolled | Broken | WeightsLoaded | RewardReceived | _Reload | None
 
 
-class Rollouts:
+class AsyncGeneration:
     """`run` until cancelled. `on_change` is called when an update might find its groups."""
 
     def __init__(self, parts: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
@@ -54,46 +54,46 @@ class Rollouts:
         self._parts = parts
         self._prompts = prompts
         self.buffer = buffer
-        self.flight = InFlight(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
-        self.tally = GenerationStats()
-        self.barren: list[str] = []
+        self.groups = GroupTracker(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
+        self.stats = GenerationStats()
+        self.untrainable_groups: list[str] = []
         """Reasons of the groups that were filtered since the last one that became ready."""
         self.on_change: Callable[[], None] = lambda: None
-        self._standstill = 0.0
-        self._wanted = 0
+        self._blocked_seconds = 0.0
+        self._requested = 0
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._intake = TokenReceiver(self.tally)
-        self._watch = EngineObserver(parts.fleet.tensor_parallel)
+        self._receiver = TokenReceiver(self.stats)
+        self._observer = EngineObserver(parts.fleet.tensor_parallel)
         post = self._inbox.put_nowait
-        self._herd = ReplicaPool(parts.fleet, parts.term, settings, self._watch, post, parts.fleet.present)
-        self._launches = Launches(parts, prompts, self.flight, self._intake, self._herd, self.tally)
-        self._holders = Holders(parts.fleet, parts.term, post, buffer.knows)
-        self._scoring = RewardRequests(prompts, parts.rewards, self.tally, post)
-        self._repacking = Repacking(settings, self._watch, self._intake.partials, prompts)
+        self._pool = ReplicaPool(parts.fleet, parts.term, settings, self._observer, post, parts.fleet.present)
+        self._dispatcher = Dispatcher(parts, prompts, self.groups, self._receiver, self._pool, self.stats)
+        self._weights = ReplicaWeights(parts.fleet, parts.term, post, buffer.knows)
+        self._scoring = RewardRequests(prompts, parts.rewards, self.stats, post)
+        self._repack_monitor = RepackMonitor(settings, self._observer, self._receiver.partials, prompts)
         self._requeued: deque[PromptKey] = deque()
         self._cursor = Cursor()
         self._scores: list[tuple[TrajectoryKey, float]] = []
         self._leaving: Collection[str] = ()
-        self._closed: Collection[str] = ()
-        self._paused = self._ending = self._updated = False
-        self._stood_down = asyncio.Event()
+        self._blocked: Collection[str] = ()
+        self._paused = self._ending = self._weights_published = False
+        self._drained = asyncio.Event()
         self._fleet_changed = True
 
     # --- from outside ---
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """The fleet or the target changed: look again."""
         self._fleet_changed = True
         self._inbox.put_nowait(None)
 
-    def want(self, groups: int) -> None:
+    def request_groups(self, groups: int) -> None:
         """So many groups are wanted in all that is still to come; go on if it was paused."""
-        self._wanted, self._paused = groups, False
+        self._requested, self._paused = groups, False
         self._inbox.put_nowait(None)
 
-    def updated(self) -> None:
+    def weights_published(self) -> None:
         """There are newer weights: who is nearly done may have better things to do."""
-        self._updated = True
+        self._weights_published = True
         self._inbox.put_nowait(None)
 
     def retire(self, machines: Collection[str]) -> frozenset[str]:
@@ -105,21 +105,21 @@ class Rollouts:
     async def pause(self, for_good: bool = False) -> None:
         """Nothing generates any more when this returns, and what came is in the store. `for_good`: what is open then is
         not needed, its prompts wait to be drawn again."""
-        self._stood_down.clear()
+        self._drained.clear()
         self._paused, self._ending = True, for_good
         self._inbox.put_nowait(None)
-        await self._stood_down.wait()
+        await self._drained.wait()
 
-    async def reread(self) -> None:
+    async def reload(self) -> None:
         """The store was rewound: what later updates had consumed is ready again, or waits to be drawn again."""
         done = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Reread(done))
+        self._inbox.put_nowait(_Reload(done))
         await done
 
-    def take_standstill(self) -> float:
+    def drain_blocked_seconds(self) -> float:
         """Seconds for which replicas had nothing to do because the buffer was full, on average, since this was asked
         last."""
-        seconds, self._standstill = self._standstill, 0.0
+        seconds, self._blocked_seconds = self._blocked_seconds, 0.0
         return seconds
 
     # --- life ---
@@ -132,53 +132,53 @@ class Rollouts:
         try:
             while True:
                 if self._paused:
-                    await self._stand_down()
+                    await self._drain()
                 await self._track_replicas()
                 if not self._paused:
-                    await self._give_up_stranded()
-                    await self._launches.give(self.flight.launch(self._able()))
-                    await self._occupy()
-                    if self._updated or clock() - looked >= self._parts.settings.repack_seconds:
-                        looked, self._updated = clock(), False
+                    await self._requeue_orphaned()
+                    await self._dispatcher.launch(self.groups.launch(self._available()))
+                    await self._assign()
+                    if self._weights_published or clock() - looked >= self._parts.settings.repack_seconds:
+                        looked, self._weights_published = clock(), False
                         await self._repack()
                 before = clock()
                 for event in await self._next_events():
                     await self._handle(event)
-                self._standstill += (clock() - before) * len(self._closed) / max(1, len(self._herd.names()))
+                self._blocked_seconds += (clock() - before) * len(self._blocked) / max(1, len(self._pool.names()))
                 await self._settle()
                 if clock() - flushed >= self._parts.settings.flush:
                     flushed = clock()
                     await self._flush()
         finally:
-            await self._herd.close()
-            await self._holders.close()
+            await self._pool.close()
+            await self._weights.close()
             await self._scoring.close()
 
     async def _restore(self) -> None:
         """Take up what a former coordinator left."""
         self._cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         in_flight = await self._read_pool()
-        await take_up(in_flight, self._parts.store, self.flight, self._intake, self._scoring)
+        await restore(in_flight, self._parts.store, self.groups, self._receiver, self._scoring)
         await self._settle()
 
     async def _read_pool(self) -> list[KeptGroup]:
         """What waits to be drawn again, and what is ready. Returns the groups in flight."""
         self._requeued = deque(await self._parts.store.do(lambda s: s.experience.requeued()))
         groups = await self._parts.store.do(lambda s: s.experience.open_groups())
-        self.buffer.fill(ready(groups))
+        self.buffer.fill(ready_groups(groups))
         self.on_change()
         return [group for group in groups if group.ready is None]
 
-    async def _stand_down(self) -> None:
+    async def _drain(self) -> None:
         await self._flush()
-        running = [launch for name in self._herd.names() for launch in self.flight.running_on(name)]
-        for name in self._herd.names():
-            self.flight.lose(name)
-        await self._herd.abort([*running, *self.flight.take_aborts()])
+        running = [launch for name in self._pool.names() for launch in self.groups.running_on(name)]
+        for name in self._pool.names():
+            self.groups.mark_replica_lost(name)
+        await self._pool.abort([*running, *self.groups.drain_aborts()])
         if self._ending:
-            await self._requeue([*self.flight, *self.buffer.clear()], JOB_ENDED)
-        self._closed = ()
-        self._stood_down.set()
+            await self._requeue([*self.groups, *self.buffer.clear()], JOB_ENDED)
+        self._blocked = ()
+        self._drained.set()
 
     # --- replicas ---
 
@@ -187,43 +187,43 @@ class Rollouts:
         if not self._fleet_changed:
             return
         self._fleet_changed = False
-        for name in await self._herd.track(self.flight.attempts()):
-            self.flight.lose(name)
-        self._holders.follow(replica for name in self._herd.names() if (replica := self._herd.replica(name)))
+        for name in await self._pool.track(self.groups.attempts()):
+            self.groups.mark_replica_lost(name)
+        self._weights.track(replica for name in self._pool.names() if (replica := self._pool.replica(name)))
 
-    def _able(self) -> dict[str, int]:
+    def _available(self) -> dict[str, int]:
         """Replicas that may be given responses, with their versions."""
-        holding, here = self._holders.holding(), set(self._herd.names(without=self._leaving))
+        holding, here = self._weights.held_versions(), set(self._pool.names(without=self._leaving))
         return {name: version for name, version in holding.items() if name in here}
 
     def _busy(self, machine: str) -> bool:
-        return any(self.flight.load(name) for name in self._herd.names() if machine_of(name) == machine)
+        return any(self.groups.load(name) for name in self._pool.names() if machine_of(name) == machine)
 
-    async def _occupy(self) -> None:
+    async def _assign(self) -> None:
         """Replicas with nothing to do take their machine's newest weights; those that hold them draw prompts."""
-        holding, settings = self._holders.holding(), self._parts.settings
+        holding, settings = self._weights.held_versions(), self._parts.settings
         seats = [
-            Seat(name, holding.get(name), self._holders.due(name), self.flight.load(name))
-            for name in self._herd.names(without=self._leaving)
+            ReplicaState(name, holding.get(name), self._weights.next_version(name), self.groups.load(name))
+            for name in self._pool.names(without=self._leaving)
         ]
         prompts, responses = settings.prompts_per_round, settings.responses_per_prompt
-        quota = Quota.of(responses, prompts, len(self._herd.names()), self.buffer.capacity)
-        occupation = occupy(seats, quota, self._to_begin, self._admit)
+        quota = ReplicaLimits.of(responses, prompts, len(self._pool.names()), self.buffer.capacity)
+        occupation = assign(seats, quota, self._to_begin, self._admit)
         for load in occupation.loads:
-            self._holders.take(load.replica, load.version)
+            self._weights.load(load.replica, load.version)
         if occupation.draws:
             await self._draw(occupation.draws)
-        self._closed = occupation.closed
+        self._blocked = occupation.blocked
 
     @property
     def _to_begin(self) -> int:
         """Groups that are wanted and neither in flight nor ready."""
-        return self._wanted - len(self.flight) - len(self.buffer)
+        return self._requested - len(self.groups) - len(self.buffer)
 
     def _admit(self, version: int, begun: Sequence[int] = ()) -> int:
-        return self.buffer.admit(version, [*(self.flight.version(prompt) for prompt in self.flight), *begun])
+        return self.buffer.admit(version, [*(self.groups.version(prompt) for prompt in self.groups), *begun])
 
-    async def _draw(self, draws: Collection[Draw]) -> None:
+    async def _draw(self, draws: Collection[PromptQuota]) -> None:
         """Replicas take prompts: those that wait to be drawn again come first."""
         drawn = [(draw, *await self._take_prompts(draw.groups)) for draw in draws]
         responses = self._parts.settings.responses_per_prompt
@@ -234,12 +234,12 @@ class Rollouts:
                 known |= store.experience.draw(prompts, cursor, draw.version, draw.replica, responses)
             return known
 
-        saved = {key: Saved(attempt) for key, attempt in (await self._parts.store.do(save)).items()}
+        saved = {key: RestoredSample(attempt) for key, attempt in (await self._parts.store.do(save)).items()}
         for draw, prompts, _ in drawn:
             for prompt in prompts:
-                self.flight.add(prompt, draw.version, draw.replica, saved)
-            self.tally.drawn_prompts += len(prompts)
-        await self._launches.give(self.flight.launch({draw.replica: draw.version for draw in draws}))
+                self.groups.add(prompt, draw.version, draw.replica, saved)
+            self.stats.drawn_prompts += len(prompts)
+        await self._dispatcher.launch(self.groups.launch({draw.replica: draw.version for draw in draws}))
 
     async def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         """With the cursor after them."""
@@ -247,29 +247,29 @@ class Rollouts:
         fresh, self._cursor = await self._prompts.take(self._cursor, count - len(again))
         return (*again, *fresh), self._cursor
 
-    async def _give_up_stranded(self) -> None:
+    async def _requeue_orphaned(self) -> None:
         """Groups whose weights nobody holds any more are drawn again, with newer ones."""
-        if not self._holders.settled:
+        if not self._weights.settled:
             return
-        prompts = self.flight.stranded(self._holders.within_reach())
+        prompts = self.groups.orphaned(self._weights.available_versions())
         if prompts:
             lost = await self._requeue(prompts, VERSION_GONE)
-            self.tally.lost_version_tokens += lost
+            self.stats.lost_version_tokens += lost
             told = "%d groups are drawn again: nobody holds their weights any more, which costs %d tokens"
             log.warning(told, len(prompts), lost)
 
     async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:
         """Returns how many tokens were generated for nothing."""
         for prompt in prompts:
-            if prompt in self.flight:
-                self.flight.drop(prompt)
+            if prompt in self.groups:
+                self.groups.drop(prompt)
         await self._flush()
         for prompt in prompts:
             for sample in range(self._parts.settings.responses_per_prompt):
-                self._intake.partials.forget(TrajectoryKey(prompt, sample))
-        self.tally.requeued_prompts += len(prompts)
-        lost = await self._parts.store.do(lambda s: s.experience.end(prompts, PromptFate.REQUEUED, reason))
-        self.tally.lost_tokens += lost
+                self._receiver.partials.forget(TrajectoryKey(prompt, sample))
+        self.stats.requeued_prompts += len(prompts)
+        lost = await self._parts.store.do(lambda s: s.experience.end(prompts, PromptOutcome.REQUEUED, reason))
+        self.stats.lost_tokens += lost
         self._requeued.extend(prompts)
         return lost
 
@@ -277,16 +277,16 @@ class Rollouts:
 
     async def _repack(self) -> None:
         """Long trajectories are moved together, where the replicas that they leave find something to do."""
-        holding = self._able()
+        holding = self._available()
         newest = max(holding.values(), default=None)
         if newest is None or self._to_begin <= 0 or self._admit(newest) <= 0:
             return
         replicas = {
-            name: Held(version, self.flight.running_on(name), self.flight.moves(name))
+            name: BusyReplica(version, self.groups.running_on(name), self.groups.has_move(name))
             for name, version in holding.items()
         }
-        for merge in self._repacking.look(replicas):
-            await self._launches.move(merge)
+        for merge in self._repack_monitor.plan(replicas):
+            await self._dispatcher.migrate(merge)
 
     # --- events ---
 
@@ -304,20 +304,20 @@ class Rollouts:
     async def _handle(self, event: Event) -> None:
         match event:
             case ReplicaPolled(replica, report):
-                self.tally.note(replica.name, report)
-                self._holders.heard(replica, report.weight_version)
-                self._repacking.note(replica.name, report.stats)
+                self.stats.note(replica.name, report)
+                self._weights.record_version(replica, report.weight_version)
+                self._repack_monitor.record_stats(replica.name, report.stats)
                 await self._collect(replica, report)
             case Broken(error):
                 raise error
-            case Loaded():
-                self._holders.ended(event)
+            case WeightsLoaded():
+                self._weights.finish_load(event)
             case RewardReceived(response, None, by_response):
                 await self._reward_failed(response, by_response)
             case RewardReceived(response, reward) if reward is not None:
-                if self.flight.scored(response.key, response.attempt, reward):
+                if self.groups.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
-            case _Reread(done):
+            case _Reload(done):
                 await self._read_pool()
                 done.set_result(None)
             case _:
@@ -328,36 +328,36 @@ class Rollouts:
         strays: dict[TrajectoryKey, Launch] = {}
         for delta in report.deltas:
             lease = Lease(replica.name, delta.attempt)
-            if self.flight.moving_to(delta.key) == lease and self.flight.commit_move(delta.key, lease):
-                await self._launches.commit_move(delta.key, lease, delta.offset)
-            verdict = self._intake.take(delta, lease, self.flight.lease(delta.key))
-            if verdict is Verdict.FINISHED and delta.finish_reason is not None:
-                self.flight.generated(delta.key, lease)
-                finished.append(self._intake.partials.close(delta.key, delta.finish_reason))
-            elif verdict in (Verdict.GAP, Verdict.WRONG_VERSION):
+            if self.groups.moving_to(delta.key) == lease and self.groups.commit_move(delta.key, lease):
+                await self._dispatcher.commit_move(delta.key, lease, delta.offset)
+            verdict = self._receiver.take(delta, lease, self.groups.lease(delta.key))
+            if verdict is DeltaStatus.FINISHED and delta.finish_reason is not None:
+                self.groups.generated(delta.key, lease)
+                finished.append(self._receiver.partials.close(delta.key, delta.finish_reason))
+            elif verdict in (DeltaStatus.GAP, DeltaStatus.WRONG_VERSION):
                 log.warning("%s from %s: %s; launching it again", delta.key, replica.name, verdict)
-                self.flight.take_back([delta.key])
+                self.groups.requeue([delta.key])
                 strays[delta.key] = Launch(delta.key, lease)
-            elif verdict is Verdict.STALE:
+            elif verdict is DeltaStatus.STALE:
                 # Nobody asks for it any more: a former coordinator did.
                 strays[delta.key] = Launch(delta.key, lease)
         if strays:
-            await self._herd.abort(strays.values())
+            await self._pool.abort(strays.values())
         if finished:
-            tokens = self._intake.take_unsaved()
+            tokens = self._receiver.take_unsaved()
             await self._parts.store.do(lambda s: s.experience.finish(tokens, finished))
             for response in finished:
-                self._repacking.ended(len(response.token_ids))
+                self._repack_monitor.record_length(len(response.token_ids))
                 self._scoring.start(response)
 
     async def _reward_failed(self, response: Response, by_response: bool) -> None:
         """Aborted, never a zero: it is generated anew, or its group is given up."""
         key = response.key
-        if not self.flight.reward_failed(key, response.attempt, by_response):
+        if not self.groups.reward_failed(key, response.attempt, by_response):
             return
-        self.tally.aborted_samples += 1
-        self.tally.lost_tokens += len(response.token_ids)
-        failures = self.flight.failures(key) if key.prompt in self.flight else self._parts.settings.reward_failures + 1
+        self.stats.aborted_samples += 1
+        self.stats.lost_tokens += len(response.token_ids)
+        failures = self.groups.failures(key) if key.prompt in self.groups else self._parts.settings.reward_failures + 1
         await self._parts.store.do(lambda s: s.experience.restart(key, failures))
 
     async def _settle(self) -> None:
@@ -365,30 +365,30 @@ class Rollouts:
         scores, self._scores = self._scores, []
         if scores:
             await self._parts.store.do(lambda s: s.experience.score(scores))
-        over = self.flight.take_over()
+        over = self.groups.drain_done()
         for group in over:
-            await self._group_over(group)
-        if aborts := self.flight.take_aborts():
-            await self._herd.abort(aborts)
+            await self._close_group(group)
+        if aborts := self.groups.drain_aborts():
+            await self._pool.abort(aborts)
         if gone := self.buffer.evicted():
             await self._requeue(gone, "TooStale")
         if over:
             self.on_change()
 
-    async def _group_over(self, group: Over) -> None:
+    async def _close_group(self, group: GroupDone) -> None:
         if group.reason is None:
-            self.barren.clear()
+            self.untrainable_groups.clear()
             self.buffer.add(group.prompt, group.version, group.rewards)
             return
-        self.barren.append(group.reason)
-        self.tally.filtered_groups += 1
-        self.tally.unscored_groups += group.reason == REWARD_FAILED
+        self.untrainable_groups.append(group.reason)
+        self.stats.filtered_groups += 1
+        self.stats.unscored_groups += group.reason == REWARD_FAILED
         reason = group.reason
         await self._flush()
-        lost = await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptFate.FILTERED, reason))
-        self.tally.lost_tokens += lost
+        lost = await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason))
+        self.stats.lost_tokens += lost
 
     async def _flush(self) -> None:
-        tokens = self._intake.take_unsaved()
+        tokens = self._receiver.take_unsaved()
         if tokens:
             await self._parts.store.do(lambda s: s.experience.append(tokens))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from rljob_api.status import Finished, FinishedOutcome, RoundKind
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
-from rljob_runtime.coordinator.asynchronous.generation import Rollouts
-from rljob_runtime.coordinator.asynchronous.report import UpdateClock, totals_after, update_report
+from rljob_runtime.coordinator.asynchronous.generation import AsyncGeneration
+from rljob_runtime.coordinator.asynchronous.report import UpdateTimer, totals_after, update_report
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.core.errors import Interrupted, JobEnded
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 """How often the trainer's line looks up while it waits for groups, whatever happens."""
 
 
-class Updates:
+class AsyncLoop:
     """`context.TrainingLoop` of `mode: Asynchronous`."""
 
     def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands) -> None:
@@ -36,40 +36,40 @@ class Updates:
         self._buffer = ExperienceBuffer(
             settings.sampler, settings.capacity, settings.prompts_per_round, settings.max_staleness, settings.seed
         )
-        self.rollouts: Rollouts | None = None
-        self._begun = asyncio.Event()
+        self.generation: AsyncGeneration | None = None
+        self._started = asyncio.Event()
         self._changed = asyncio.Event()
         self._prompts: PromptSource | None = None
-        self._clock = UpdateClock(asyncio.get_running_loop().time)
+        self._clock = UpdateTimer(asyncio.get_running_loop().time)
 
     @property
     def first_kind(self) -> RoundKind:
         return RoundKind.LONG
 
     async def run(self) -> None:
-        await self._begun.wait()
-        assert self.rollouts is not None
-        await self.rollouts.run()
+        await self._started.wait()
+        assert self.generation is not None
+        await self.generation.run()
 
     def wake(self) -> None:
         self._changed.set()
-        if self.rollouts is not None:
-            self.rollouts.wake()
+        if self.generation is not None:
+            self.generation.notify()
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
         self._prompts = prompts
         versions = await self._parts.store.do(Store.versions)
-        if self.rollouts is None:
-            self._buffer.know(versions, boundary.step)
+        if self.generation is None:
+            self._buffer.set_versions(versions, boundary.step)
             if boundary.report is not None and boundary.report.capacity_prompts is not None:
-                self._buffer.resume(boundary.report.capacity_prompts)
-            self.rollouts = Rollouts(self._parts, prompts, self._buffer)
-            self.rollouts.on_change = self._changed.set
-            self._begun.set()
+                self._buffer.restore_capacity(boundary.report.capacity_prompts)
+            self.generation = AsyncGeneration(self._parts, prompts, self._buffer)
+            self.generation.on_change = self._changed.set
+            self._started.set()
         else:
             # Rollouts went on while the trainer was started anew: what it had consumed since its checkpoint is back.
-            self._buffer.know(versions, boundary.step)
-            await self.rollouts.reread()
+            self._buffer.set_versions(versions, boundary.step)
+            await self.generation.reload()
         self._clock.start()
 
     async def under_way(self) -> bool:
@@ -78,17 +78,17 @@ class Updates:
         return bool(await self._parts.store.do(lambda s: s.experience.assigned(step)))
 
     async def hand_over(self) -> None:
-        if self.rollouts is not None:
-            await self.rollouts.pause()
+        if self.generation is not None:
+            await self.generation.pause()
 
     async def finish(self) -> None:
-        if self.rollouts is not None:
-            await self.rollouts.pause(for_good=True)
+        if self.generation is not None:
+            await self.generation.pause(for_good=True)
 
     # --- an update ---
 
     async def advance(self, boundary: Boundary) -> Boundary:
-        assert self.rollouts is not None
+        assert self.generation is not None
         step, publication = boundary.step + 1, self._parts.publication
         await self._obey()
         if self._orders.step is not None:
@@ -104,13 +104,13 @@ class Updates:
         self._parts.reporter.update(stage="Publishing")
         version = await publication.ship(step)
         self._buffer.published(version, step)
-        self.rollouts.updated()
+        self.generation.weights_published()
         return await self._close(boundary, groups, stale, trained, version)
 
     async def _obey(self) -> None:
-        assert self.rollouts is not None
+        assert self.generation is not None
         leaving = self._parts.following.leaving
-        await self._orders.obey(RoundKind.LONG, keep=self.rollouts.retire(leaving))
+        await self._orders.obey(RoundKind.LONG, keep=self.generation.retire(leaving))
 
     async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
         """Those of the next update, with their tokens, and how stale each is."""
@@ -121,12 +121,12 @@ class Updates:
             kept = await store.do(lambda s: s.experience.groups(assigned))
             stale = {group.prompt: self._buffer.staleness(group.version) for group in kept}
             self._buffer.taken = step
-            self._want(boundary.step)
+            self._request_groups(boundary.step)
         else:
             assigned = await self._wait_for_groups(boundary.step)
             await store.do(lambda s: s.experience.assign(step, assigned))
             stale = dict(self._buffer.take(assigned, step))
-            self._want(boundary.step)
+            self._request_groups(boundary.step)
         return tuple([await self._group(prompt) for prompt in assigned]), stale
 
     async def _group(self, prompt: PromptKey) -> Group:
@@ -138,18 +138,18 @@ class Updates:
         return tuple(self._prompts.prompt(prompt).token_ids)
 
     async def _wait_for_groups(self, step: int) -> tuple[PromptKey, ...]:
-        assert self.rollouts is not None
+        assert self.generation is not None
         self._parts.reporter.update(stage="Generating")
         while True:
             self._changed.clear()
-            self._want(step)
+            self._request_groups(step)
             # The user may have asked for fewer meanwhile.
             enough = self._parts.following.rounds <= step
             if enough or self._orders.interrupted or not self._parts.trainer.there:
                 raise Interrupted
             self._parts.fleet.layouts.check_able(self._parts.fleet.kept)
-            self._check_barren()
-            flight = self.rollouts.flight
+            self._check_trainable()
+            flight = self.generation.groups
             if chosen := self._buffer.sample([flight.version(prompt) for prompt in flight]):
                 return chosen
             self._progress()
@@ -160,26 +160,26 @@ class Updates:
                 pass
             await self._obey()
 
-    def _want(self, step: int) -> None:
+    def _request_groups(self, step: int) -> None:
         """Groups for all updates to come but the one that has them."""
-        assert self.rollouts is not None
+        assert self.generation is not None
         updates = self._parts.following.rounds - max(step, self._buffer.taken)
-        self.rollouts.want(updates * self._parts.settings.prompts_per_round)
+        self.generation.request_groups(updates * self._parts.settings.prompts_per_round)
 
     def _progress(self) -> None:
-        assert self.rollouts is not None
+        assert self.generation is not None
         ready, wanted = len(self._buffer), self._parts.settings.prompts_per_round
         self._parts.reporter.update(
             stage="Generating",
             progress=round(min(1.0, ready / wanted), 3),
             buffer=ready,
-            in_flight=len(self.rollouts.flight),
-            kv_cache_use=round(self.rollouts.tally.kv_use, 3),
+            in_flight=len(self.generation.groups),
+            kv_cache_use=round(self.generation.stats.kv_use, 3),
         )
 
-    def _check_barren(self) -> None:
-        assert self.rollouts is not None
-        reasons = self.rollouts.barren
+    def _check_trainable(self) -> None:
+        assert self.generation is not None
+        reasons = self.generation.untrainable_groups
         if len(reasons) <= self._parts.settings.most_barren:
             return
         if reasons.count(EQUAL_REWARDS) > len(reasons) // 2:
@@ -202,9 +202,9 @@ class Updates:
         trained: TrainReport,
         version: int,
     ) -> Boundary:
-        assert self.rollouts is not None
-        clock, tally = self._clock, self.rollouts.tally.take()
-        clock.standstill = self.rollouts.take_standstill()
+        assert self.generation is not None
+        clock, tally = self._clock, self.generation.stats.take()
+        clock.standstill = self.generation.drain_blocked_seconds()
         clock.published()
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
@@ -230,7 +230,7 @@ class Updates:
             staleness=report.staleness,
             max_staleness=report.max_staleness,
             buffer=len(self._buffer),
-            in_flight=len(self.rollouts.flight),
+            in_flight=len(self.generation.groups),
             last_round=report,
             totals=totals,
         )

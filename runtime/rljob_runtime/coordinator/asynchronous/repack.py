@@ -15,14 +15,14 @@ from rljob_runtime.scheduling.partial_responses import Partials
 from rljob_runtime.scheduling.repack import Merge, ReplicaLoad
 from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.round import Launch
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 REMEMBERED = 2048
 """Lengths of responses that ended lately."""
 
 
 @dataclass(frozen=True)
-class Held:
+class BusyReplica:
     """A replica at a look: its version, what it generates, and whether a move to it or from it is under way."""
 
     version: int
@@ -30,13 +30,13 @@ class Held:
     moving: bool
 
 
-class Repacking:
+class RepackMonitor:
     """Of one coordinator."""
 
     def __init__(self, settings: Settings, watch: EngineObserver, partials: Partials, prompts: PromptSource) -> None:
         self._rules = settings.repack
         self._most_tokens = settings.max_response_tokens
-        self._watch = watch
+        self._observer = watch
         self._partials = partials
         self._prompts = prompts
         self._lengths: deque[int] = deque(maxlen=REMEMBERED)
@@ -44,15 +44,15 @@ class Repacking:
         self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
         """At the last look: tokens held, and how long each of its responses was."""
 
-    def note(self, replica: str, stats: EngineStats) -> None:
+    def record_stats(self, replica: str, stats: EngineStats) -> None:
         """What its last poll said."""
         self._stats[replica] = stats
 
-    def ended(self, tokens: int) -> None:
+    def record_length(self, tokens: int) -> None:
         """A response came to its end."""
         self._lengths.append(tokens)
 
-    def look(self, replicas: Mapping[str, Held]) -> tuple[Merge, ...]:
+    def plan(self, replicas: Mapping[str, BusyReplica]) -> tuple[Merge, ...]:
         """The merges to make now, of replicas by name. None while nobody has seen what the engines do."""
         if self._rules is None:
             return ()
@@ -60,24 +60,24 @@ class Repacking:
         unfinished = {name: [self._unfinished(launch) for launch in held.running] for name, held in replicas.items()}
         loads = [self._load(name, held, unfinished[name], expected) for name, held in replicas.items()]
         self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name].running)) for load in loads}
-        speed = self._watch.engine_speed()
+        speed = self._observer.engine_speed()
         if speed is None:
             return ()
         return merges_that_pay(loads, self._rules, Tails(speed, expected, unfinished))
 
     def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
-        seen = [Seen(tokens) for tokens in self._lengths]
-        seen += [Seen(self._partials.length_of(launch.key), ended=False) for launch in running]
+        seen = [LengthObservation(tokens) for tokens in self._lengths]
+        seen += [LengthObservation(self._partials.length_of(launch.key), ended=False) for launch in running]
         return ExpectedLengths(Survival.of(seen), self._most_tokens)
 
     def _unfinished(self, launch: Launch) -> Unfinished:
         prompt = len(self._prompts.prompt(launch.key.prompt).token_ids)
         return Unfinished(prompt, self._partials.length_of(launch.key))
 
-    def _load(self, name: str, held: Held, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
+    def _load(self, name: str, held: BusyReplica, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
         running = held.running
         stats, before = self._stats.get(name), self._before.get(name)
-        kv_tokens = self._watch.kv_tokens(name)
+        kv_tokens = self._observer.kv_tokens(name)
         return ReplicaLoad(
             name=name,
             version=held.version,

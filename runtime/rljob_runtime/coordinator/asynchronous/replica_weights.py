@@ -21,7 +21,7 @@ REFUSAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Loaded:
+class WeightsLoaded:
     """A load has ended: `version` is None where it failed."""
 
     replica: Replica
@@ -30,7 +30,7 @@ class Loaded:
 
 
 @dataclass
-class _Seat:
+class _ReplicaState:
     replica: Replica
     version: int | None = None
     known: bool = False
@@ -38,71 +38,75 @@ class _Seat:
     refusals: int = 0
 
 
-class Holders:
+class ReplicaWeights:
     """`post` is told when a load has ended. `known`: whether a version is of this history: what a store that was lost
     had published is nobody's weights."""
 
     def __init__(
-        self, fleet: Fleet, term: int, post: Callable[[Loaded | Broken], None], known: Callable[[int], bool]
+        self, fleet: Fleet, term: int, post: Callable[[WeightsLoaded | Broken], None], known: Callable[[int], bool]
     ) -> None:
         self._fleet = fleet
         self._known = known
         self._term = term
         self._post = post
-        self._seats: dict[str, _Seat] = {}
+        self._replicas: dict[str, _ReplicaState] = {}
         self._loads = StageTasks(post)
 
     @property
     def settled(self) -> bool:
         """Whether there are replicas, and it is known of all of them what they hold."""
-        return bool(self._seats) and all(seat.known and seat.load is None for seat in self._seats.values())
+        return bool(self._replicas) and all(seat.known and seat.load is None for seat in self._replicas.values())
 
-    def holding(self) -> dict[str, int]:
+    def held_versions(self) -> dict[str, int]:
         """Replicas that can generate now, with their versions."""
         return {
-            name: seat.version for name, seat in self._seats.items() if seat.version is not None and seat.load is None
+            name: seat.version
+            for name, seat in self._replicas.items()
+            if seat.version is not None and seat.load is None
         }
 
-    def within_reach(self) -> set[int]:
+    def available_versions(self) -> set[int]:
         """Versions that a replica holds, or will be able to take."""
         wholes = (machine.whole for machine in self._fleet.seated.values())
-        return {version for version in (*self.holding().values(), *wholes, self._fleet.version) if version is not None}
+        return {
+            version for version in (*self.held_versions().values(), *wholes, self._fleet.version) if version is not None
+        }
 
-    def follow(self, present: Iterable[Replica]) -> None:
+    def track(self, present: Iterable[Replica]) -> None:
         """These are here; what is new among them has not yet said what it holds."""
         now = {replica.name: replica for replica in present}
-        for name, seat in list(self._seats.items()):
+        for name, seat in list(self._replicas.items()):
             if now.get(name) is not seat.replica:
-                del self._seats[name]
+                del self._replicas[name]
                 if seat.load is not None:
                     seat.load.cancel()
         for name, replica in now.items():
-            self._seats.setdefault(name, _Seat(replica))
+            self._replicas.setdefault(name, _ReplicaState(replica))
 
-    def heard(self, replica: Replica, version: int | None) -> None:
+    def record_version(self, replica: Replica, version: int | None) -> None:
         """A replica says what it holds."""
-        seat = self._seats.get(replica.name)
+        seat = self._replicas.get(replica.name)
         if seat is not None and seat.replica is replica and not seat.known:
             seat.version, seat.known = version if version is not None and self._known(version) else None, True
 
-    def due(self, name: str) -> int | None:
+    def next_version(self, name: str) -> int | None:
         """The version that an idle replica should take: its machine's newest, if it holds another one."""
-        seat, machine = self._seats.get(name), self._fleet.seated.get(machine_of(name))
+        seat, machine = self._replicas.get(name), self._fleet.seated.get(machine_of(name))
         whole = machine.whole if machine is not None else None
         if seat is None or not seat.known or seat.load is not None or whole is None or not self._known(whole):
             return None
         return whole if seat.version is None or whole > seat.version else None
 
-    def take(self, name: str, version: int) -> None:
+    def load(self, name: str, version: int) -> None:
         """Have it load this version, or a newer one that its relay has by then. It generates nothing meanwhile."""
-        seat = self._seats[name]
+        seat = self._replicas[name]
         seat.version = None
         pause = REFUSAL_SECONDS * seat.refusals
         seat.load = self._loads.start(self._load(seat.replica, version, pause), name=f"load-{name}")
 
-    def ended(self, loaded: Loaded) -> None:
+    def finish_load(self, loaded: WeightsLoaded) -> None:
         """A load has ended. Raises the error of a coordinator that is out of office."""
-        seat = self._seats.get(loaded.replica.name)
+        seat = self._replicas.get(loaded.replica.name)
         if seat is None or seat.replica is not loaded.replica:
             return
         seat.load = None
@@ -118,7 +122,7 @@ class Holders:
 
     async def close(self) -> None:
         """Wait for no load any more."""
-        self._seats = {}
+        self._replicas = {}
         await self._loads.close()
 
     async def _load(self, replica: Replica, version: int, pause: float) -> None:
@@ -127,6 +131,6 @@ class Holders:
             loaded = await replica.load(self._term, version)
         except PeerError as error:
             log.info("%s has not taken version %d: %s", replica.name, version, error)
-            self._post(Loaded(replica, None, error))
+            self._post(WeightsLoaded(replica, None, error))
         else:
-            self._post(Loaded(replica, loaded))
+            self._post(WeightsLoaded(replica, loaded))

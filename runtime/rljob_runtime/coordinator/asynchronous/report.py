@@ -9,10 +9,10 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group, PromptKey
-from rljob_runtime.scheduling.status_cadence import shown
+from rljob_runtime.scheduling.status_cadence import rounded
 
 
-class UpdateClock(Stopwatch):
+class UpdateTimer(Stopwatch):
     """Of an update, from the one before to its own end: waiting for groups (part 0), training (1), the copy that is
     published (2)."""
 
@@ -29,7 +29,7 @@ def update_report(
     groups: Sequence[Group],
     stale: Mapping[PromptKey, int],
     tally: GenerationStats,
-    clock: UpdateClock,
+    clock: UpdateTimer,
     trained: TrainReport,
     layout: tuple[int, float],
     capacity: int,
@@ -52,7 +52,7 @@ def update_report(
         mean_response_tokens=round(sum(kept) / len(kept), 2),
         max_response_tokens=max(kept),
         preemptions=tally.preemptions,
-        reward=shown(sum(rewards) / len(rewards)),
+        reward=rounded(sum(rewards) / len(rewards)),
         aborted_samples=tally.aborted_samples,
         filtered_groups=tally.filtered_groups,
         unscored_groups=tally.unscored_groups,

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from statistics import pstdev
 
-from rljob_runtime.coordinator.asynchronous.experience_buffer import Ready
+from rljob_runtime.coordinator.asynchronous.experience_buffer import ReadyGroup
 from rljob_runtime.coordinator.generation.scoring import RewardRequests
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols.trajectory import TrajectoryKey
-from rljob_runtime.scheduling.async_groups import InFlight
+from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import Saved
+from rljob_runtime.scheduling.round import RestoredSample
 
 
-def ready(groups: Iterable[KeptGroup]) -> Iterator[Ready]:
+def ready_groups(groups: Iterable[KeptGroup]) -> Iterator[ReadyGroup]:
     """Those of them that wait for an update."""
     for group in groups:
         if group.ready is not None and group.step is None:
             rewards = [sample.reward for sample in group.samples if sample.reward is not None]
-            yield Ready(group.prompt, group.version, group.ready, pstdev(rewards))
+            yield ReadyGroup(group.prompt, group.version, group.ready, pstdev(rewards))
 
 
-async def take_up(
-    groups: Iterable[KeptGroup], store: StoreAccess, flight: InFlight, intake: TokenReceiver, scoring: RewardRequests
+async def restore(
+    groups: Iterable[KeptGroup],
+    store: StoreAccess,
+    flight: GroupTracker,
+    intake: TokenReceiver,
+    scoring: RewardRequests,
 ) -> None:
     """Groups in flight, as a former coordinator left them: their tokens are held again, what is whole is scored, and
     the rest waits for a replica."""
@@ -33,7 +37,10 @@ async def take_up(
         for kept in group.samples:
             if kept.tokens or kept.finish is not None:
                 intake.partials.restore(kept.key, await _partial(store, kept.key))
-        saved = {one.key: Saved(one.attempt, one.failures, one.finish is not None, one.reward) for one in group.samples}
+        saved = {
+            one.key: RestoredSample(one.attempt, one.failures, one.finish is not None, one.reward)
+            for one in group.samples
+        }
         flight.add(group.prompt, group.version, group.replica, saved)
         for kept in group.samples:
             if kept.finish is not None and kept.reward is None and group.prompt in flight:

@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.control_plane.target_follower import TargetFollow
 from rljob_runtime.coordinator.core.errors import ExportRefused
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import RewardsUnavailable
-from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class EngineMismatch(Exception):
 class BlockedConditions:
     """Of one coordinator. What halts the job is a problem in its status until `over`."""
 
-    def __init__(self, reporter: Reporter, following: TargetFollower, back_off: BackOff) -> None:
+    def __init__(self, reporter: Reporter, following: TargetFollower, back_off: Backoff) -> None:
         self._reporter = reporter
         self._following = following
         self._back_off = back_off

@@ -9,22 +9,22 @@ from rljob_api import RLJob
 from rljob_api.rules import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec_training import AUTO, Mode, Sampler
-from rljob_runtime.scheduling.backoff import BackOff
-from rljob_runtime.scheduling.experience_buffer import Limits
-from rljob_runtime.scheduling.lending.policy import LendingRules, Verdict
+from rljob_runtime.scheduling.backoff import Backoff
+from rljob_runtime.scheduling.experience_buffer import BufferLimits
+from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.scheduling.repack import RepackRules
-from rljob_runtime.scheduling.round import Rules, Shape
+from rljob_runtime.scheduling.round import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
-from rljob_runtime.scheduling.round_planner.plans import PLAIN, Choices, choices
+from rljob_runtime.scheduling.round_planner.plans import PLAIN, CandidatePlans, candidate_plans
 from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW
-from rljob_runtime.scheduling.tail_batching import Factors, times
+from rljob_runtime.scheduling.tail_batching import Factors, ceil_product
 
 STREAM_TOKENS = 1 << 16
 """Enough to fill rows on every rank, few enough that another command to the trainer does not wait long. Once its speed
 was measured, a call is shorter where that is slow."""
 
 
-def lending_rules(job: RLJob) -> LendingRules | Verdict | None:
+def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
     """When machines of this job are lent to training in rounds that stream, or why they cannot be; None where no round
     streams."""
     spec = job.spec
@@ -32,12 +32,12 @@ def lending_rules(job: RLJob) -> LendingRules | Verdict | None:
     if not any(plan.stream for plan in _choices(spec).plans):
         return None
     if not stream.max_completed:
-        return Verdict.SWITCHED_OFF
+        return LoanOutcome.SWITCHED_OFF
     if rollout.largest < 2:
-        return Verdict.ONE_MACHINE
+        return LoanOutcome.ONE_MACHINE
     if spec.algorithm.kl_coefficient > 0:
-        return Verdict.NEEDS_REFERENCE_MODEL
-    return LendingRules(stream.min_completed, stream.max_completed)
+        return LoanOutcome.NEEDS_REFERENCE_MODEL
+    return LoanRules(stream.min_completed, stream.max_completed)
 
 
 def rounds_kept(spec: RLJobSpec) -> int:
@@ -69,7 +69,7 @@ class Settings:
     mode: Mode = Mode.ON_POLICY
     sampler: Sampler = Sampler.FIFO
     """Asynchronous: which ready groups an update takes."""
-    capacity: Limits = field(default_factory=lambda: Limits(0, 0, 0))
+    capacity: BufferLimits = field(default_factory=lambda: BufferLimits(0, 0, 0))
     """Asynchronous: of the groups that may be open, in flight or ready."""
     max_staleness: int | None = None
     """Asynchronous: updates between a group's weights and its use; None for no bound."""
@@ -84,7 +84,7 @@ class Settings:
     """Accelerators of a machine, or what stands in for them."""
     machines: range = range(0)
     """Numbers of machines that the operator may ask for. OnPolicy: it is told what rounds would take with them."""
-    choices: Choices = PLAIN
+    choices: CandidatePlans = PLAIN
     """How rounds may be played."""
     first_responses: int = FIRST_RESPONSES
     """Responses that must have been seen before rounds are predicted."""
@@ -96,7 +96,7 @@ class Settings:
     fetch_as_they_end: bool = True
     """Groups go to the trainer, where a plan streams, as they become whole. False: all when generation has ended, which
     the paper's Table 4 compares with; nothing in a spec asks for it."""
-    lending: LendingRules | Verdict | None = None
+    lending: LoanRules | LoanOutcome | None = None
     """When rollout machines are lent, where a plan streams; or why they never are. None: no plan streams."""
     join_tries: int = 3
     """To find or make the actors of a machine, until it is a suspect that has not joined."""
@@ -112,9 +112,9 @@ class Settings:
     """How long a start waits for the last of the target's machines before it goes on with those that are there."""
     reward_failures: int = 2
     """How often a response is generated anew because its reward failed."""
-    back_off: BackOff = field(default_factory=lambda: BackOff(initial=0.5, maximum=15.0))
+    back_off: Backoff = field(default_factory=lambda: Backoff(initial=0.5, maximum=15.0))
     """Between tries to reach a peer."""
-    rewards_back_off: BackOff = field(default_factory=lambda: BackOff(initial=5.0, maximum=300.0))
+    rewards_back_off: Backoff = field(default_factory=lambda: Backoff(initial=5.0, maximum=300.0))
     """Between tries to start rewards for which the machine lacks something."""
 
     @property
@@ -125,14 +125,16 @@ class Settings:
     @property
     def most_barren(self) -> int:
         """Asynchronous: groups in a row of which none can be trained on, before the job has failed."""
-        return times(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
+        return ceil_product(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
 
-    def rules(self, shape: Shape) -> Rules:
+    def rules(self, shape: RoundShape) -> RoundRules:
         """When a round of this shape gives up groups, and how many prompts it may draw."""
         most = self.max_rounds_without_group * shape.prompts
         if self.max_prompt_factor is None:
-            return Rules(self.reward_failures, drop_equal=False, max_prompts=most)
-        return Rules(self.reward_failures, drop_equal=True, max_prompts=times(self.max_prompt_factor, shape.groups))
+            return RoundRules(self.reward_failures, drop_equal=False, max_prompts=most)
+        return RoundRules(
+            self.reward_failures, drop_equal=True, max_prompts=ceil_product(self.max_prompt_factor, shape.groups)
+        )
 
     @classmethod
     def of(cls, job: RLJob) -> Settings:
@@ -155,7 +157,7 @@ class Settings:
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             mode=spec.mode,
             sampler=spec.experience.sampler,
-            capacity=Limits.of(spec.algorithm.prompts_per_round, spec.experience.capacity_prompts),
+            capacity=BufferLimits.of(spec.algorithm.prompts_per_round, spec.experience.capacity_prompts),
             max_staleness=spec.experience.max_staleness,
             repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
             repack_seconds=spec.repack.interval_seconds,
@@ -169,15 +171,15 @@ class Settings:
         )
 
 
-def _choices(spec: RLJobSpec) -> Choices:
+def _choices(spec: RLJobSpec) -> CandidatePlans:
     """What the spec leaves open; Auto is None there. With several updates a round nothing can be trained on early."""
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
 
     def fits(factors: Factors) -> bool:
-        prompts = times(factors.prompts, algorithm.prompts_per_round)
-        return prompts * times(factors.responses, algorithm.responses_per_prompt) <= MAX_RESPONSES_PER_ROUND
+        prompts = ceil_product(factors.prompts, algorithm.prompts_per_round)
+        return prompts * ceil_product(factors.responses, algorithm.responses_per_prompt) <= MAX_RESPONSES_PER_ROUND
 
-    return choices(
+    return candidate_plans(
         race=None if tail.enabled == AUTO else tail.enabled,
         prompt_factor=None if tail.prompt_factor == AUTO else tail.prompt_factor,
         response_factor=None if tail.response_factor == AUTO else tail.response_factor,

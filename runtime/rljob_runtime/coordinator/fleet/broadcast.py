@@ -11,8 +11,8 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import Chain, PeerError, StaleTerm
-from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, revise
-from rljob_runtime.scheduling.fault_detection.stall_detection import StandStills
+from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, repair
+from rljob_runtime.scheduling.fault_detection.stall_detection import StalledLinks
 
 PushWeights = Callable[[int, Chain], Awaitable[None]]
 """Have the trainer send a version to the master of a chain."""
@@ -54,7 +54,7 @@ class Broadcast:
         self._chain: ChainOrder | None = None
         self._newest_seen = (0, -1)
         self._changing = asyncio.Lock()
-        self._stand_stills = StandStills(settings.again_within)
+        self._stand_stills = StalledLinks(settings.again_within)
         self.seconds: float | None = None
         """What the last version took that nobody had, from the trainer's memory to every relay."""
 
@@ -125,7 +125,7 @@ class Broadcast:
             epoch, order = self._order
             holds = {name: machine.whole for name, machine in machines.items()}
             moved = [name for name, machine in machines.items() if machine.joined is None]
-            now = self._chain = revise(self._chain, epoch, order, holds, moved, self._newest_seen)
+            now = self._chain = repair(self._chain, epoch, order, holds, moved, self._newest_seen)
             chained = [machines[name] for name in now.machines]
             chain = Chain(now.epoch, now.revision, tuple(machine.address for machine in chained))
             await asyncio.gather(*(self._adopt(machine, chain) for machine in chained))
@@ -170,7 +170,7 @@ class Broadcast:
         place = next(place for place, machine in enumerate(chained) if machine is first)
         feeder = chained[place - 1] if place else None
         now, name = asyncio.get_running_loop().time(), feeder.name if feeder is not None else TRAINER
-        if not self._stand_stills.note(name, first.name, first.member.incarnation, now):
+        if not self._stand_stills.record(name, first.name, first.member.incarnation, now):
             self._seats.lose_this(first, "WeightsNotReceived", f"version {version}")
         elif feeder is not None:
             self._seats.lose_this(feeder, "WeightsNotPassedOn", f"version {version} to {first.name}")

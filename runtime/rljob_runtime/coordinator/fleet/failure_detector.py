@@ -82,7 +82,7 @@ class FailureDetector:
     async def _beat(self, machine: RolloutMachine) -> None:
         """Ask its relay how it is, and do not wait for the answer of the beat before: one lost message is no sign."""
         clock = asyncio.get_running_loop().time
-        patience = machine.beats.patience(self._settings.heartbeat)
+        patience = machine.beats.timeout(self._settings.heartbeat)
         sent = clock()
         look = asyncio.ensure_future(self.look(machine))
         try:
@@ -95,13 +95,13 @@ class FailureDetector:
             look.cancel()
 
     def _miss(self, machine: RolloutMachine, patience: float, own_delay: float) -> None:
-        machine.beats = machine.beats.overdue(self._settings.heartbeat, own_delay)
+        machine.beats = machine.beats.record_miss(self._settings.heartbeat, own_delay)
         if machine.beats.silent:
             detail = f"{machine.beats.missed} beats without an answer, the last one within {patience:.2f} s"
             self._seats.lose_this(machine, SILENT, detail)
 
     def _answered(self, machine: RolloutMachine, seconds: float) -> None:
-        machine.beats = machine.beats.answered(seconds)
+        machine.beats = machine.beats.record_answer(seconds)
         if seconds > self._settings.heartbeat:
             log.info("%s answered a beat after %.1f s: the next ones are given longer", machine.name, seconds)
 
@@ -187,7 +187,7 @@ class FailureDetector:
             log.info("%s cannot say whether %s answers it: %s", neighbour.name, case.member.machine, error)
             return
         if reached is not None:
-            case.suspicion = case.suspicion.heard(neighbour.name, reached)
+            case.suspicion = case.suspicion.with_report(neighbour.name, reached)
             self._tell()
 
     def _tell(self) -> None:

@@ -25,7 +25,7 @@ from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import RESTING, RolloutMachine, loss_reason, machine_of
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleTerm, WrongVersion
-from rljob_runtime.scheduling.fault_detection.stall_detection import Relapses
+from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Fleet:
         self._absences = AbsentMachines(settings.join_tries, reporter)
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._bringing = asyncio.Lock()
-        self._relapses = Relapses(settings.again_within)
+        self._relapses = RestartHistory(settings.again_within)
         self._ship: PushWeights | None = None
         self._feed: Callable[[int, PushWeights], Awaitable[None]] = self.bring
         """How newcomers come to the version in hand: as the others did."""
@@ -171,7 +171,7 @@ class Fleet:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
         now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
-        if _own_failure(reason, detail) and self._relapses.note(name, incarnation, now):
+        if _own_failure(reason, detail) and self._relapses.record(name, incarnation, now):
             log.warning("machine %s keeps failing: it was restarted in place less than a while ago", name)
             reason = KEEPS_FAILING
         self.layouts.forget(name)

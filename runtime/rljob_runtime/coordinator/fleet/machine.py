@@ -20,7 +20,7 @@ from rljob_runtime.protocols import (
     RelayStatus,
     Replica,
 )
-from rljob_runtime.scheduling.fault_detection.suspicion import Beats
+from rljob_runtime.scheduling.fault_detection.suspicion import Heartbeats
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class RolloutMachine:
     loaded: int | None = None
     joined: tuple[int, int] | None = None
     received: int = 0
-    beats: Beats = field(default_factory=Beats)
+    beats: Heartbeats = field(default_factory=Heartbeats)
     generating: bool = False
     """Whether an engine of it has made a token since it is seated."""
     lost_by: str = ""

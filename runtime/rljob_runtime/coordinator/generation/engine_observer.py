@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from rljob_runtime.perf_model.observed_speed import Speed, Stretch, binned, law_of
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency
 from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
@@ -37,7 +37,7 @@ class EngineObserver:
         self._tensor_parallel = tensor_parallel
         self._past: tuple[Speed, ...] = ()
         self._seen: dict[str, _Seen] = {}
-        self._stretches: list[Stretch] = []
+        self._stretches: list[SpeedSample] = []
         self._used: set[str] = set()
         self._replicas = 0
         self._lent = False
@@ -101,7 +101,7 @@ class EngineObserver:
     def engine_speed(self) -> EngineSpeed | None:
         """By this round and those before, of any engine. None before anything was seen."""
         speeds = (*self._past, self.speed())
-        law, batches = law_of(speeds), [one.batch for speed in speeds for one in speed.stretches]
+        law, batches = fit_latency(speeds), [one.batch for speed in speeds for one in speed.stretches]
         if law is None:
             return None
         most = max(1, int(max(batches)))
@@ -116,7 +116,7 @@ class EngineObserver:
         # A response that ends, ends the poll: of one that ended the batch was the larger one.
         batch = most if abs(first - stats.running) <= 1 else (first + stats.running) / 2
         kv_use = (before.kv_use + stats.kv_use) / 2
-        stretch = Stretch(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting, self._lent)
+        stretch = SpeedSample(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting, self._lent)
         if last.starting:
             learned = before.running == 0
         else:

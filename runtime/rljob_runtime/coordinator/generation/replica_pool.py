@@ -19,7 +19,7 @@ from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.protocols import GenerateRequest, PeerError, PeerTimeout, Replica, ReplicaReport, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
-from rljob_runtime.scheduling.fault_detection.stall_detection import Progress
+from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.round import Launch
 
@@ -123,7 +123,7 @@ class ReplicaPool:
         """Raises what it fails with, `PeerTimeout` too where it answers and computes nothing, be it for what it holds
         or for what it was given and does not know of."""
         after, boot, clock = 0, None, asyncio.get_running_loop().time
-        progress = Progress(self._settings.stall)
+        progress = ProgressMonitor(self._settings.stall)
         found: int | None = None
         told = False
         while True:

@@ -8,7 +8,7 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.store.records import Tokens
 from rljob_runtime.protocols import Delta
 from rljob_runtime.protocols.trajectory import Lease
-from rljob_runtime.scheduling.partial_responses import Partials, Verdict
+from rljob_runtime.scheduling.partial_responses import DeltaStatus, Partials
 
 
 class TokenReceiver:
@@ -19,11 +19,11 @@ class TokenReceiver:
         self._tally = tally
         self._unsaved: list[Tokens] = []
 
-    def take(self, delta: Delta, lease: Lease, current: Lease | None) -> Verdict:
+    def take(self, delta: Delta, lease: Lease, current: Lease | None) -> DeltaStatus:
         """Judge one delta, which came under `lease`, and keep what is new in it. `current`: who is to generate this
         response."""
         if lease != current:
-            return Verdict.STALE
+            return DeltaStatus.STALE
         before = self.partials.length_of(delta.key)
         verdict = self.partials.accept(
             delta.key,
@@ -34,7 +34,7 @@ class TokenReceiver:
             delta.weight_version,
             delta.finish_reason is not None,
         )
-        if verdict in (Verdict.ACCEPTED, Verdict.FINISHED):
+        if verdict in (DeltaStatus.ACCEPTED, DeltaStatus.FINISHED):
             known = before - delta.offset
             fresh = delta.token_ids[known:]
             self._tally.tokens += len(fresh)

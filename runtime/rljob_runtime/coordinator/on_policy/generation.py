@@ -22,7 +22,7 @@ from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, Rep
 from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardRequests
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
-from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
+from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.stream_training.lender import LoanManager
@@ -39,11 +39,11 @@ from rljob_runtime.protocols.trajectory import (
     TrajectoryKey,
     sample_seed,
 )
-from rljob_runtime.scheduling.lending.gain import Measured, Outlook
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
-from rljob_runtime.scheduling.partial_responses import Verdict
+from rljob_runtime.scheduling.partial_responses import DeltaStatus
 from rljob_runtime.scheduling.round import Launch, Round, SampleState
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Generation:
     def __init__(
         self,
         opened: OpenRound,
-        draws: Draws,
+        draws: PromptSelector,
         fleet: Fleet,
         prompts: PromptSource,
         rewards: Rewards,
@@ -67,7 +67,7 @@ class Generation:
         on_progress: Callable[[float, GenerationStats], None],
         on_groups: Callable[[Sequence[Group]], None],
         lender: LoanManager,
-        measured: Measured,
+        measured: LoanMeasurements,
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
@@ -133,7 +133,7 @@ class Generation:
 
     async def _goes_on(self) -> bool:
         """Whether the round is not complete yet; draws the prompts that it wants for filtered ones."""
-        if (wanting := self.round.wanting) > 0:
+        if (wanting := self.round.missing) > 0:
             prompts, saved = await self._draws.more(self.round.plan, wanting)
             log.info("round %d draws %d further prompts", self._step, len(prompts))
             self.round.extend(prompts, saved)
@@ -155,16 +155,16 @@ class Generation:
         """The groups that became final while others still generate. All of them is in the store by now. At the round's
         end the rest is the update's to compute, unless there are machines that share it."""
         if not self.round.complete or self._lender.lent:
-            self._on_groups([self._group(prompt) for prompt in self.round.take_whole()])
+            self._on_groups([self._group(prompt) for prompt in self.round.drain_complete()])
 
     def reward_figures(self) -> RewardStats:
         """What the rewards did in this stage."""
         return self._rewards.figures().since(self._rewards_before)
 
-    def lengths(self) -> list[Seen]:
+    def lengths(self) -> list[LengthObservation]:
         """Of all responses that were launched: of those that run, or were stopped, what had come."""
-        ended = [Seen(len(response.token_ids)) for response in self.responses.values()]
-        return ended + [Seen(tokens, ended=False) for tokens in self.cut_lengths()]
+        ended = [LengthObservation(len(response.token_ids)) for response in self.responses.values()]
+        return ended + [LengthObservation(tokens, ended=False) for tokens in self.cut_lengths()]
 
     def cut_lengths(self) -> list[int]:
         """Tokens that had come of the responses that were stopped before their end."""
@@ -198,7 +198,7 @@ class Generation:
             return
         self._fleet_changed = False
         for name in await self._herd.track(self.round.attempts()):
-            self.round.lose(name)
+            self.round.mark_replica_lost(name)
 
     async def _launch(self) -> None:
         names = self._herd.names(without=self._lender.lent)
@@ -235,7 +235,7 @@ class Generation:
 
     async def _abort_losers(self) -> None:
         """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
-        if aborts := self.round.take_aborts():
+        if aborts := self.round.drain_aborts():
             self.tally.aborted_responses += len(aborts)
             await self._herd.abort(aborts)
 
@@ -248,10 +248,10 @@ class Generation:
         if lent:
             self.watch.lent()
             moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in lent]
-            self.round.take_back(launch.key for launch in moved)
+            self.round.requeue(launch.key for launch in moved)
             await self._herd.abort(moved)
 
-    def _outlook(self, computed_tokens: int) -> Outlook:
+    def _outlook(self, computed_tokens: int) -> RoundSnapshot:
         curve = Survival.of([*self.lengths(), *self._measured.lengths])
         return snapshot_round(
             self.round,
@@ -299,23 +299,23 @@ class Generation:
         finished, broken = [], []
         for delta in report.deltas:
             verdict = self._take(replica, delta)
-            if verdict is Verdict.FINISHED and delta.finish_reason is not None:
+            if verdict is DeltaStatus.FINISHED and delta.finish_reason is not None:
                 finished.append(self._partials.close(delta.key, delta.finish_reason))
-            elif verdict in (Verdict.GAP, Verdict.WRONG_VERSION):
+            elif verdict in (DeltaStatus.GAP, DeltaStatus.WRONG_VERSION):
                 log.warning("%s from %s: %s; launching it again", delta.key, replica, verdict)
                 broken.append(Launch(delta.key, Lease(replica, delta.attempt)))
         if broken:
-            self.round.take_back(launch.key for launch in broken)
+            self.round.requeue(launch.key for launch in broken)
             await self._herd.abort(broken)
         if finished:
             await self._finish(finished)
 
-    def _take(self, replica: str, delta: Delta) -> Verdict:
+    def _take(self, replica: str, delta: Delta) -> DeltaStatus:
         """Judge one delta and keep what is new in it."""
         lease = Lease(replica, delta.attempt)
         verdict = self._intake.take(delta, lease, self.round.lease(delta.key))
-        if verdict is Verdict.FINISHED and not self.round.generated(delta.key, lease):
-            return Verdict.STALE
+        if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
+            return DeltaStatus.STALE
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:

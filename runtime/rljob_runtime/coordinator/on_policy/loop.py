@@ -15,19 +15,19 @@ from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.generation import Generation
-from rljob_runtime.coordinator.on_policy.prompt_draw import Draws
-from rljob_runtime.coordinator.on_policy.report import RoundClock, no_group, round_report, totals_after
+from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
+from rljob_runtime.coordinator.on_policy.report import RoundTimer, no_group, round_report, totals_after
 from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.stream_training.lender import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.logprob_agreement import engine_mismatch
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 
 
-class Rounds:
+class OnPolicyLoop:
     """`context.TrainingLoop` of `mode: OnPolicy`. `before`: the kind of the round that a former coordinator
     reported."""
 
@@ -37,7 +37,7 @@ class Rounds:
         self._before = before
         self._prompts: PromptSource | None = None
         self._watch = EngineObserver()
-        self._measured = Measured(workers_per_trainer=parts.settings.workers_per_trainer)
+        self._measured = LoanMeasurements(workers_per_trainer=parts.settings.workers_per_trainer)
         self._agreed = False
         """Trainer and engine were seen to compute the same."""
         self.generation: Generation | None = None
@@ -75,8 +75,8 @@ class Rounds:
 
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self._prompts is not None
-        clock = RoundClock(asyncio.get_running_loop().time)
-        draws = Draws(boundary, self._prompts, self._parts.store, self._parts.settings)
+        clock = RoundTimer(asyncio.get_running_loop().time)
+        draws = PromptSelector(boundary, self._prompts, self._parts.store, self._parts.settings)
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         if not opened.assigned:
@@ -93,10 +93,10 @@ class Rounds:
         self._parts.reporter.update(stage="Publishing")
         version = await self._parts.publication.publish(report.step)
         clock.published()
-        self._measured.note_lengths(generation.lengths())
+        self._measured.record_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
-    async def _open_round(self, boundary: Boundary, draws: Draws) -> OpenRound:
+    async def _open_round(self, boundary: Boundary, draws: PromptSelector) -> OpenRound:
         """The round under way, or the next one."""
         opened = await self._parts.store.do(Store.round_under_way)
         if opened is not None:
@@ -108,14 +108,14 @@ class Rounds:
         return await draws.open(await self._parts.publication.publish(boundary.step), opening)
 
     async def _generate(
-        self, opened: OpenRound, draws: Draws, clock: RoundClock
+        self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
     ) -> tuple[Generation, tuple[Group, ...]]:
         """Until there are groups to train on. Raises `JobEnded` when none of all the prompts that a round may draw
         makes one."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
         if (broadcast := self._parts.fleet.broadcast_seconds) is not None:
-            measured.broadcast.note(1, broadcast)
+            measured.broadcast.record(1, broadcast)
         streams = opened.chosen.plan.stream
         most = self._parts.settings.stream_tokens if streams else 0
         streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
@@ -174,15 +174,15 @@ class Rounds:
     async def _close(
         self,
         boundary: Boundary,
-        draws: Draws,
+        draws: PromptSelector,
         generation: Generation,
         groups: tuple[Group, ...],
         trained: TrainReport,
-        clock: RoundClock,
+        clock: RoundTimer,
         version: int,
     ) -> Boundary:
         settlement, plan = generation.round.settle(), generation.round.plan
-        queue = draws.queue_after(plan, settlement.with_fate(PromptFate.REQUEUED))
+        queue = draws.queue_after(plan, settlement.with_outcome(PromptOutcome.REQUEUED))
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
         report = round_report(generation, groups, settlement, len(queue), clock, trained, layout, draws.chosen)
         totals = totals_after(boundary.totals, plan, settlement, report)

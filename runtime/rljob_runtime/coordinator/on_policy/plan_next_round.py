@@ -14,24 +14,24 @@ from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.perf_model.observed_speed import law_of, slowdown
+from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
 from rljob_runtime.protocols import PromptSource
-from rljob_runtime.scheduling.round_planner.length_model import Lengths, SeenPrompt
+from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
 from rljob_runtime.scheduling.round_planner.planner import (
     FIRST_ROUNDS,
     MOST_FIRST_ROUNDS,
     PILOT_EVENTS,
     Costs,
-    Decision,
-    Outlook,
-    WhatIf,
+    PlanDecision,
+    PlanningHorizon,
+    RoundPlanner,
     decide,
-    known_enough,
+    has_enough_history,
     update_costs,
 )
-from rljob_runtime.scheduling.round_planner.plans import Choices, Chosen, Plan
+from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, SelectedPlan
 from rljob_runtime.scheduling.round_planner.round_history import PastRound, population
-from rljob_runtime.scheduling.round_planner.round_simulator import Stage
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
 from rljob_runtime.scheduling.tail_batching import next_round
 
 UNBOUNDED = 1 << 40
@@ -40,17 +40,17 @@ ANY_NUMBER = 1 << 20
 """Of requests at a time, where no bound is told."""
 
 
-async def choose(
+async def choose_plan(
     store: StoreAccess, settings: Settings, prompts: PromptSource, step: int, queued: int, rounds_left: int
-) -> Chosen:
+) -> SelectedPlan:
     """The plan of round `step`, and what it would take in other layouts and with other machines. It is computed in the
     store's thread: the loop goes on meanwhile."""
     choices = settings.choices
-    if not choices.open and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
-        return Chosen(choices.reference)
+    if not choices.is_undecided and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
+        return SelectedPlan(choices.reference)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
     past = [_past(one, prompts) for one in remembered.rounds]
-    outlook = Outlook(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
+    outlook = PlanningHorizon(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
     updates = [_update(one, _past(one, prompts), outlook.responses) for one in remembered.updated or remembered.rounds]
     return await store.do(lambda _: _choose(settings, remembered, past, updates, outlook, step))
 
@@ -60,18 +60,18 @@ def _choose(
     remembered: Remembered,
     past: Sequence[PastRound],
     updates: Sequence[tuple[float, float]],
-    outlook: Outlook,
+    outlook: PlanningHorizon,
     step: int,
-) -> Chosen:
+) -> SelectedPlan:
     choices, rounds = settings.choices, remembered.rounds
     responses = sum(len(prompt.responses) for one in past for prompt in one.prompts.values())
-    if not known_enough(len(rounds), responses, settings.first_responses):
+    if not has_enough_history(len(rounds), responses, settings.first_responses):
         return _unforeseen(
             choices,
             f"{len(rounds)} rounds with {responses} responses were seen{_since(remembered)}; {FIRST_ROUNDS} with "
             f"{settings.first_responses}, or {MOST_FIRST_ROUNDS} rounds, are needed to predict",
         )
-    lengths = Lengths(population(past), settings.max_response_tokens)
+    lengths = LengthModel(population(past), settings.max_response_tokens)
     longest = max(prompt.prompt_tokens for one in past for prompt in one.prompts.values())
     most_tokens = longest + settings.max_response_tokens
     stage = _stage(remembered, most_tokens)
@@ -80,39 +80,39 @@ def _choose(
     most = settings.rules(next_round(outlook.prompts, outlook.responses, None, 0, 1).shape).max_prompts
     costs, seed = _costs(remembered, updates, stage), f"{settings.seed}/what-if/{step}"
 
-    def what_if(choices: Choices, stage: Stage) -> WhatIf:
-        return WhatIf(choices, stage, lengths, costs, outlook, most, seed)
+    def what_if(choices: CandidatePlans, stage: EngineFleet) -> RoundPlanner:
+        return RoundPlanner(choices, stage, lengths, costs, outlook, most, seed)
 
-    chosen = Chosen(choices.reference)
-    if choices.open:
+    chosen = SelectedPlan(choices.reference)
+    if choices.is_undecided:
         decision = decide(what_if(choices, stage), in_force=rounds[-1].chosen.plan)
         if decision is None:
             why = f"a round costs more to predict than {PILOT_EVENTS:,} events of the engine model"
             return _unforeseen(choices, why)
         chosen = _decided(decision, lengths, outlook, len(rounds))
-    plan, following = Choices((chosen.plan,)), _next(chosen.plan, outlook)
+    plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, outlook)
 
-    def foretold(stages: Mapping[int, Stage]) -> tuple[tuple[int, float], ...]:
-        seconds = {number: what_if(plan, its).foretell(*following) for number, its in sorted(stages.items())}
+    def foretold(stages: Mapping[int, EngineFleet]) -> tuple[tuple[int, float], ...]:
+        seconds = {number: what_if(plan, its).predict(*following) for number, its in sorted(stages.items())}
         return tuple((number, round(its, 3)) for number, its in seconds.items() if its is not None)
 
     layouts = foretold(_layouts(remembered, stage, most_tokens, settings.tensor_parallel_sizes))
     return replace(chosen, layouts=layouts, machines=foretold(_machines(remembered, stage, settings)))
 
 
-def _unforeseen(choices: Choices, why: str) -> Chosen:
-    return Chosen(choices.reference, why if choices.open else "")
+def _unforeseen(choices: CandidatePlans, why: str) -> SelectedPlan:
+    return SelectedPlan(choices.reference, why if choices.is_undecided else "")
 
 
-def _decided(decision: Decision, lengths: Lengths, outlook: Outlook, rounds: int) -> Chosen:
+def _decided(decision: PlanDecision, lengths: LengthModel, outlook: PlanningHorizon, rounds: int) -> SelectedPlan:
     seen = f"{len(lengths)} responses ({lengths.stopped} of them stopped)"
     basis = f"; by {seen} and the speed of the engines in {rounds} rounds"
     foretold, following = decision.prediction, _next(decision.plan, outlook)
     seconds, explained = round(foretold.of(*following), 3), round(foretold.explained(*following), 3)
-    return Chosen(decision.plan, decision.reason + basis, seconds, round(decision.speedup, 3), explained)
+    return SelectedPlan(decision.plan, decision.reason + basis, seconds, round(decision.speedup, 3), explained)
 
 
-def _next(plan: Plan, outlook: Outlook) -> tuple[RoundKind, int]:
+def _next(plan: Plan, outlook: PlanningHorizon) -> tuple[RoundKind, int]:
     """Of the next round by this plan: its kind, and how many of its prompts come from the queue."""
     opening = next_round(outlook.prompts, outlook.responses, plan.factors, outlook.queued, outlook.rounds_left)
     return opening.shape.kind, opening.queued
@@ -126,26 +126,28 @@ def _past(one: RememberedRound, prompts: PromptSource) -> PastRound:
     return PastRound(
         one.report.round,
         {
-            key: SeenPrompt(max(1, len(prompts.prompt(key).token_ids)), prompt.responses, prompt.filtered)
+            key: PromptLengths(max(1, len(prompts.prompt(key).token_ids)), prompt.responses, prompt.filtered)
             for key, prompt in one.prompts.items()
         },
         frozenset(key for key, prompt in one.prompts.items() if prompt.queued),
     )
 
 
-def _stage(remembered: Remembered, longest: int) -> Stage | None:
+def _stage(remembered: Remembered, longest: int) -> EngineFleet | None:
     """The engines as they were last seen; what was generated, `longest` tokens, has fitted, whatever the figure says.
     None where nothing was seen of them."""
-    law = law_of(remembered.alone or remembered.beside)
+    law = fit_latency(remembered.alone or remembered.beside)
     seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
     if law is None or not seen:
         return None
-    return Stage(
+    return EngineFleet(
         law, seen[-1].replicas, max(seen[-1].kv_tokens or UNBOUNDED, longest), seen[-1].max_running or ANY_NUMBER
     )
 
 
-def _layouts(remembered: Remembered, stage: Stage, longest: int, sizes: Collection[int]) -> dict[int, Stage]:
+def _layouts(
+    remembered: Remembered, stage: EngineFleet, longest: int, sizes: Collection[int]
+) -> dict[int, EngineFleet]:
     """The same accelerators in each of these tensor parallel sizes in which engines were seen. Empty where that is one
     only: there is nothing to compare."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
@@ -153,15 +155,15 @@ def _layouts(remembered: Remembered, stage: Stage, longest: int, sizes: Collecti
         return {}
     stages = {layout: stage}
     for size, speeds in remembered.elsewhere.items():
-        law, replicas, seen = law_of(speeds), stage.replicas * layout // size, speeds[-1]
+        law, replicas, seen = fit_latency(speeds), stage.replicas * layout // size, speeds[-1]
         if law is not None and replicas:
             kv_tokens = max(seen.kv_tokens or UNBOUNDED, longest)
-            stages[size] = Stage(law, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
+            stages[size] = EngineFleet(law, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
     usable = {size: one for size, one in stages.items() if size in sizes}
     return usable if len(usable) > 1 else {}
 
 
-def _machines(remembered: Remembered, stage: Stage, settings: Settings) -> dict[int, Stage]:
+def _machines(remembered: Remembered, stage: EngineFleet, settings: Settings) -> dict[int, EngineFleet]:
     """The machines that there were, one less and one more, as far as the operator may ask for them. Empty where that is
     one number only."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
@@ -173,7 +175,7 @@ def _machines(remembered: Remembered, stage: Stage, settings: Settings) -> dict[
     return {number: replace(stage, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
 
 
-def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage: Stage) -> Costs:
+def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage: EngineFleet) -> Costs:
     reports = [one.report for one in remembered.rounds]
     update, token = update_costs(updates)
     return Costs(
@@ -181,7 +183,7 @@ def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage
         update=update,
         token=token,
         broadcast=fmean(report.broadcast_seconds or 0.0 for report in reports),
-        stream_slowdown=max(1.0, slowdown(stage.law, remembered.beside)),
+        stream_slowdown=max(1.0, slowdown(stage.latency, remembered.beside)),
     )
 
 

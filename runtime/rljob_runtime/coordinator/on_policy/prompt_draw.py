@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.on_policy.plan_next_round import choose
+from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import RoundPlan, Saved
-from rljob_runtime.scheduling.round_planner.plans import AS_ASKED
+from rljob_runtime.scheduling.round import RestoredSample, RoundPlan
+from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN
 from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_after, replacements
 
 
-class Draws:
+class PromptSelector:
     """The draws of the round that follows `boundary`. Call `open` or `resume` first."""
 
     def __init__(self, boundary: Boundary, prompts: PromptSource, store: StoreAccess, settings: Settings) -> None:
@@ -26,12 +26,12 @@ class Draws:
         self._store = store
         self._settings = settings
         self.cursor = boundary.cursor
-        self.chosen = AS_ASKED
+        self.chosen = DEFAULT_PLAN
 
     async def choose(self, rounds_left: int) -> Opening:
         """How the round is to be played, and so what it launches."""
         settings, queued = self._settings, len(self._boundary.queue)
-        self.chosen = await choose(
+        self.chosen = await choose_plan(
             self._store, self._settings, self._prompts, self._boundary.step + 1, queued, rounds_left
         )
         factors = self.chosen.plan.factors
@@ -51,7 +51,9 @@ class Draws:
         self.cursor = opened.cursor
         self.chosen = replace(opened.chosen, seconds=None)
 
-    async def more(self, plan: RoundPlan, count: int) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, Saved]]:
+    async def more(
+        self, plan: RoundPlan, count: int
+    ) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, RestoredSample]]:
         """Draw `count` further prompts for the round under way, and what is known of them."""
         queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, count)
         fresh, self.cursor = await self._prompts.take(self.cursor, count - len(queued))

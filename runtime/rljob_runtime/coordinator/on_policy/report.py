@@ -11,21 +11,21 @@ from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.scheduling.lending.policy import Decision
-from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, PromptFate, Round, RoundPlan, Settlement
-from rljob_runtime.scheduling.round_planner.plans import Chosen
+from rljob_runtime.scheduling.lending.policy import LoanDecision
+from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, PromptOutcome, Round, RoundOutcome, RoundPlan
+from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.survival import mean_length
-from rljob_runtime.scheduling.status_cadence import shown
+from rljob_runtime.scheduling.status_cadence import rounded
 
 
-class RoundClock(Stopwatch):
+class RoundTimer(Stopwatch):
     """Of a round, from launch to new weights in every replica: the generation (part 0), the update (1), the broadcast
     (2)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
         self.stream = Streamed()
-        self.loan: Decision | None = None
+        self.loan: LoanDecision | None = None
 
     generated = trained = published = Stopwatch._mark
 
@@ -38,12 +38,12 @@ class RoundClock(Stopwatch):
 def round_report(
     generation: Generation,
     groups: tuple[Group, ...],
-    settlement: Settlement,
+    settlement: RoundOutcome,
     long_queue: int,
-    clock: RoundClock,
+    clock: RoundTimer,
     trained: TrainReport,
     layout: tuple[int, float],
-    chosen: Chosen,
+    chosen: SelectedPlan,
 ) -> RoundReport:
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
     nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
@@ -68,17 +68,17 @@ def round_report(
         mean_response_tokens=round(_mean(kept), 2),
         max_response_tokens=max(kept),
         preemptions=tally.preemptions,
-        reward=shown(_mean(rewards)),
+        reward=rounded(_mean(rewards)),
         aborted_samples=tally.aborted_samples,
-        filtered_groups=len(settlement.with_fate(PromptFate.FILTERED)),
+        filtered_groups=len(settlement.with_outcome(PromptOutcome.FILTERED)),
         unscored_groups=list(generation.round.filtered.values()).count(REWARD_FAILED),
         launched_prompts=len(plan.prompts),
         launched_responses=len(ended) + len(cut),
         aborted_responses=tally.aborted_responses,
-        requeued_prompts=len(settlement.with_fate(PromptFate.REQUEUED)),
+        requeued_prompts=len(settlement.with_outcome(PromptOutcome.REQUEUED)),
         discarded_tokens=tokens - sum(kept),
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
-        scored_reward=shown(_mean(scored)),
+        scored_reward=rounded(_mean(scored)),
         long_queue=long_queue,
         plan=str(chosen.plan),
         plan_reason=chosen.reason,
@@ -100,7 +100,7 @@ def round_report(
         shadow_timeouts=scoring.shadow_timeouts if programs else None,
         late_programs=scoring.late if programs else None,
         overlap_seconds=round(clock.stream.overlap_seconds, 3),
-        lending=clock.loan.verdict.value if clock.loan is not None else None,
+        lending=clock.loan.outcome.value if clock.loan is not None else None,
         lent_machines=clock.stream.lent_machines,
         worker_groups=clock.stream.worker_groups,
         predicted_gain_seconds=_finite(clock.loan.gain if clock.loan is not None else None),
@@ -115,7 +115,9 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def totals_after(totals: RuntimeTotals, plan: RoundPlan, settlement: Settlement, report: RoundReport) -> RuntimeTotals:
+def totals_after(
+    totals: RuntimeTotals, plan: RoundPlan, settlement: RoundOutcome, report: RoundReport
+) -> RuntimeTotals:
     """The life's counts with this round's added."""
     added = {
         "trained_trajectories": len(settlement.kept),

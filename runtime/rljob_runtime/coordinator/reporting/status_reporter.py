@@ -11,8 +11,8 @@ from typing import Any
 from rljob_api.status import Problem, RuntimeStatus
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import ControlPlane, PeerError
-from rljob_runtime.scheduling.backoff import BackOff
-from rljob_runtime.scheduling.status_cadence import Reported, due
+from rljob_runtime.scheduling.backoff import Backoff
+from rljob_runtime.scheduling.status_cadence import Reported, seconds_until_report
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Holds the draft; `run` writes it when the policy says so. All methods belong to the event loop's thread."""
 
-    def __init__(self, control: ControlPlane, first: RuntimeStatus, back_off: BackOff) -> None:
+    def __init__(self, control: ControlPlane, first: RuntimeStatus, back_off: Backoff) -> None:
         self._control = control
         self._back_off = back_off
         self._draft = first
@@ -57,7 +57,7 @@ class Reporter:
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
-            wait = due(self._reported, self._draft, clock())
+            wait = seconds_until_report(self._reported, self._draft, clock())
             if wait is None or wait > 0:
                 self._changed.clear()
                 await wait_for_event(self._changed, wait)

@@ -7,7 +7,7 @@ import sqlite3
 
 from rljob_runtime.coordinator.store.records import Pool
 from rljob_runtime.protocols.trajectory import Cursor
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 
 STORE_LOST = "StoreLost"
 """Reason of a prompt that is drawn again because the store that knew its group was lost."""
@@ -26,7 +26,7 @@ def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
     db.executemany(
         "INSERT INTO groups (epoch, idx, draw, drawn, fate, reason, queued) VALUES (?, ?, 0, ?, ?, ?, ?)",
         [
-            (prompt.epoch, prompt.index, number, PromptFate.REQUEUED.value, STORE_LOST, number)
+            (prompt.epoch, prompt.index, number, PromptOutcome.REQUEUED.value, STORE_LOST, number)
             for number, prompt in enumerate(pool.queue, 1)
         ],
     )
@@ -44,7 +44,7 @@ def give_back(db: sqlite3.Connection, step: int) -> None:
         db.execute(
             "UPDATE groups SET step = NULL, place = NULL, fate = ?, reason = ?, queued = ?"
             " WHERE epoch = ? AND idx = ? AND draw = ?",
-            (PromptFate.REQUEUED.value, REWOUND, next_number(db, "queued"), *group),
+            (PromptOutcome.REQUEUED.value, REWOUND, next_number(db, "queued"), *group),
         )
     db.execute("UPDATE groups SET step = NULL, place = NULL, fate = NULL WHERE step > ?", (step,))
 

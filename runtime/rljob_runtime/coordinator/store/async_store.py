@@ -27,7 +27,7 @@ from rljob_runtime.protocols.trajectory import (
     TrajectoryKey,
 )
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import PromptFate
+from rljob_runtime.scheduling.round import PromptOutcome
 
 FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
 """What one piece of `forget` drops at most, but for the rest of its last group: about a tenth of a second."""
@@ -64,7 +64,7 @@ class KeptGroup:
     samples: tuple[KeptSample, ...]
 
 
-class ExperienceStore:
+class AsyncStore:
     """On the store's own connection."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -189,14 +189,14 @@ class ExperienceStore:
                 f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}", (failures, *row)
             )
 
-    def end(self, prompts: Iterable[PromptKey], fate: PromptFate, reason: str) -> int:
+    def end(self, prompts: Iterable[PromptKey], fate: PromptOutcome, reason: str) -> int:
         """Their groups are filtered or requeued: they are not trained on. Of the tokens only their number stays, which
         is returned."""
         tokens = 0
         with self._transaction():
             for prompt in prompts:
                 group = self._group(prompt)
-                queued = next_number(self._db, "queued") if fate is PromptFate.REQUEUED else None
+                queued = next_number(self._db, "queued") if fate is PromptOutcome.REQUEUED else None
                 self._db.execute(
                     f"UPDATE groups SET fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
                     (fate.value, reason, queued, *group),
@@ -288,7 +288,7 @@ class ExperienceStore:
         ).fetchone()
         return Partial(Lease(replica or "", attempt), version, *self._tokens(row))
 
-    def fates(self) -> dict[str, int]:
+    def outcomes(self) -> dict[str, int]:
         """How many groups ended how; `open` for those that have not. For checks and figures."""
         return dict(self._db.execute("SELECT ifnull(fate, 'open'), COUNT(*) FROM groups GROUP BY 1").fetchall())
 

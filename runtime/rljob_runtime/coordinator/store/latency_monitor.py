@@ -10,7 +10,7 @@ from rljob_api.status import Problem
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.scheduling.write_latency import LATE_SECONDS, Pace
+from rljob_runtime.scheduling.write_latency import LATE_SECONDS, LatencyWindow
 
 T = TypeVar("T")
 
@@ -24,13 +24,13 @@ PROBLEM = Problem(
 )
 
 
-class PacedStore:
+class StoreLatencyMonitor:
     """`StoreAccess` through another one."""
 
     def __init__(self, store: StoreAccess) -> None:
         self._store = store
         self._waiting: list[float] = []
-        self._pace = Pace()
+        self._pace = LatencyWindow()
 
     async def do(self, work: Callable[[Store], T]) -> T:
         """As the other one does it."""
@@ -41,7 +41,7 @@ class PacedStore:
             return await self._store.do(work)
         finally:
             self._waiting.remove(since)
-            self._pace = self._pace.seen(since, clock())
+            self._pace = self._pace.observe(since, clock())
 
     async def watch(self, reporter: Reporter) -> NoReturn:
         """Tell of a volume that is slow, until cancelled."""
@@ -50,5 +50,5 @@ class PacedStore:
             await asyncio.sleep(LOOK_SECONDS)
             now = clock()
             for since in self._waiting[:1]:
-                self._pace = self._pace.seen(since, now)
+                self._pace = self._pace.observe(since, now)
             reporter.problem(PROBLEM.reason, PROBLEM if self._pace.slow(now) else None)

@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.store.connection import Opening, StoreHeld
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols import ControlPlane
-from rljob_runtime.scheduling.backoff import BackOff
+from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ Tell = Callable[[str, str | None], None]
 LOOK_SECONDS = 1.0
 LONG_SECONDS = 2.0
 """An opening that takes longer is told."""
-HELD_BACK_OFF = BackOff(initial=1.0, maximum=5.0)
+HELD_BACK_OFF = Backoff(initial=1.0, maximum=5.0)
 """Between tries to open a store that somebody holds."""
 STORE_OPENING = "StoreOpening"
 
@@ -32,7 +32,7 @@ STORE_OPENING = "StoreOpening"
 class EarlyReports:
     """What is told of a job while its coordinator starts. `draft` is the status that the coordinator goes on from."""
 
-    def __init__(self, control: ControlPlane, before: RuntimeStatus | None, back_off: BackOff) -> None:
+    def __init__(self, control: ControlPlane, before: RuntimeStatus | None, back_off: Backoff) -> None:
         first = (before or RuntimeStatus()).model_copy(update={"stage": "Starting", "problems": ()})
         self._reporter = Reporter(control, first, back_off)
         self._due = asyncio.Event()

@@ -11,8 +11,8 @@ from rljob_api.status import RoundReport, RuntimeTotals
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import RoundPlan, Saved
-from rljob_runtime.scheduling.round_planner.plans import AS_ASKED, Chosen
+from rljob_runtime.scheduling.round import RestoredSample, RoundPlan
+from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class OpenRound:
 
     plan: RoundPlan
     cursor: Cursor
-    saved: dict[TrajectoryKey, Saved]
+    saved: dict[TrajectoryKey, RestoredSample]
     partials: dict[TrajectoryKey, Partial]
     finish_reasons: dict[TrajectoryKey, FinishReason]
     assigned: bool
-    chosen: Chosen = AS_ASKED
+    chosen: SelectedPlan = DEFAULT_PLAN
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from rljob_api.status import RoundReport
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey
 from rljob_runtime.scheduling.round import EQUAL_REWARDS
-from rljob_runtime.scheduling.round_planner.plans import Chosen
-from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW, believed_since, looked_at
-from rljob_runtime.scheduling.round_planner.survival import Seen
+from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
+from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW, history_start, rounds_considered
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 
 @dataclass(frozen=True)
 class RememberedPrompt:
     """`queued`: it came from the long-prompt queue. `filtered`: its rewards were all equal."""
 
-    responses: tuple[Seen, ...]
+    responses: tuple[LengthObservation, ...]
     queued: bool
     filtered: bool
 
@@ -29,14 +29,14 @@ class RememberedRound:
     """A closed round. `speed` is None where its coordinator was replaced before anything was seen."""
 
     report: RoundReport
-    chosen: Chosen
+    chosen: SelectedPlan
     speed: Speed | None
     prompts: dict[PromptKey, RememberedPrompt]
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """`rounds`: those that tell of the next ones (`round_history.looked_at`), oldest first. `updated`: those of them in
+    """`rounds`: those considered for predictions (`rounds_considered`), oldest first. `updated`: those of them in
     which the trainer was alone with its update, or the last such one: what lent machines did is not in an update's
     seconds. `alone` and `beside`: what the engines did, in the layout of the last round, in the last rounds that did
     not stream and in those that did. They may be older ones: lengths change as the model learns, engines do not.
@@ -65,8 +65,8 @@ def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> R
         " AND json_extract(report, '$.predictedSeconds') IS NOT NULL",
         (last - REACH, last),
     )
-    since = believed_since(predicted.fetchall())
-    steps = looked_at(last, [step for (step,) in whole.fetchall()], since)
+    since = history_start(predicted.fetchall())
+    steps = rounds_considered(last, [step for (step,) in whole.fetchall()], since)
     rounds = tuple(one for one in (_round(db, step, max_response_tokens) for step in steps) if one is not None)
     if not rounds:
         return Remembered(())
@@ -117,14 +117,14 @@ def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> Remem
     ).fetchone()
     if row is None:
         return None
-    responses: dict[PromptKey, list[Seen]] = {}
+    responses: dict[PromptKey, list[LengthObservation]] = {}
     # What came to its end at a limit that was raised since would go on now.
     for epoch, index, tokens, ended in db.execute(
         "SELECT epoch, idx, tokens, finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM trajectories"
         " WHERE step = ? ORDER BY epoch, idx, sample",
         (FinishReason.LENGTH, max_response_tokens, step),
     ):
-        responses.setdefault(PromptKey(epoch, index), []).append(Seen(tokens, bool(ended)))
+        responses.setdefault(PromptKey(epoch, index), []).append(LengthObservation(tokens, bool(ended)))
     waited = db.execute("SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?", (step - 1,)).fetchall()
     queue = {PromptKey.parse(text) for (text,) in waited}
     prompts = {
@@ -137,4 +137,4 @@ def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> Remem
         )
     }
     speed = Speed.from_json(row[2]) if row[2] else None
-    return RememberedRound(RoundReport.model_validate_json(row[0]), Chosen.from_json(row[1]), speed, prompts)
+    return RememberedRound(RoundReport.model_validate_json(row[0]), SelectedPlan.from_json(row[1]), speed, prompts)

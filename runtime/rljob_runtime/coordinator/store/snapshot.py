@@ -22,12 +22,12 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 Count = Annotated[int, Field(ge=0)]
 
 
-class StandingError(ValueError):
+class SnapshotError(ValueError):
     """The document cannot be used; the message names the field, the value and what would be right."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class CoordinatorSnapshot:
     """After `step` updates. `queue`: the long prompts that wait for a round, oldest first. `anchors`: see
     `rewards.Anchors`. `version`: the highest weight version that was used."""
 
@@ -51,21 +51,21 @@ class Standing:
         return document.model_dump_json(by_alias=True)
 
     @classmethod
-    def from_json(cls, text: str, step: int) -> Standing:
-        """What `to_json` gave, of this step. Raises `StandingError` with the path of the first thing wrong."""
+    def from_json(cls, text: str, step: int) -> CoordinatorSnapshot:
+        """What `to_json` gave, of this step. Raises `SnapshotError` with the path of the first thing wrong."""
         try:
             document = _Document.model_validate_json(text, strict=True)
         except ValidationError as error:
-            raise StandingError(_explain(error)) from None
+            raise SnapshotError(_explain(error)) from None
         cursor = Cursor(document.cursor.epoch, document.cursor.position)
         queue = tuple(map(PromptKey.parse, document.long_queue))
         if document.step != step:
-            raise StandingError(f"step is {document.step}: the checkpoint is of step {step}")
+            raise SnapshotError(f"step is {document.step}: the checkpoint is of step {step}")
         for place, prompt in enumerate(queue):
             if prompt in queue[:place]:
-                raise StandingError(f"longQueue[{place}] is {prompt}: it waits already, and a prompt waits once")
+                raise SnapshotError(f"longQueue[{place}] is {prompt}: it waits already, and a prompt waits once")
             if prompt.epoch > cursor.epoch:
-                raise StandingError(f"longQueue[{place}] is {prompt}: the cursor stands in epoch {cursor.epoch}")
+                raise SnapshotError(f"longQueue[{place}] is {prompt}: the cursor stands in epoch {cursor.epoch}")
         return cls(step, cursor, queue, document.totals, document.anchors, document.version)
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.store.async_rewind import begin, give_back
-from rljob_runtime.coordinator.store.async_store import ExperienceStore
+from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.coordinator.store.connection import Opening, attempts_before, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound, Pool, Tokens, insert_boundary
@@ -24,10 +24,10 @@ from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import RACE_LOST, RoundPlan, Rules, Saved, Settlement, Shape
-from rljob_runtime.scheduling.round_planner.plans import AS_ASKED, Chosen
+from rljob_runtime.scheduling.round import RACE_LOST, RestoredSample, RoundOutcome, RoundPlan, RoundRules, RoundShape
+from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
 from rljob_runtime.scheduling.status_cadence import reward_ends
-from rljob_runtime.scheduling.weight_versions import Published, Versions
+from rljob_runtime.scheduling.weight_versions import PublishedVersion, Versions
 
 TIDY_ROWS, TIDY_TURNS = 16_384, 128
 """After so many rows, two seconds' worth of 8,192 responses, or so many turns the journal is brought into the file: so
@@ -39,7 +39,7 @@ class Store:
 
     def __init__(self, path: Path, job: str, opening: Opening | None = None) -> None:
         self._db = open_file(path, job, opening)
-        self.experience = ExperienceStore(self._db)
+        self.experience = AsyncStore(self._db)
         """What only `mode: Asynchronous` has."""
         self._tidied = self._turns = 0
 
@@ -188,7 +188,7 @@ class Store:
             "SELECT version, step, lost FROM versions WHERE version >= ? ORDER BY version", (least,)
         ).fetchall()
         floor = max(int(self._meta("version_floor") or 0), least - 1)
-        return Versions(tuple(Published(version, step, bool(lost)) for version, step, lost in rows), floor)
+        return Versions(tuple(PublishedVersion(version, step, bool(lost)) for version, step, lost in rows), floor)
 
     def publish(self, version: int, step: int) -> None:
         """Before the trainer publishes: from now on this number is used."""
@@ -197,7 +197,9 @@ class Store:
 
     # --- a round ---
 
-    def open_round(self, plan: RoundPlan, cursor: Cursor, chosen: Chosen = AS_ASKED) -> dict[TrajectoryKey, Saved]:
+    def open_round(
+        self, plan: RoundPlan, cursor: Cursor, chosen: SelectedPlan = DEFAULT_PLAN
+    ) -> dict[TrajectoryKey, RestoredSample]:
         """The round's prompts are drawn; `cursor` is the one after the draw. What is known of them from rounds that
         requeued them comes back: attempts go on rising."""
         shape, rules = plan.shape, plan.rules
@@ -214,7 +216,9 @@ class Store:
             self._db.execute("INSERT INTO decisions (step, chosen) VALUES (?, ?)", (plan.step, chosen.to_json()))
             return self._draw(plan, plan.prompts)
 
-    def extend(self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor) -> dict[TrajectoryKey, Saved]:
+    def extend(
+        self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor
+    ) -> dict[TrajectoryKey, RestoredSample]:
         """The round draws further prompts. As for `open_round`."""
         with self._transaction():
             self._db.execute(
@@ -265,7 +269,7 @@ class Store:
 
     def close_round(
         self,
-        settlement: Settlement,
+        settlement: RoundOutcome,
         boundary: Boundary,
         risen: Anchors = MappingProxyType({}),
         speed: Speed | None = None,
@@ -301,15 +305,15 @@ class Store:
         if row is None:
             return None
         step, version, kind, prompts, responses, groups, group_size, failures, drop_equal, most, epoch, position = row
-        shape = Shape(RoundKind(kind), prompts, responses, groups, group_size)
-        rules = Rules(failures, bool(drop_equal), most)
+        shape = RoundShape(RoundKind(kind), prompts, responses, groups, group_size)
+        rules = RoundRules(failures, bool(drop_equal), most)
         drawn = self._db.execute("SELECT epoch, idx FROM prompts WHERE step = ? ORDER BY ordinal", (step,)).fetchall()
         plan = RoundPlan(step, version, shape, tuple(PromptKey(*prompt) for prompt in drawn), rules)
         chosen = self._db.execute("SELECT chosen FROM decisions WHERE step = ?", (step,)).fetchone()[0]
         assigned = self._is_assigned(step)
-        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, Chosen.from_json(chosen))
+        found = OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, SelectedPlan.from_json(chosen))
         for key, attempt, failures, replica, finish, reward in self._trajectories(step):
-            found.saved[key] = Saved(attempt, failures, finish is not None, reward)
+            found.saved[key] = RestoredSample(attempt, failures, finish is not None, reward)
             if finish is not None:
                 found.finish_reasons[key] = FinishReason(finish)
             tokens, logprobs = self._tokens(step, key)
@@ -322,11 +326,11 @@ class Store:
     def _lose_versions_after(self, step: int) -> None:
         self._db.execute("UPDATE versions SET lost = 1 WHERE step > ?", (step,))
 
-    def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, Saved]:
+    def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, RestoredSample]:
         known = {key: saved for prompt in prompts for key, saved in self._drawn_before(prompt)}
         if (first := attempts_before(self._db)) > 0:
             keys = (key for prompt in prompts for key in plan.responses_of(prompt))
-            known |= {key: Saved(first) for key in keys if key not in known}
+            known |= {key: RestoredSample(first) for key in keys if key not in known}
         drawn = self._db.execute("SELECT COUNT(*) FROM prompts WHERE step = ?", (plan.step,)).fetchone()[0]
         self._db.executemany(
             "INSERT INTO prompts (step, epoch, idx, ordinal) VALUES (?, ?, ?, ?)",
@@ -342,7 +346,7 @@ class Store:
         )
         return known
 
-    def _drawn_before(self, prompt: PromptKey) -> Iterator[tuple[TrajectoryKey, Saved]]:
+    def _drawn_before(self, prompt: PromptKey) -> Iterator[tuple[TrajectoryKey, RestoredSample]]:
         """The attempts of a requeued prompt's responses, by its last round."""
         rows = self._db.execute(
             "SELECT sample, attempt FROM trajectories WHERE epoch = ?1 AND idx = ?2"
@@ -350,14 +354,14 @@ class Store:
             (prompt.epoch, prompt.index),
         ).fetchall()
         for sample, attempt in rows:
-            yield TrajectoryKey(prompt, sample), Saved(attempt)
+            yield TrajectoryKey(prompt, sample), RestoredSample(attempt)
 
-    def _settle(self, step: int, settlement: Settlement) -> None:
+    def _settle(self, step: int, settlement: RoundOutcome) -> None:
         self._db.executemany(
             f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
             [(Outcome.TRAINED.value, *_row(step, key)) for key in settlement.kept],
         )
-        for prompt, fate in settlement.fates.items():
+        for prompt, fate in settlement.outcomes.items():
             reason = settlement.reasons.get(prompt)
             where = (step, prompt.epoch, prompt.index)
             self._db.execute(

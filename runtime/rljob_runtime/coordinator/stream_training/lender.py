@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.stream_training.stream import Streaming
-from rljob_runtime.scheduling.lending.gain import Measured, Outlook, predicted_gain
-from rljob_runtime.scheduling.lending.policy import Decision, Lending, LendingRules, Verdict
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot, predicted_gain
+from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome, LoanPolicy, LoanRules
 
 log = logging.getLogger(__name__)
 
@@ -18,14 +18,21 @@ class LoanManager:
     stream."""
 
     def __init__(
-        self, rules: LendingRules | Verdict | None, fleet: Fleet, streaming: Streaming, measured: Measured, step: int
+        self,
+        rules: LoanRules | LoanOutcome | None,
+        fleet: Fleet,
+        streaming: Streaming,
+        measured: LoanMeasurements,
+        step: int,
     ) -> None:
-        self._lending = Lending(rules) if isinstance(rules, LendingRules) else None
+        self._lending = LoanPolicy(rules) if isinstance(rules, LoanRules) else None
         self._fleet = fleet
         self._streaming = streaming
         self._measured = measured
         self._step = step
-        self.decision = Decision(rules if isinstance(rules, Verdict) else Verdict.NOT_NOW) if rules else None
+        self.decision = (
+            LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.NOT_NOW) if rules else None
+        )
         """The one that lent, or else the last that was more than to wait; None in a round that does not stream."""
 
     @property
@@ -33,20 +40,20 @@ class LoanManager:
         """Machines that generate nothing now."""
         return self._streaming.lent
 
-    def look(self, done: int, total: int, outlook: Callable[[int], Outlook]) -> tuple[str, ...]:
+    def look(self, done: int, total: int, outlook: Callable[[int], RoundSnapshot]) -> tuple[str, ...]:
         """The machines that are lent from now on, with `done` of `total` responses done. `outlook(computed)` describes
         the round, of whose loss tokens `computed` have their gradients."""
-        if self._lending is None or not self._lending.due(done, total):
+        if self._lending is None or not self._lending.is_due(done, total):
             return ()
         machines = {machine.name: machine for machine in self._fleet.loaded()}
         if any(machine.worker is None for machine in machines.values()):
-            self.decision = Decision(Verdict.NO_WORKER)
+            self.decision = LoanDecision(LoanOutcome.NO_WORKER)
             return ()
         if not self._streaming.takes_sums:
-            self.decision = Decision(Verdict.SUMS_NOT_TAKEN)
+            self.decision = LoanDecision(LoanOutcome.SUMS_NOT_TAKEN)
             return ()
         ahead = outlook(self._streaming.computed_tokens)
-        decision = self._lending.look(
+        decision = self._lending.decide(
             done,
             total,
             ahead.machines,
@@ -56,7 +63,7 @@ class LoanManager:
         )
         self.decision = decision
         log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
-        if decision.verdict is Verdict.LENT:
+        if decision.outcome is LoanOutcome.LENT:
             # One may have left since it was looked at.
             self._streaming.lend([machines[name] for name in decision.machines if name in machines], self._fleet)
         return decision.machines

@@ -17,7 +17,7 @@ from rljob_runtime.protocols import (
     RelayMember,
 )
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class LoanedWorker:
     """The worker of one machine, for one step. A call ends with `MachineLeft` when the machine leaves the fleet."""
 
     def __init__(
-        self, machine: RolloutMachine, owner: LoanOwner, term: int, step: int, version: int, measured: Measured
+        self, machine: RolloutMachine, owner: LoanOwner, term: int, step: int, version: int, measured: LoanMeasurements
     ) -> None:
         assert machine.worker is not None, "only machines with a worker are lent"
         self.name = machine.name
@@ -126,7 +126,7 @@ class LoanedWorker:
         finally:
             self._asked = None
         # The seats are taken to need as long to come back as they needed to make room.
-        self._measured.lent.note(report.tokens, report.seconds + 2 * self._room_seconds)
+        self._measured.loaned.record(report.tokens, report.seconds + 2 * self._room_seconds)
         self._room_seconds = 0.0
         self._summed = len(self._groups)
 
@@ -137,8 +137,8 @@ class LoanedWorker:
             since, tokens = self._asked
             waited = asyncio.get_running_loop().time() - since
             # One that failed at once was not quick either.
-            usual = tokens * (self._measured.lent_token or 0.0)
-            self._measured.lent.note(tokens, GIVEN_UP_FACTOR * max(waited, usual))
+            usual = tokens * (self._measured.loaned_token or 0.0)
+            self._measured.loaned.record(tokens, GIVEN_UP_FACTOR * max(waited, usual))
 
     async def hand_over(self, number: int, inbox: RelayMember) -> ContributionReceipt:
         """Its sums lie at the trainer's inbox. Raises `Refused` when they are of other groups than were asked for."""

@@ -9,8 +9,8 @@ from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.lending.gain import OpenGroup, Outlook
-from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Lendable, Unfinished
+from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.partial_responses import Partials
 from rljob_runtime.scheduling.round import Launch, Round, SampleState
 
@@ -24,10 +24,10 @@ def snapshot_round(
     herd: ReplicaPool,
     lengths: ExpectedLengths,
     computed_tokens: int,
-) -> Outlook:
+) -> RoundSnapshot:
     """`responses`: those that ended; `running`: what replicas generate now. Of the loss tokens of whole groups
     `computed_tokens` have their gradients."""
-    whole, size = round_.whole, round_.plan.shape.group_size
+    whole, size = round_.complete_prompts, round_.plan.shape.group_size
     still = [prompt for prompt in round_.plan.prompts if prompt not in whole and prompt not in round_.filtered]
     numbers = {prompt: number for number, prompt in enumerate(still)}
     places = {prompt: round_.places(prompt) for prompt in (*still, *whole)}
@@ -45,8 +45,10 @@ def snapshot_round(
     room: dict[str, list[int]] = defaultdict(list)
     for name in herd.names():
         room[machine_of(name)].append(herd.kv_tokens(name))
-    return Outlook(
-        machines=[Lendable(name, sum(its), tuple(by_machine[name]), len(its)) for name, its in sorted(room.items())],
+    return RoundSnapshot(
+        machines=[
+            LoanableMachine(name, sum(its), tuple(by_machine[name]), len(its)) for name, its in sorted(room.items())
+        ],
         waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING)],
         lengths=lengths,
         groups=[OpenGroup(size - len(places[prompt]), tokens(prompt)) for prompt in still],

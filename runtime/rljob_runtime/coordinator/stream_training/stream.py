@@ -23,7 +23,7 @@ from rljob_runtime.coordinator.stream_training.loaned_worker import LoanedWorker
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ContributeReport, PeerError, Refused, RelayMember, Trainer
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.scheduling.lending.gain import Measured
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Streaming:
     nothing over. What it measures goes to `measured`."""
 
     def __init__(
-        self, trainer: TrainerClient, term: int, step: int, version: int, most: int, measured: Measured
+        self, trainer: TrainerClient, term: int, step: int, version: int, most: int, measured: LoanMeasurements
     ) -> None:
         self._trainer = trainer
         self._term = term
@@ -185,12 +185,12 @@ class Streaming:
                 self._break(error)
                 return
             self._busy.append((began, asyncio.get_running_loop().time()))
-            rate = self._measured.beside if beside or self.lent else self._measured.training
-            rate.note(report.tokens, report.seconds)
+            rate = self._measured.with_loan if beside or self.lent else self._measured.training
+            rate.record(report.tokens, report.seconds)
             self.computed_tokens += tokens_of(groups)
 
     async def _work(self, lane: LoanedWorker) -> None:
-        while lane.usable and (groups := self._take(self._measured.lent_token)):
+        while lane.usable and (groups := self._take(self._measured.loaned_token)):
             try:
                 await lane.compute(groups)
             except PeerError as error:
@@ -250,7 +250,7 @@ class Streaming:
             # What could not be brought, however soon that was clear, was not worth its loan. A machine that was lost
             # tells nothing.
             lost = self._not_brought * (bearable or 0.0)
-            self._measured.handover.note(self._brought + self._not_brought, max(loop.time() - began, lost))
+            self._measured.transfer.record(self._brought + self._not_brought, max(loop.time() - began, lost))
 
     async def _bring(self, lane: LoanedWorker, number: int, inbox: RelayMember, until: float | None) -> None:
         """One worker's contribution, whole or not at all: it does not come in time, or the trainer does not want it."""

@@ -7,7 +7,7 @@ import logging
 from rljob_api.spec_training import Mode
 from rljob_api.status import RuntimeTotals
 from rljob_runtime.coordinator.store.records import Boundary, Pool
-from rljob_runtime.coordinator.store.snapshot import Standing, StandingError
+from rljob_runtime.coordinator.store.snapshot import CoordinatorSnapshot, SnapshotError
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, TrainerState
 from rljob_runtime.protocols.trajectory import Cursor
@@ -61,7 +61,7 @@ def agree(
     return fresh
 
 
-def standing_at(store: Store, step: int) -> Standing | None:
+def standing_at(store: Store, step: int) -> CoordinatorSnapshot | None:
     """What a checkpoint of `step` keeps of the store; None while the round that leads there is not closed."""
     boundary = store.boundary()
     if boundary is None or boundary.step != step:
@@ -71,21 +71,21 @@ def standing_at(store: Store, step: int) -> Standing | None:
     if store.experience.in_use():
         # What is under way is drawn again by a new history.
         cursor, queue = store.experience.cursor(), store.experience.unsettled()
-    return Standing(step, cursor, queue, boundary.totals, store.anchors(), version)
+    return CoordinatorSnapshot(step, cursor, queue, boundary.totals, store.anchors(), version)
 
 
-def _standing_of(trainer: TrainerState) -> Standing | None:
+def _standing_of(trainer: TrainerState) -> CoordinatorSnapshot | None:
     """What the trainer's newest checkpoint keeps of the store. None, with an error in the log, where it is unusable."""
     if trainer.standing is None:
         return None
     try:
-        return Standing.from_json(trainer.standing, trainer.kept)
-    except StandingError as error:
+        return CoordinatorSnapshot.from_json(trainer.standing, trainer.kept)
+    except SnapshotError as error:
         log.error("coordinator.json in the checkpoint of step %d is not used: %s", trainer.kept, error)
         return None
 
 
-def _as_plain_rounds(step: int, prompts: PromptSource, prompts_per_round: int) -> Standing:
+def _as_plain_rounds(step: int, prompts: PromptSource, prompts_per_round: int) -> CoordinatorSnapshot:
     """Where plain rounds would have led, for a checkpoint that does not say."""
     if step > 0:
         log.warning(
@@ -94,4 +94,4 @@ def _as_plain_rounds(step: int, prompts: PromptSource, prompts_per_round: int) -
             prompts_per_round,
         )
     _, cursor = prompts.draw(Cursor(), step * prompts_per_round)
-    return Standing(step, cursor, totals=RuntimeTotals(skipped_prompts=prompts.skipped))
+    return CoordinatorSnapshot(step, cursor, totals=RuntimeTotals(skipped_prompts=prompts.skipped))

@@ -73,9 +73,9 @@ class WeightPublisher:
         return version
 
     async def _number(self, step: int) -> int:
-        versions = (await self._store.do(Store.versions)).seen(self._fleet.newest_seen)
+        versions = (await self._store.do(Store.versions)).with_observed(self._fleet.newest_seen)
         if self._reported is not None:
-            versions = versions.reported(self._reported)
+            versions = versions.with_reported(self._reported)
         version = versions.current(step)
         if version is None:
             version = number = versions.next_version()

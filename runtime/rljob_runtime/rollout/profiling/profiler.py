@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from rljob_runtime.perf_model.profile import PlayedRound, Profile, Sample, Subject, medians
+from rljob_runtime.perf_model.profile import Profile, ProfiledRound, Sample, Subject, medians
 from rljob_runtime.perf_model.sampling_plan import Point, sampling_plan
 from rljob_runtime.rollout.profiling.harness import ProfilingHarness, tolerance
 from rljob_runtime.rollout.profiling.timed_engine import Timing, decode_timing, prefill_timing
@@ -54,7 +54,7 @@ class _Measurements:
     kv_tokens: dict[int, int] = field(default_factory=dict)
     decode: list[Sample] = field(default_factory=list)
     prefill: list[Sample] = field(default_factory=list)
-    rounds: list[PlayedRound] = field(default_factory=list)
+    rounds: list[ProfiledRound] = field(default_factory=list)
     spent: float = 0.0
     """Seconds measured in the layouts before."""
 
@@ -87,7 +87,7 @@ async def measure(
 
 async def run_rounds(
     harness: ProfilingHarness, tensor_parallel: int, limits: Limits, observer: ProfilingObserver, most: int = 8
-) -> tuple[PlayedRound, ...]:
+) -> tuple[ProfiledRound, ...]:
     """Run rounds only, to check a profile: at least one, at most `most`, within the time."""
     observer.report(f"TP {tensor_parallel}: starting the engine", 0.0)
     kv_tokens, results = await harness.switch_layout(tensor_parallel), _Measurements()
@@ -162,7 +162,7 @@ class _Layout:
             self._report(f"a round of {len(lengths)} responses")
             seconds = await self._harness.run_round(prompt, lengths)
             self._results.rounds.append(
-                PlayedRound(tensor_parallel=self._size, prompt_tokens=prompt, lengths=tuple(lengths), seconds=seconds)
+                ProfiledRound(tensor_parallel=self._size, prompt_tokens=prompt, lengths=tuple(lengths), seconds=seconds)
             )
             self._played, first = self._played + 1, False
 

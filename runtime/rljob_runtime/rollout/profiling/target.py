@@ -18,7 +18,7 @@ import torch
 from rljob_api import RLJob
 from rljob_runtime.models.folder import CONFIG, ModelFolder
 from rljob_runtime.perf_model.model_shape import ModelShape
-from rljob_runtime.perf_model.profile import PlayedRound, Profile, Subject
+from rljob_runtime.perf_model.profile import Profile, ProfiledRound, Subject
 from rljob_runtime.relay.tensors import torch_dtype
 from rljob_runtime.rollout.engines import vllm_compat
 from rljob_runtime.rollout.engines.base import EngineSettings
@@ -95,7 +95,7 @@ class Target:
             lambda harness: measure(harness, self.subject, self.sizes, self._bounded, observer), observer
         )
 
-    def run_rounds(self, observer: ProfilingObserver) -> tuple[PlayedRound, ...]:
+    def run_rounds(self, observer: ProfilingObserver) -> tuple[ProfiledRound, ...]:
         """Run rounds only, in the first of the layouts."""
         return self._with_harness(lambda harness: run_rounds(harness, self.sizes[0], self._bounded, observer), observer)
 

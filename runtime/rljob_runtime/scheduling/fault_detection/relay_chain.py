@@ -30,7 +30,7 @@ class ChainOrder:
         return self.machines[self.machines.index(machine) - 1]
 
 
-def revise(
+def repair(
     current: ChainOrder | None,
     epoch: int,
     order: Sequence[str],

@@ -4,7 +4,7 @@ soon after it was restarted in place, a relay that does not pass on what it hold
 from __future__ import annotations
 
 
-class Progress:
+class ProgressMonitor:
     """Of one replica: it stalls when it has work and does nothing for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -15,7 +15,7 @@ class Progress:
     def stalled(self, busy: bool, done: int, now: float) -> bool:
         """`busy`: whether it holds requests, or owes responses. `done`: a count that grows with its work.
 
-        >>> progress = Progress(10.0)
+        >>> progress = ProgressMonitor(10.0)
         >>> [progress.stalled(True, done, now) for done, now in [(5, 0.0), (5, 9.0), (6, 11.0), (6, 20.0), (6, 21.0)]]
         [False, False, False, False, True]
         """
@@ -24,7 +24,7 @@ class Progress:
         return now - self._since >= self._seconds
 
 
-class Relapses:
+class RestartHistory:
     """Of all machines: whether the accelerators of one have failed before, within so many `seconds`. Another
     incarnation has others."""
 
@@ -32,10 +32,10 @@ class Relapses:
         self._seconds = seconds
         self._failed: dict[tuple[str, int], float] = {}
 
-    def note(self, machine: str, incarnation: int, now: float) -> bool:
+    def record(self, machine: str, incarnation: int, now: float) -> bool:
         """It has failed now. True if it had so shortly before.
 
-        >>> relapses = Relapses(600.0)
+        >>> relapses = RestartHistory(600.0)
         >>> [relapses.note("a", 1, 0.0), relapses.note("a", 2, 5.0), relapses.note("a", 2, 605.0)]
         [False, False, True]
         >>> relapses.note("a", 2, 1206.0)
@@ -46,18 +46,18 @@ class Relapses:
         return before is not None and now - before <= self._seconds
 
 
-class StandStills:
+class StalledLinks:
     """Of all relays: which of two is at fault where weights do not get from the one to the other."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._behind: dict[str, dict[tuple[str, int], float]] = {}
 
-    def note(self, feeder: str, machine: str, incarnation: int, now: float) -> bool:
+    def record(self, feeder: str, machine: str, incarnation: int, now: float) -> bool:
         """The machine waits for its feeder in vain now. True if that is the feeder's fault: within so many `seconds`
         another machine, or another pod, waited for it in vain too.
 
-        >>> still = StandStills(600.0)
+        >>> still = StalledLinks(600.0)
         >>> [still.note("a", "b", 1, 0.0), still.note("a", "b", 1, 10.0), still.note("a", "c", 1, 20.0)]
         [False, False, True]
         >>> still.note("x", "b", 1, 30.0), still.note("a", "d", 1, 700.0)

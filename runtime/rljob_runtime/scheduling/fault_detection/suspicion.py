@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 COORDINATOR = "coordinator"
-MISSED_BEATS = 2
+MISSED_HEARTBEATS = 2
 """In a row, until a machine counts as silent."""
 NEIGHBOURS = 2
 """Whose word is asked: one of them might be gone too."""
@@ -25,7 +25,7 @@ MOST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Beats:
+class Heartbeats:
     """What the beats of a machine tell. `missed`: in a row; `answers`: seconds that the last ones took."""
 
     missed: int = 0
@@ -34,19 +34,19 @@ class Beats:
     @property
     def silent(self) -> bool:
         """Whether the machine is out of the chain."""
-        return self.missed >= MISSED_BEATS
+        return self.missed >= MISSED_HEARTBEATS
 
-    def patience(self, heartbeat: float) -> float:
+    def timeout(self, heartbeat: float) -> float:
         """Seconds after which a beat is missed: half a heartbeat where answers are quick, so that a machine that has no
         power is out of the chain after two and a half heartbeats at the most."""
         slowest = max(self.answers, default=0.0)
         return max(heartbeat / 2, min(MOST_SECONDS, TIMES_SLOWEST * slowest))
 
-    def answered(self, seconds: float) -> Beats:
+    def record_answer(self, seconds: float) -> Heartbeats:
         """It is there, after so long. A late answer is one too."""
-        return Beats(0, (*self.answers, seconds)[-ANSWERS_KEPT:])
+        return Heartbeats(0, (*self.answers, seconds)[-ANSWERS_KEPT:])
 
-    def overdue(self, heartbeat: float, own_delay: float) -> Beats:
+    def record_miss(self, heartbeat: float, own_delay: float) -> Heartbeats:
         """No answer within the patience. `own_delay`: how much later than planned the coordinator looked. One that
         stood still itself blames nobody: the answer may be waiting at its own door."""
         return self if own_delay > heartbeat / 2 else replace(self, missed=self.missed + 1)
@@ -57,22 +57,22 @@ class Suspicion:
     """Of a machine, by the coordinator. `silent_to` and `seen_by`: neighbours, by the last word of each."""
 
     reason: str
-    silent_to: frozenset[str] = frozenset()
-    seen_by: frozenset[str] = frozenset()
+    unreachable_from: frozenset[str] = frozenset()
+    reachable_from: frozenset[str] = frozenset()
 
-    def heard(self, neighbour: str, reached: bool) -> Suspicion:
+    def with_report(self, neighbour: str, reached: bool) -> Suspicion:
         """What a neighbour says now counts; what it said before does not."""
-        silent_to, seen_by = self.silent_to - {neighbour}, self.seen_by - {neighbour}
+        silent_to, seen_by = self.unreachable_from - {neighbour}, self.reachable_from - {neighbour}
         if reached:
-            return replace(self, silent_to=silent_to, seen_by=seen_by | {neighbour})
-        return replace(self, silent_to=silent_to | {neighbour}, seen_by=seen_by)
+            return replace(self, unreachable_from=silent_to, reachable_from=seen_by | {neighbour})
+        return replace(self, unreachable_from=silent_to | {neighbour}, reachable_from=seen_by)
 
     def witnesses(self, present: Collection[str]) -> tuple[str, ...]:
         """Who stands up for it that the machine is gone, the coordinator first. Only the word of machines that are
         `present` counts: one that is lost itself may have been cut off when it spoke."""
-        if self.seen_by & set(present):
+        if self.reachable_from & set(present):
             return (COORDINATOR,)
-        return (COORDINATOR, *sorted(self.silent_to & set(present)))
+        return (COORDINATOR, *sorted(self.unreachable_from & set(present)))
 
 
 def neighbours(chain: Sequence[str], machine: str, present: Collection[str]) -> tuple[str, ...]:

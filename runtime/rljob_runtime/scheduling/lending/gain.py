@@ -21,9 +21,9 @@ from math import inf
 from random import Random
 from statistics import fmean
 
-from rljob_runtime.perf_model.latency_model import LatencyLaw
-from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Lendable, Unfinished
-from rljob_runtime.scheduling.round_planner.survival import Seen
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 LENGTHS_KEPT = 4096
 """The fewest, of whole rounds: enough for a distribution, few enough to look through at every decision."""
@@ -39,7 +39,7 @@ class EngineSpeed:
     """Seconds of an engine's steps. The law holds between the smallest and the largest batch that were seen; outside,
     an engine makes as many tokens a second as at the nearest one."""
 
-    law: LatencyLaw
+    latency: LatencyModel
     least: int
     most: int
 
@@ -48,13 +48,13 @@ class EngineSpeed:
         of them hold before the first."""
         seen = min(max(running, self.least), self.most)
         grown = context_tokens + running * steps / 2
-        return steps * (self.law.base(seen) * running / seen + self.law.context_token_seconds * grown)
+        return steps * (self.latency.base(seen) * running / seen + self.latency.context_token_seconds * grown)
 
     @property
     def prompt_token(self) -> float:
         """Seconds to compute a token anew; where no prefill was seen, what the largest batch takes to make one, which
         is longer."""
-        return self.law.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
+        return self.latency.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
 
 
 class Rate:
@@ -63,7 +63,7 @@ class Rate:
     def __init__(self) -> None:
         self._units = self._seconds = 0.0
 
-    def note(self, units: float, seconds: float) -> None:
+    def record(self, units: float, seconds: float) -> None:
         """So many took so long. Nothing that was done tells nothing."""
         if units > 0:
             self._units += units
@@ -75,30 +75,30 @@ class Rate:
         return self._seconds / self._units if self._units else None
 
 
-class Measured:
+class LoanMeasurements:
     """What a run has measured so far. `workers_per_trainer`: how many lent machines do the trainer's work in its time,
     which is believed until a worker was measured."""
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
         self.training = Rate()
         """Loss tokens, by the trainer with no machine on loan."""
-        self.beside = Rate()
+        self.with_loan = Rate()
         """The same, beside lent machines: they may want the trainer's processors, or its links."""
-        self.lent = Rate()
+        self.loaned = Rate()
         """Loss tokens, by a lent machine."""
-        self.handover = Rate()
+        self.transfer = Rate()
         """Contributions brought to the trainer and added, or given up."""
         self.broadcast = Rate()
         """Versions on their way from the trainer's memory to all relays, over the links that contributions take."""
-        self._rounds: deque[tuple[Seen, ...]] = deque()
+        self._rounds: deque[tuple[LengthObservation, ...]] = deque()
         self._workers_per_trainer = workers_per_trainer
 
     @property
-    def lengths(self) -> tuple[Seen, ...]:
+    def lengths(self) -> tuple[LengthObservation, ...]:
         """Of responses of the rounds before, stopped ones among them."""
         return tuple(chain.from_iterable(self._rounds))
 
-    def note_lengths(self, seen: Iterable[Seen]) -> None:
+    def record_lengths(self, seen: Iterable[LengthObservation]) -> None:
         """Of all responses of a round. Rounds are forgotten whole: without those that ended, the ones that were stopped
         would make every length look long."""
         self._rounds.append(tuple(seen))
@@ -106,23 +106,23 @@ class Measured:
             self._rounds.popleft()
 
     @property
-    def beside_token(self) -> float | None:
+    def with_loan_token(self) -> float | None:
         """Seconds a loss token by the trainer beside lent machines: as it was measured, before that as alone."""
-        seconds = self.beside.seconds
+        seconds = self.with_loan.seconds
         return seconds if seconds is not None else self.training.seconds
 
     @property
     def contribution(self) -> float | None:
         """Seconds to bring what one machine has summed: as measured, before that by its size beside a version's."""
-        if (seconds := self.handover.seconds) is not None:
+        if (seconds := self.transfer.seconds) is not None:
             return seconds
         version = self.broadcast.seconds
         return None if version is None else version * SUM_WIDTH
 
     @property
-    def lent_token(self) -> float | None:
+    def loaned_token(self) -> float | None:
         """Seconds a loss token on a lent machine."""
-        if (seconds := self.lent.seconds) is not None:
+        if (seconds := self.loaned.seconds) is not None:
             return seconds
         trainer = self.training.seconds
         return None if trainer is None else trainer * self._workers_per_trainer
@@ -138,12 +138,12 @@ class OpenGroup:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RoundSnapshot:
     """A round under way. `Unfinished.group` is a place in `groups`; the round keeps the first `wanted` of them that
     become whole. `backlog`: loss tokens of whole groups whose gradients nobody has computed yet. `speed`: of the
     engines; None before they were seen at work."""
 
-    machines: Sequence[Lendable]
+    machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
     lengths: ExpectedLengths
     groups: Sequence[OpenGroup]
@@ -157,7 +157,7 @@ class Outlook:
         return len(self.waiting) + sum(len(machine.unfinished) for machine in self.machines)
 
     @property
-    def races(self) -> bool:
+    def ends_early(self) -> bool:
         """Whether the round ends before all of them have ended."""
         return self.wanted < len(self.groups) or self.unfinished > sum(group.missing for group in self.groups)
 
@@ -166,39 +166,39 @@ DRAWN_RESPONSES = 4096
 """Lengths that are drawn for a prediction: several times for each response where there are few of them, …"""
 MOST_DRAWS = 8
 """… but no more often than this."""
-CLEAR = 0.05
+CLEAR_GAIN = 0.05
 """Of the time that is left: a smaller gain is within what predictions are off, and a loan that does not pay costs as
 much (simulated on recorded lengths)."""
 
 
-def predicted_gain(outlook: Outlook, loan: Sequence[str], measured: Measured) -> float:
+def predicted_gain(outlook: RoundSnapshot, loan: Sequence[str], measured: LoanMeasurements) -> float:
     """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
     is not clear which, and NaN where too little was measured to say."""
-    trainer, beside, lent = measured.training.seconds, measured.beside_token, measured.lent_token
+    trainer, beside, lent = measured.training.seconds, measured.with_loan_token, measured.loaned_token
     bring, speed = measured.contribution, outlook.speed
     if trainer is None or beside is None or lent is None or bring is None or speed is None:
         return float("nan")
-    if not measured.lengths and not outlook.races:
+    if not measured.lengths and not outlook.ends_early:
         return float("nan")  # it waits for its longest response, of which nobody has seen the like
 
-    def end(machines: Sequence[Lendable], homeless: Sequence[Unfinished], token: float) -> float:
-        made = [Engine(load, outlook.lengths, speed) for load in loads(machines, homeless)]
-        return training_end(outlook.backlog, race(made, outlook.groups, outlook.wanted), token)
+    def end(machines: Sequence[LoanableMachine], homeless: Sequence[Unfinished], token: float) -> float:
+        made = [EngineTimeline(load, outlook.lengths, speed) for load in loads(machines, homeless)]
+        return training_end(outlook.backlog, simulate_tail(made, outlook.groups, outlook.wanted), token)
 
-    def ends(round_: Outlook) -> tuple[float, float]:
+    def ends(round_: RoundSnapshot) -> tuple[float, float]:
         stay = [machine for machine in round_.machines if machine.name not in loan]
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
         return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
 
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
     draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
-    found = [ends(drawn(outlook, Random(draw))) for draw in range(draws)]
+    found = [ends(with_drawn_lengths(outlook, Random(draw))) for draw in range(draws)]
     alone = fmean(before for before, _ in found)
     gain = alone - fmean(after for _, after in found) - len(loan) * bring
-    return 0.0 if 0 < gain < CLEAR * alone else gain
+    return 0.0 if 0 < gain < CLEAR_GAIN * alone else gain
 
 
-def drawn(outlook: Outlook, random: Random) -> Outlook:
+def with_drawn_lengths(outlook: RoundSnapshot, random: Random) -> RoundSnapshot:
     """The round with a length for each response that still runs. Their shares are as far apart as they can be, so that
     every draw has as many long ones as there should be; which ones they are is chance."""
     count = outlook.unfinished
@@ -216,7 +216,7 @@ Load = tuple[list[Unfinished], list[Unfinished]]
 """What an engine has in its KV cache, and what comes to it from elsewhere."""
 
 
-def loads(machines: Iterable[Lendable], homeless: Sequence[Unfinished]) -> list[Load]:
+def loads(machines: Iterable[LoanableMachine], homeless: Sequence[Unfinished]) -> list[Load]:
     """Of the engines of these machines, `homeless` responses going to those with the fewest."""
     made: list[Load] = [
         (list(machine.unfinished[index :: machine.engines]), [])
@@ -233,7 +233,7 @@ def loads(machines: Iterable[Lendable], homeless: Sequence[Unfinished]) -> list[
 
 
 @dataclass(frozen=True, order=True)
-class _Runner:
+class _Run:
     """`steps`: of its engine, from now to its end. `tokens`: its length then. `context`: in the KV cache now."""
 
     steps: float
@@ -242,27 +242,27 @@ class _Runner:
     context: int
 
 
-class Engine:
+class EngineTimeline:
     """Responses that gain a token a step together, to the lengths of their shares. Times are seconds from now."""
 
     def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
         held, come = load
-        self.runners = sorted(_runner(response, lengths) for response in (*held, *come))
+        self.runs = sorted(_run(response, lengths) for response in (*held, *come))
         """Those that end first come first."""
         self.due = inf
         """When the next one ends."""
         self._speed = speed
-        self._alive = [True] * len(self.runners)
+        self._alive = [True] * len(self.runs)
         self._next = 0
-        self._running = len(self.runners)
-        self._context = float(sum(runner.context for runner in self.runners))
+        self._running = len(self.runs)
+        self._context = float(sum(runner.context for runner in self.runs))
         self._made = 0.0
         self._now = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
         self._look_ahead()
 
-    def end(self) -> _Runner:
+    def end(self) -> _Run:
         """The next one ends, at `due`."""
-        runner = self.runners[self._next]
+        runner = self.runs[self._next]
         self._go_on(self.due)
         self._leave(self._next)
         return runner
@@ -276,14 +276,14 @@ class Engine:
     def _leave(self, place: int) -> None:
         self._alive[place] = False
         self._running -= 1
-        self._context -= self.runners[place].context + self._made
+        self._context -= self.runs[place].context + self._made
         self._look_ahead()
 
     def _go_on(self, now: float) -> None:
         """To a moment no later than `due`. Nothing is generated before what came is computed anew."""
         if now <= self._now:
             return
-        steps = (self.runners[self._next].steps - self._made) * (now - self._now) / (self.due - self._now)
+        steps = (self.runs[self._next].steps - self._made) * (now - self._now) / (self.due - self._now)
         self._made += steps
         self._context += steps * self._running
         self._now = now
@@ -294,24 +294,24 @@ class Engine:
         if self._next == len(self._alive):
             self.due = inf
         else:
-            steps = max(0.0, self.runners[self._next].steps - self._made)
+            steps = max(0.0, self.runs[self._next].steps - self._made)
             self.due = self._now + self._speed.decode(self._running, self._context, steps)
 
 
-def _runner(response: Unfinished, lengths: ExpectedLengths) -> _Runner:
+def _run(response: Unfinished, lengths: ExpectedLengths) -> _Run:
     total = lengths.at(response.generated, response.share)
     left = max(0, total - response.generated)
-    return _Runner(left, response.group, total, response.prompt_tokens + response.generated)
+    return _Run(left, response.group, total, response.prompt_tokens + response.generated)
 
 
-def race(engines: Sequence[Engine], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
+def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
     """The first `wanted` of `groups` that become whole, in that order. What lost its place runs no further."""
     arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
     missing = [group.missing for group in groups]
     tokens = [group.tokens for group in groups]
     runners: list[list[tuple[int, int]]] = [[] for _ in groups]
     for number, engine in enumerate(engines):
-        for place, runner in enumerate(engine.runners):
+        for place, runner in enumerate(engine.runs):
             runners[runner.group].append((number, place))
     due = [(engine.due, number) for number, engine in enumerate(engines)]
     heapq.heapify(due)

@@ -15,14 +15,14 @@ from rljob_runtime.scheduling.round_planner.survival import Survival
 
 
 @dataclass(frozen=True)
-class LendingRules:
+class LoanRules:
     """A loan may begin while between `min_completed` and `max_completed` of the responses are done, and is thought
     about each time that another `look_every` of them are."""
 
     min_completed: float = 0.2
     max_completed: float = 0.5
     look_every: float = 0.05
-    foretold: bool = True
+    requires_gain: bool = True
     """A loan must be predicted to pay. Without, it is the paper's fixed trigger (Table 3): the first that fits."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Lendable:
+class LoanableMachine:
     """A rollout machine: the tokens that the KV caches of all its `engines` hold, and what it generates now."""
 
     name: str
@@ -61,7 +61,7 @@ class Lendable:
         return sum(response.prompt_tokens + response.generated for response in self.unfinished)
 
 
-class Verdict(StrEnum):
+class LoanOutcome(StrEnum):
     """Why machines are lent, or not."""
 
     LENT = "Lent"
@@ -84,62 +84,62 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class LoanDecision:
     """`machines`: the ones to lend now, none unless the verdict is LENT. `gain`: predicted seconds, where it was
     asked for."""
 
-    verdict: Verdict
+    outcome: LoanOutcome
     machines: tuple[str, ...] = ()
     gain: float | None = None
 
 
-class Lending:
+class LoanPolicy:
     """The loans of one round: at most one."""
 
-    def __init__(self, rules: LendingRules | None = None) -> None:
-        self._rules = rules or LendingRules()
+    def __init__(self, rules: LoanRules | None = None) -> None:
+        self._rules = rules or LoanRules()
         self._looked: int | None = None
-        self._lent = False
+        self._loaned = False
 
-    def look(
+    def decide(
         self,
         done: int,
         total: int,
-        machines: Sequence[Lendable],
+        machines: Sequence[LoanableMachine],
         waiting: Sequence[Unfinished],
         lengths: ExpectedLengths,
         gain: Callable[[tuple[str, ...]], float],
-    ) -> Decision:
+    ) -> LoanDecision:
         """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `gain(machines)`:
         the predicted seconds by which lending these ends the round's update earlier; asked only if all else holds."""
-        if not self.due(done, total):
-            return Decision(Verdict.NOT_NOW)
+        if not self.is_due(done, total):
+            return LoanDecision(LoanOutcome.NOT_NOW)
         self._looked = done
         loan = half_of(machines)
         if not loan:
-            return Decision(Verdict.TOO_FEW_MACHINES)
+            return LoanDecision(LoanOutcome.TOO_FEW_MACHINES)
         stays = sum(machine.kv_tokens for machine in machines if machine.name not in loan)
         unfinished = [*waiting, *(response for machine in machines for response in machine.unfinished)]
         if peak_kv_tokens(unfinished, lengths) > stays:
-            return Decision(Verdict.KV_CACHE_FULL)
-        if not self._rules.foretold:
-            self._lent = True
-            return Decision(Verdict.LENT, loan)
+            return LoanDecision(LoanOutcome.KV_CACHE_FULL)
+        if not self._rules.requires_gain:
+            self._loaned = True
+            return LoanDecision(LoanOutcome.LENT, loan)
         seconds = gain(loan)
         if not seconds > 0:
-            return Decision(Verdict.NO_GAIN, gain=seconds)
-        self._lent = True
-        return Decision(Verdict.LENT, loan, seconds)
+            return LoanDecision(LoanOutcome.NO_GAIN, gain=seconds)
+        self._loaned = True
+        return LoanDecision(LoanOutcome.LENT, loan, seconds)
 
-    def due(self, done: int, total: int) -> bool:
+    def is_due(self, done: int, total: int) -> bool:
         """Whether there is anything to decide now."""
         rules = self._rules
-        if self._lent or not rules.min_completed * total <= done <= rules.max_completed * total:
+        if self._loaned or not rules.min_completed * total <= done <= rules.max_completed * total:
             return False
         return self._looked is None or done - self._looked >= rules.look_every * total
 
 
-def half_of(machines: Sequence[Lendable]) -> tuple[str, ...]:
+def half_of(machines: Sequence[LoanableMachine]) -> tuple[str, ...]:
     """Half of the machines, rounded down, by name: those with the fewest tokens to compute anew elsewhere."""
     cheapest = sorted(machines, key=lambda machine: (machine.tokens_to_move, machine.name))
     return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
@@ -179,7 +179,7 @@ class ExpectedLengths:
         """The same: the length that comes after this share of the longer ones, 0 to 1, 1 not included."""
         if self._curve.longer_than(generated) < SURELY:
             return self._max_tokens
-        return min(self._curve.foretold_beyond(generated, share) or self._max_tokens, self._max_tokens)
+        return min(self._curve.predicted_beyond(generated, share) or self._max_tokens, self._max_tokens)
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rljob_runtime.perf_model.profile import SizedRound
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Stage, rehearse
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, PromptDemand, simulate_round
 
 
-def play_sizes(stages: Mapping[int, Stage], asked: Sequence[Asked], group_size: int) -> tuple[SizedRound, ...]:
+def simulate_tp_sizes(
+    stages: Mapping[int, EngineFleet], asked: Sequence[PromptDemand], group_size: int
+) -> tuple[SizedRound, ...]:
     """A round that keeps all of these prompts, on the engines of each tensor parallel size; the smallest size first."""
     longest = max(one.prompt_tokens + max(one.lengths) for one in asked)
     played = []
@@ -21,7 +23,7 @@ def play_sizes(stages: Mapping[int, Stage], asked: Sequence[Asked], group_size: 
         if longest > stage.kv_tokens:
             played.append(SizedRound(tensor_parallel=size, replicas=stage.replicas))
             continue
-        went = rehearse(stage, asked, len(asked), len(asked), group_size)
+        went = simulate_round(stage, asked, len(asked), len(asked), group_size)
         played.append(
             SizedRound(
                 tensor_parallel=size, replicas=stage.replicas, seconds=went.seconds, preemptions=went.preemptions
@@ -30,7 +32,7 @@ def play_sizes(stages: Mapping[int, Stage], asked: Sequence[Asked], group_size: 
     return tuple(played)
 
 
-def best_size(played: Sequence[SizedRound]) -> int | None:
+def best_tp_size(played: Sequence[SizedRound]) -> int | None:
     """The size of the shortest round, of equal ones the smallest; None where no size holds the longest response."""
     whole = [(one.seconds, one.tensor_parallel) for one in played if one.seconds is not None]
     return min(whole)[1] if whole else None

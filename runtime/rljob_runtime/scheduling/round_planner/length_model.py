@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked
-from rljob_runtime.scheduling.round_planner.survival import Seen, Survival
+from rljob_runtime.scheduling.round_planner.round_simulator import PromptDemand
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 
 @dataclass(frozen=True)
-class SeenPrompt:
+class PromptLengths:
     """A prompt and all responses that were launched for it; `filtered` if its group taught nothing (DAPO)."""
 
     prompt_tokens: int
-    responses: tuple[Seen, ...]
+    responses: tuple[LengthObservation, ...]
     filtered: bool = False
 
 
-class Lengths:
+class LengthModel:
     """What is believed of lengths after these prompts, which must be as the cursor drew them: whole rounds, winners and
     losers. No response is longer than `limit` tokens, whatever was seen: an edit may have lowered the limit. Raises
     `ValueError` without any prompt."""
 
-    def __init__(self, prompts: Sequence[SeenPrompt], limit: int) -> None:
+    def __init__(self, prompts: Sequence[PromptLengths], limit: int) -> None:
         if not prompts:
             raise ValueError("lengths of no prompts; those of one round or more would be right")
         self._prompts = prompts
@@ -42,7 +42,7 @@ class Lengths:
         self._survival = Survival.of(self._all)
         self.filtered = fmean(prompt.filtered for prompt in prompts)
         """Share of the prompts."""
-        self.likeness = likeness([prompt.responses for prompt in prompts])
+        self.likeness = similarity([prompt.responses for prompt in prompts])
 
     def __len__(self) -> int:
         return len(self._all)
@@ -52,33 +52,33 @@ class Lengths:
         """How many of the responses were stopped."""
         return sum(not one.ended for one in self._all)
 
-    def draw(self, random: Random, prompts: int, responses: int) -> tuple[Asked, ...]:
+    def draw(self, random: Random, prompts: int, responses: int) -> tuple[PromptDemand, ...]:
         """Prompts as the cursor may draw them next. The first responses of each do not depend on how many are drawn
         after them."""
         return tuple(self._draw(random, random.choice(self._prompts), responses) for _ in range(prompts))
 
-    def again(self, random: Random, asked: Asked, responses: int) -> Asked:
+    def redraw(self, random: Random, asked: PromptDemand, responses: int) -> PromptDemand:
         """A prompt that was drawn, launched anew: new responses, as alike to the old ones as prompts make them."""
         lengths = tuple(
             random.choice(asked.lengths) if random.random() < self.likeness else self._anybody(random)
             for _ in range(responses)
         )
-        return Asked(asked.prompt_tokens, lengths, asked.filtered)
+        return PromptDemand(asked.prompt_tokens, lengths, asked.filtered)
 
-    def _draw(self, random: Random, prompt: SeenPrompt, responses: int) -> Asked:
+    def _draw(self, random: Random, prompt: PromptLengths, responses: int) -> PromptDemand:
         common = random.random()
         own = [
             self._complete(one, common if random.random() < self.likeness else random.random())
             for one in random.sample(prompt.responses, len(prompt.responses))
         ]
-        seen = Asked(prompt.prompt_tokens, tuple(own[:responses]), prompt.filtered)
-        more = self.again(random, Asked(prompt.prompt_tokens, tuple(own)), max(0, responses - len(own)))
-        return Asked(seen.prompt_tokens, seen.lengths + more.lengths, seen.filtered)
+        seen = PromptDemand(prompt.prompt_tokens, tuple(own[:responses]), prompt.filtered)
+        more = self.redraw(random, PromptDemand(prompt.prompt_tokens, tuple(own)), max(0, responses - len(own)))
+        return PromptDemand(seen.prompt_tokens, seen.lengths + more.lengths, seen.filtered)
 
     def _anybody(self, random: Random) -> int:
         return self._complete(random.choice(self._all), random.random())
 
-    def _complete(self, response: Seen, share: float) -> int:
+    def _complete(self, response: LengthObservation, share: float) -> int:
         length = response.tokens if response.ended else self._survival.beyond(response.tokens, share)
         return min(self._limit, max(1, length))
 
@@ -86,11 +86,12 @@ class Lengths:
 ENOUGH_GROUPS = 8
 
 
-def likeness(groups: Sequence[Sequence[Seen]]) -> float:
+def similarity(groups: Sequence[Sequence[LengthObservation]]) -> float:
     """The intraclass correlation of log lengths within prompts, 0 to 1: one-way analysis of variance. Of the groups
     without a stopped response if there are enough of them; else of all, as far as they came.
 
-    >>> likeness([[Seen(10), Seen(10)], [Seen(1000), Seen(1000)]]), likeness([[Seen(10), Seen(1000)]] * 2)
+    >>> short, long = LengthObservation(10), LengthObservation(1000)
+    >>> similarity([[short, short], [long, long]]), similarity([[short, long], [short, long]])
     (1.0, 0.0)
     """
     whole = [group for group in groups if len(group) > 1 and all(one.ended for one in group)]

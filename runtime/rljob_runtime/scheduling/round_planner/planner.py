@@ -15,10 +15,16 @@ from random import Random
 from statistics import fmean
 
 from rljob_api.status import RoundKind
-from rljob_runtime.scheduling.round_planner.length_model import Lengths
-from rljob_runtime.scheduling.round_planner.plans import Choices, Plan
-from rljob_runtime.scheduling.round_planner.round_simulator import Asked, Rehearsed, Stage, TooManyEvents, rehearse
-from rljob_runtime.scheduling.tail_batching import Factors, next_round, times
+from rljob_runtime.scheduling.round_planner.length_model import LengthModel
+from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan
+from rljob_runtime.scheduling.round_planner.round_simulator import (
+    EngineFleet,
+    PromptDemand,
+    SimulatedRound,
+    TooManyEvents,
+    simulate_round,
+)
+from rljob_runtime.scheduling.tail_batching import Factors, ceil_product, next_round
 
 FIRST_ROUNDS = 2
 """At least so many rounds are played by the reference plan before anything is predicted …"""
@@ -59,7 +65,7 @@ SWITCH = 0.05
 """By how much another plan must be better than the one in force."""
 
 
-def known_enough(rounds: int, responses: int, needed: int = FIRST_RESPONSES) -> bool:
+def has_enough_history(rounds: int, responses: int, needed: int = FIRST_RESPONSES) -> bool:
     """Whether the history tells of the next rounds, in rounds played and responses seen."""
     return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= needed)
 
@@ -79,7 +85,7 @@ class Costs:
     stream_slowdown: float = 1.0
     """How many times longer engines take while the trainer computes beside them."""
 
-    def round(self, rehearsed: Rehearsed, stream: bool) -> float:
+    def round(self, rehearsed: SimulatedRound, stream: bool) -> float:
         """Seconds of the whole round. With streaming the trainer takes groups one after the other as they come, and is
         done soonest when it never waits for the next one."""
         if not stream:
@@ -110,7 +116,7 @@ def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class PlanningHorizon:
     """Where the job stands: P0, R0, the rounds that are left (1 or more), and the prompts that wait for a long one."""
 
     prompts: int
@@ -155,47 +161,47 @@ class Prediction:
         return max(SURPRISE * self.of(kind, queued), self.longest)
 
 
-class WhatIf:
+class RoundPlanner:
     """Predicts the plans of `choices`. The same arguments give the same predictions: all that is random comes from
     `seed`. `most_prompts`: what a round may draw, replacements of filtered prompts included. `events` counts the engine
     model's, which are what it costs; beyond MOST_EVENTS it plays no more."""
 
     def __init__(
         self,
-        choices: Choices,
-        stage: Stage,
-        lengths: Lengths,
+        choices: CandidatePlans,
+        stage: EngineFleet,
+        lengths: LengthModel,
         costs: Costs,
-        outlook: Outlook,
+        outlook: PlanningHorizon,
         most_prompts: int = 0,
         seed: str = "",
     ) -> None:
-        self.choices = choices
+        self.candidates = choices
         self.lengths = lengths
         self.events = 0
         self._most_events = MOST_EVENTS
-        self._stage = stage
+        self._fleet = stage
         self._costs = costs
-        self._outlook = outlook
+        self._horizon = outlook
         self._seed = seed
         factors = [plan.factors for plan in choices.plans if plan.factors is not None]
-        self._responses = times(max((one.responses for one in factors), default=1), outlook.responses)
-        prompts = times(max((one.prompts for one in factors), default=1), outlook.prompts)
+        self._responses = ceil_product(max((one.responses for one in factors), default=1), outlook.responses)
+        prompts = ceil_product(max((one.prompts for one in factors), default=1), outlook.prompts)
         spares = ceil(prompts * SPARE / max(1 - lengths.filtered, 0.01)) if lengths.filtered else 0
         self._prompts = max(prompts, min(spares, most_prompts))
-        self._drawn: dict[int, tuple[Asked, ...]] = {}
-        self._played: dict[tuple[Factors | None, int], tuple[Rehearsed, Rehearsed | None]] = {}
+        self._drawn: dict[int, tuple[PromptDemand, ...]] = {}
+        self._simulated: dict[tuple[Factors | None, int], tuple[SimulatedRound, SimulatedRound | None]] = {}
 
     @property
     def draws(self) -> int:
         """Rounds drawn for a prediction that counts."""
-        launched = self._outlook.prompts * self._outlook.responses / max(1 - self.lengths.filtered, 0.01)
+        launched = self._horizon.prompts * self._horizon.responses / max(1 - self.lengths.filtered, 0.01)
         return min(MOST_DRAWS, max(1, int(DRAWN_RESPONSES / launched)))
 
     def in_turn(self, in_force: Plan) -> list[Plan]:
         """The order in which plans are looked at. All but the first two take turns from seed to seed: who comes late is
         not looked at where rounds cost many events."""
-        reference, *others = self.choices.plans
+        reference, *others = self.candidates.plans
         Random(f"{self._seed}/turns").shuffle(others)
         return [reference, *sorted(others, key=lambda plan: plan != in_force)]
 
@@ -203,80 +209,80 @@ class WhatIf:
         """Predictions over the same draws for all: so many, or as many as can be played before `most_events` are spent.
         A plan whose first draw cannot is not among them: nothing is known of it."""
         self._most_events = most_events
-        played = [plan for plan in plans if self._can_play(plan.factors, 0)]
+        played = [plan for plan in plans if self._is_affordable(plan.factors, 0)]
         done = 1
-        while done < draws and all(self._can_play(plan.factors, done) for plan in played):
+        while done < draws and all(self._is_affordable(plan.factors, done) for plan in played):
             done += 1
-        return {plan: self.predict(plan, done) for plan in played}
+        return {plan: self.predict_plan(plan, done) for plan in played}
 
-    def predict(self, plan: Plan, draws: int) -> Prediction:
+    def predict_plan(self, plan: Plan, draws: int) -> Prediction:
         """Over so many draws, which are the same for all plans. Raises `TooManyEvents`."""
 
         def seconds(factors: Factors | None, kind: int) -> list[float]:
-            rounds = [self._play(factors, draw)[kind] for draw in range(draws)]
+            rounds = [self._rounds_of(factors, draw)[kind] for draw in range(draws)]
             return [self._costs.round(one, plan.stream) for one in rounds if one is not None]
 
         plains, shorts, longs = seconds(None, 0), [0.0], [0.0]
         if plan.factors is not None:
             shorts, longs = seconds(plan.factors, 0), seconds(plan.factors, 1) or longs
         plain, short, long = fmean(plains), fmean(shorts), fmean(longs)
-        plain_rounds, short_rounds, long_rounds = self._outlook.rounds(plan.factors)
+        plain_rounds, short_rounds, long_rounds = self._horizon.rounds(plan.factors)
         total = plain_rounds * plain + short_rounds * short + long_rounds * (long or plain)
         mean = total / (plain_rounds + short_rounds + long_rounds)
         return Prediction(plan, plain, short, long, mean, max(*plains, *shorts, *longs))
 
-    def _can_play(self, factors: Factors | None, draw: int) -> bool:
+    def _is_affordable(self, factors: Factors | None, draw: int) -> bool:
         try:
-            self._play(None, draw)
-            self._play(factors, draw)
+            self._rounds_of(None, draw)
+            self._rounds_of(factors, draw)
         except TooManyEvents:
             return False
         return True
 
-    def foretell(self, kind: RoundKind, queued: int) -> float | None:
+    def predict(self, kind: RoundKind, queued: int) -> float | None:
         """Seconds of the next round, which is such a one by the first plan, over few draws, the same on any engines:
         to compare these. None where it costs more than LAYOUT_EVENTS."""
         self._most_events = LAYOUT_EVENTS
-        plan, draws = self.choices.plans[0], range(ceil(self.draws / 3))
+        plan, draws = self.candidates.plans[0], range(ceil(self.draws / 3))
         try:
             return fmean(self._costs.round(self._next(plan, kind, queued, draw), plan.stream) for draw in draws)
         except TooManyEvents:
             return None
 
-    def _next(self, plan: Plan, kind: RoundKind, queued: int, draw: int) -> Rehearsed:
+    def _next(self, plan: Plan, kind: RoundKind, queued: int, draw: int) -> SimulatedRound:
         if kind is RoundKind.SHORT:
-            return self._play(plan.factors, draw)[0]
-        again = self._play(plan.factors, draw)[1] if queued else None
-        return again or self._play(None, draw)[0]
+            return self._rounds_of(plan.factors, draw)[0]
+        again = self._rounds_of(plan.factors, draw)[1] if queued else None
+        return again or self._rounds_of(None, draw)[0]
 
-    def _play(self, factors: Factors | None, draw: int) -> tuple[Rehearsed, Rehearsed | None]:
+    def _rounds_of(self, factors: Factors | None, draw: int) -> tuple[SimulatedRound, SimulatedRound | None]:
         """A plain round; or a short one, and a long one of prompts that lose such races."""
         key = (factors, draw)
-        if key not in self._played:
-            outlook, asked = self._outlook, self._draw(draw)
+        if key not in self._simulated:
+            outlook, asked = self._horizon, self._draw(draw)
             if factors is None:
-                self._played[key] = self._rehearse(asked, outlook.prompts, outlook.responses), None
+                self._simulated[key] = self._simulate(asked, outlook.prompts, outlook.responses), None
             else:
                 prompts, responses = (
-                    times(factors.prompts, outlook.prompts),
-                    times(factors.responses, outlook.responses),
+                    ceil_product(factors.prompts, outlook.prompts),
+                    ceil_product(factors.responses, outlook.responses),
                 )
-                short, long = self._rehearse(asked, prompts, responses), None
+                short, long = self._simulate(asked, prompts, responses), None
                 if prompts > outlook.prompts:
                     losers = [asked[prompt] for prompt in short.lost]
-                    long = self._rehearse(self._again(losers, draw), outlook.prompts, outlook.responses)
-                self._played[key] = short, long
-        return self._played[key]
+                    long = self._simulate(self._again(losers, draw), outlook.prompts, outlook.responses)
+                self._simulated[key] = short, long
+        return self._simulated[key]
 
-    def _rehearse(self, asked: Sequence[Asked], prompts: int, responses: int) -> Rehearsed:
+    def _simulate(self, asked: Sequence[PromptDemand], prompts: int, responses: int) -> SimulatedRound:
         left = self._most_events - self.events
         if left <= 0:
             raise TooManyEvents(f"all {self._most_events} events are spent")
-        outlook = self._outlook
+        outlook = self._horizon
         launched = [one.first(responses) for one in asked]
         try:
-            rehearsed = rehearse(
-                self._stage, launched, prompts, outlook.prompts, outlook.responses, self._costs.reward, left
+            rehearsed = simulate_round(
+                self._fleet, launched, prompts, outlook.prompts, outlook.responses, self._costs.reward, left
             )
         except TooManyEvents:
             self.events = self._most_events
@@ -284,22 +290,22 @@ class WhatIf:
         self.events += rehearsed.events
         return rehearsed
 
-    def _draw(self, draw: int) -> tuple[Asked, ...]:
+    def _draw(self, draw: int) -> tuple[PromptDemand, ...]:
         """Prompts for any plan: what one does not launch stands ready in place of filtered ones."""
         if draw not in self._drawn:
             random = Random(f"{self._seed}/{draw}")
             self._drawn[draw] = self.lengths.draw(random, self._prompts, self._responses)
         return self._drawn[draw]
 
-    def _again(self, losers: Sequence[Asked], draw: int) -> list[Asked]:
+    def _again(self, losers: Sequence[PromptDemand], draw: int) -> list[PromptDemand]:
         """A long round: the queue is such prompts, and each is generated anew."""
         random = Random(f"{self._seed}/{draw}/again")
         chosen = (random.choice(losers) for _ in range(self._prompts))
-        return [self.lengths.again(random, one, self._outlook.responses) for one in chosen]
+        return [self.lengths.redraw(random, one, self._horizon.responses) for one in chosen]
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlanDecision:
     """What was chosen and why; what is predicted of it, and of the reference plan."""
 
     prediction: Prediction
@@ -316,10 +322,10 @@ class Decision:
         return self.reference.seconds / self.prediction.seconds
 
 
-def decide(what_if: WhatIf, in_force: Plan) -> Decision | None:
+def decide(what_if: RoundPlanner, in_force: Plan) -> PlanDecision | None:
     """The plan of the next round, `in_force` being that of the last one. None where even a round of the reference plan
     costs too many events."""
-    plans = what_if.choices.plans
+    plans = what_if.candidates.plans
     reference = plans[0]
     pilot = what_if.compare(what_if.in_turn(in_force), ceil(what_if.draws / 3), PILOT_EVENTS)
     if reference not in pilot:
@@ -339,7 +345,7 @@ def decide(what_if: WhatIf, in_force: Plan) -> Decision | None:
         reason = f"{chosen.plan}: {chosen.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
     if len(pilot) < len(plans):
         reason += f"; {len(pilot)} of {len(plans)} plans were looked at, the others have their turn"
-    return Decision(chosen, plain, reason)
+    return PlanDecision(chosen, plain, reason)
 
 
 def _rival(predicted: Mapping[Plan, Prediction], reference: Plan) -> str:

@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Choices:
+class CandidatePlans:
     """What the job leaves open. The first plan is the reference: it holds until there is something to predict from."""
 
     plans: tuple[Plan, ...]
@@ -43,25 +43,25 @@ class Choices:
         return self.plans[0]
 
     @property
-    def open(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether there is anything to decide."""
         return len(self.plans) > 1
 
 
-PLAIN = Choices((Plan(),))
+PLAIN = CandidatePlans((Plan(),))
 """Nothing but plain rounds."""
 
 
-def choices(
+def candidate_plans(
     race: bool | None,
     prompt_factor: float | None,
     response_factor: float | None,
     stream: bool | None,
     fits: Callable[[Factors], bool] = lambda factors: True,
-) -> Choices:
+) -> CandidatePlans:
     """None stands for Auto. `fits`: whether a round of these factors may be launched.
 
-    >>> [str(plan) for plan in choices(None, 1.25, 1.0, None).plans]
+    >>> [str(plan) for plan in candidate_plans(None, 1.25, 1.0, None).plans]
     ['plain', 'plain, stream', 'race 1.25 x 1', 'race 1.25 x 1, stream']
     """
     prompts = PROMPT_FACTORS if prompt_factor is None else (prompt_factor,)
@@ -76,11 +76,11 @@ def choices(
     if not kinds:
         kinds = [Factors(prompt_factor or 1, response_factor or 1)]
     streams = (False, True) if stream is None else (stream,)
-    return Choices(tuple(Plan(factors, stream) for factors in kinds for stream in streams))
+    return CandidatePlans(tuple(Plan(factors, stream) for factors in kinds for stream in streams))
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedPlan:
     """The plan of a round, why, and what was predicted where something was: seconds of the round, and how many times
     faster than the reference plan the job is by it. `explained`: seconds beyond which lengths are not those that were
     believed. `layouts`: seconds of the round by tensor parallel size, for those that the operator may ask for and
@@ -103,7 +103,7 @@ class Chosen:
         return json.dumps({**told, **more, "layouts": self.layouts, "machines": self.machines})
 
     @classmethod
-    def from_json(cls, text: str) -> Chosen:
+    def from_json(cls, text: str) -> SelectedPlan:
         """What `to_json` gave."""
         told: dict[str, Any] = json.loads(text)
         plan = Plan(Factors(*told["race"]) if told["race"] else None, told["stream"])
@@ -111,5 +111,5 @@ class Chosen:
         return cls(plan, told["reason"], told["seconds"], told["speedup"], told.get("explained"), layouts, machines)
 
 
-AS_ASKED = Chosen(Plan())
+DEFAULT_PLAN = SelectedPlan(Plan())
 """A plain round, where nothing else was asked for."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round_planner.length_model import SeenPrompt
+from rljob_runtime.scheduling.round_planner.length_model import PromptLengths
 
 WINDOW = 8
 """The last rounds that are looked at."""
@@ -25,28 +25,28 @@ class PastRound:
     """`prompts`: all that were drawn. `queued`: those of them that a former round had left."""
 
     step: int
-    prompts: dict[PromptKey, SeenPrompt]
+    prompts: dict[PromptKey, PromptLengths]
     queued: frozenset[PromptKey] = frozenset()
 
 
-def believed_since(rounds: Iterable[tuple[int, float, float | None]]) -> int:
+def history_start(rounds: Iterable[tuple[int, float, float | None]]) -> int:
     """The first round whose lengths are believed: the last of these (step, measured seconds, and the seconds that what
     was believed of lengths explains) that took longer than is explained; 0 without any. Rounds before it tell of
     another job.
 
-    >>> believed_since([(3, 50.0, None), (4, 90.0, 60.0), (5, 40.0, 60.0)]), believed_since([(4, 50.0, 60.0)])
+    >>> history_start([(3, 50.0, None), (4, 90.0, 60.0), (5, 40.0, 60.0)]), history_start([(4, 50.0, 60.0)])
     (4, 0)
     """
     return max((step for step, seconds, most in rounds if most is not None and seconds > most), default=0)
 
 
-def looked_at(last: int, whole: Iterable[int], since: int = 0) -> tuple[int, ...]:
+def rounds_considered(last: int, whole: Iterable[int], since: int = 0) -> tuple[int, ...]:
     """The rounds to look at after round `last`, rising, none before `since`; `whole`: rounds of fresh prompts in which
     nothing was stopped.
 
-    >>> looked_at(20, [1, 2, 3, 19]), looked_at(3, [1, 2])
+    >>> rounds_considered(20, [1, 2, 3, 19]), rounds_considered(3, [1, 2])
     ((2, 3, 13, 14, 15, 16, 17, 18, 19, 20), (1, 2, 3))
-    >>> looked_at(20, [1, 2, 3, 19], since=3), looked_at(20, [3], since=19)
+    >>> rounds_considered(20, [1, 2, 3, 19], since=3), rounds_considered(20, [3], since=19)
     ((3, 13, 14, 15, 16, 17, 18, 19, 20), (19, 20))
     """
     recent = range(max(1, since, last - WINDOW + 1), last + 1)
@@ -54,9 +54,9 @@ def looked_at(last: int, whole: Iterable[int], since: int = 0) -> tuple[int, ...
     return (*older[-WHOLE_ROUNDS:], *recent)
 
 
-def population(rounds: Collection[PastRound]) -> list[SeenPrompt]:
+def population(rounds: Collection[PastRound]) -> list[PromptLengths]:
     """The prompts as the cursor drew them, each by what was seen of it last. `rounds` by rising step."""
-    seen: dict[PromptKey, SeenPrompt] = {}
+    seen: dict[PromptKey, PromptLengths] = {}
     for one in rounds:
         for key, prompt in one.prompts.items():
             if key not in one.queued or key in seen:

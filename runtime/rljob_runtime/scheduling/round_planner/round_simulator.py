@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from rljob_runtime.perf_model.engine_simulator import Engine, Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.latency_model import LatencyModel
 
 
 @dataclass(frozen=True)
-class Stage:
+class EngineFleet:
     """The machines that generate: `replicas` engines of one law, each with so many tokens of KV cache."""
 
-    law: LatencyLaw
+    latency: LatencyModel
     replicas: int
     kv_tokens: int
     max_sequences: int = 1024
@@ -33,7 +33,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptDemand:
     """A prompt: its tokens, and the length in tokens of every response that is launched for it. `filtered`: its rewards
     will be equal, so that another prompt is launched instead."""
 
@@ -41,13 +41,13 @@ class Asked:
     lengths: tuple[int, ...]
     filtered: bool = False
 
-    def first(self, responses: int) -> Asked:
+    def first(self, responses: int) -> PromptDemand:
         """With its first responses only."""
-        return Asked(self.prompt_tokens, self.lengths[:responses], self.filtered)
+        return PromptDemand(self.prompt_tokens, self.lengths[:responses], self.filtered)
 
 
 @dataclass(frozen=True)
-class Whole:
+class CompletedGroup:
     """A group that won. `prompt`: its number. `time`: when its last reward came. `tokens`: of its prompt, once a
     response, and of the responses that are trained on."""
 
@@ -57,12 +57,12 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class SimulatedRound:
     """How the round went. `groups`: those that are trained on, in the order in which they became whole. `lost`: prompts
     that are requeued. `stopped`: tokens of the responses that were aborted, by (prompt, sample). `events`: boundaries
     of engines that were looked at, which is what the rehearsal costs."""
 
-    groups: tuple[Whole, ...]
+    groups: tuple[CompletedGroup, ...]
     lost: tuple[int, ...]
     stopped: dict[tuple[int, int], int]
     preemptions: int
@@ -78,15 +78,15 @@ class TooManyEvents(Exception):
     """The rehearsal would cost more than it may."""
 
 
-def rehearse(
-    stage: Stage,
-    asked: Sequence[Asked],
+def simulate_round(
+    stage: EngineFleet,
+    asked: Sequence[PromptDemand],
     runners: int,
     groups: int,
     group_size: int,
     reward_seconds: float = 0.0,
     most_events: float = math.inf,
-) -> Rehearsed:
+) -> SimulatedRound:
     """Play a round that keeps `groups` x `group_size`. At any time `runners` of the prompts run, the first at once,
     further ones in place of filtered ones; when none is left, filtered ones are kept. `reward_seconds`: from the end of
     a response to its reward. Raises `ValueError` where a response does not fit the KV cache, or the round keeps more
@@ -95,18 +95,25 @@ def rehearse(
         raise ValueError(
             f"{groups} x {group_size} of {runners} of {len(asked)} prompts: a round keeps no more than it launches"
         )
-    return _Rehearsal(stage, asked, group_size, reward_seconds, most_events).play(runners, groups)
+    return _RoundSimulation(stage, asked, group_size, reward_seconds, most_events).run(runners, groups)
 
 
-class _Rehearsal:
+class _RoundSimulation:
     def __init__(
-        self, stage: Stage, asked: Sequence[Asked], group_size: int, reward_seconds: float, most_events: float
+        self,
+        stage: EngineFleet,
+        asked: Sequence[PromptDemand],
+        group_size: int,
+        reward_seconds: float,
+        most_events: float,
     ) -> None:
         self._asked = asked
         self._group_size = group_size
         self._reward_seconds = reward_seconds
         self._most_events = most_events
-        self._engines = [Engine(stage.law, stage.kv_tokens, stage.max_sequences) for _ in range(stage.replicas)]
+        self._engines = [
+            EngineSimulator(stage.latency, stage.kv_tokens, stage.max_sequences) for _ in range(stage.replicas)
+        ]
         self._due = [math.inf] * stage.replicas
         self._boundaries: list[tuple[float, int]] = []
         """Heap of (time, engine); stale where the time is not the engine's `_due`."""
@@ -122,9 +129,9 @@ class _Rehearsal:
         self._launched = 0
         self._events = 0
 
-    def play(self, runners: int, groups: int) -> Rehearsed:
+    def run(self, runners: int, groups: int) -> SimulatedRound:
         self._launch(runners, 0.0)
-        won: list[Whole] = []
+        won: list[CompletedGroup] = []
         while len(won) < groups:
             due = self._boundaries[0][0] if self._boundaries else math.inf
             if self._rewards and self._rewards[0][0] <= due:
@@ -143,18 +150,18 @@ class _Rehearsal:
                     self._collect({engine}, time)
         return self._end(won)
 
-    def _end(self, won: list[Whole]) -> Rehearsed:
+    def _end(self, won: list[CompletedGroup]) -> SimulatedRound:
         end, settled = won[-1].time, {group.prompt for group in won} | self._dropped
         for prompt in range(self._launched):
             self._abort(prompt, end)
         lost = tuple(prompt for prompt in range(self._launched) if prompt not in settled)
         preemptions = sum(engine.load(end).preemptions for engine in self._engines)
-        return Rehearsed(tuple(won), lost, self._stopped, preemptions, self._events)
+        return SimulatedRound(tuple(won), lost, self._stopped, preemptions, self._events)
 
-    def _whole(self, prompt: int, time: float) -> Whole:
+    def _whole(self, prompt: int, time: float) -> CompletedGroup:
         one = self._asked[prompt]
         kept = [one.lengths[sample] for sample in self._places[prompt]]
-        return Whole(prompt, time, sum(kept) + one.prompt_tokens * len(kept))
+        return CompletedGroup(prompt, time, sum(kept) + one.prompt_tokens * len(kept))
 
     def _launch(self, count: int, time: float) -> set[int]:
         """As `spread` does: where there is least, prompt by prompt. The engines that got some."""

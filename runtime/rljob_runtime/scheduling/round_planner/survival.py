@@ -18,7 +18,7 @@ and everybody else who ran was stopped a few tokens before: without it, that one
 
 
 @dataclass(frozen=True)
-class Seen:
+class LengthObservation:
     """A response: `tokens` is its length if it `ended`, else it was stopped there."""
 
     tokens: int
@@ -59,7 +59,7 @@ class Survival:
             self._areas.append(area)
 
     @classmethod
-    def of(cls, seen: Sequence[Seen]) -> Survival:
+    def of(cls, seen: Sequence[LengthObservation]) -> Survival:
         """That of these responses."""
         return cls((one.tokens for one in seen if one.ended), (one.tokens for one in seen if not one.ended))
 
@@ -79,22 +79,22 @@ class Survival:
             return most
         return self._areas[place - 1] + (most - self.lengths[place - 1]) * (1 - self._ended[place - 1])
 
-    def seen_beyond(self, reached: int, share: float) -> int | None:
+    def observed_beyond(self, reached: int, share: float) -> int | None:
         """The length that `share` (0 to 1) of the responses that reach beyond `reached` do not exceed; None where it is
         longer than any that was seen to end."""
         place = bisect_right(self._ended, 1 - self.longer_than(reached) * (1 - share))
         return self.lengths[place] if place < len(self.lengths) else None
 
-    def foretold_beyond(self, reached: int, share: float) -> int | None:
+    def predicted_beyond(self, reached: int, share: float) -> int | None:
         """The same; what is longer than anything seen to end is drawn from the exponential that has this curve's last
         share at its last length (Brown, Hollander and Korwar 1974). None where there is none: all that were seen have
         ended, or none has.
 
         >>> curve = Survival([2, 2, 2], [8])
-        >>> curve.foretold_beyond(2, 0.5), curve.foretold_beyond(9, 0.5), Survival([2]).foretold_beyond(2, 0.5)
+        >>> curve.predicted_beyond(2, 0.5), curve.predicted_beyond(9, 0.5), Survival([2]).predicted_beyond(2, 0.5)
         (14, 14, None)
         """
-        if (length := self.seen_beyond(reached, share)) is not None:
+        if (length := self.observed_beyond(reached, share)) is not None:
             return length
         if not self.lengths or not 0 < (last := 1 - self._ended[-1]) < 1:
             return None
@@ -107,7 +107,7 @@ class Survival:
         >>> [Survival([2, 4, 8], [2]).beyond(2, share) for share in (0.4, 0.6)]
         [4, 8]
         """
-        return max(reached + 1, self.seen_beyond(reached, share) or self.longest)
+        return max(reached + 1, self.observed_beyond(reached, share) or self.longest)
 
 
 def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:

@@ -16,10 +16,10 @@ from enum import StrEnum
 from typing import Any
 
 from rljob_runtime.protocols import PeerGone, PeerTimeout
-from rljob_runtime.simulator.core.process_clock import Pace
+from rljob_runtime.simulator.core.process_clock import ProcessClock
 
 
-class Trouble(StrEnum):
+class FaultKind(StrEnum):
     """What may be wrong with a way or with a process, for a while."""
 
     CUT = "cut"
@@ -40,19 +40,19 @@ CLOCK_ERROR = 3.0
 """Seconds that the timers of a skewed clock take for one."""
 
 
-class Condition:
+class FaultState:
     """The troubles in force on one thing. The same one may be in force twice."""
 
     def __init__(self) -> None:
-        self._troubles: Counter[Trouble] = Counter()
+        self._troubles: Counter[FaultKind] = Counter()
 
-    def begin(self, trouble: Trouble) -> None:
+    def begin(self, trouble: FaultKind) -> None:
         self._troubles[trouble] += 1
 
-    def end(self, trouble: Trouble) -> None:
+    def end(self, trouble: FaultKind) -> None:
         self._troubles -= Counter((trouble,))
 
-    def __contains__(self, trouble: Trouble) -> bool:
+    def __contains__(self, trouble: FaultKind) -> bool:
         return trouble in self._troubles
 
     def __bool__(self) -> bool:
@@ -61,10 +61,10 @@ class Condition:
     @property
     def rate(self) -> float:
         """How fast a process runs under it."""
-        return 0.0 if Trouble.FROZEN in self else 1 / SLOW_FACTOR if Trouble.SLOW in self else 1.0
+        return 0.0 if FaultKind.FROZEN in self else 1 / SLOW_FACTOR if FaultKind.SLOW in self else 1.0
 
 
-class Mail:
+class Mailbox:
     """What waits for a receiver that stands still."""
 
     def __init__(self) -> None:
@@ -84,27 +84,27 @@ class Mail:
             deliver()
 
 
-class Life:
+class CoordinatorIncarnation:
     """One coordinator's life. What it asked for before its end may still happen; it hears of nothing any more."""
 
-    def __init__(self, condition: Condition | None = None, api: Condition | None = None) -> None:
+    def __init__(self, condition: FaultState | None = None, api: FaultState | None = None) -> None:
         self.alive = True
         # Not `or`: one without a trouble is empty, and troubles come later.
-        self.condition = Condition() if condition is None else condition
-        self.api = Condition() if api is None else api
+        self.condition = FaultState() if condition is None else condition
+        self.api = FaultState() if api is None else api
         """Of the way to the API server alone."""
-        self.mail = Mail()
+        self.mail = Mailbox()
 
     async def awake(self) -> None:
         """Return when it can take something in: after its stand-still, never after its end."""
-        if self.alive and Trouble.FROZEN not in self.condition:
+        if self.alive and FaultKind.FROZEN not in self.condition:
             return
         going_on = asyncio.Event()
         self.mail.put(False, going_on.set)
         await going_on.wait()
 
 
-LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+LIFE: ContextVar[CoordinatorIncarnation | None] = ContextVar("life", default=None)
 """Whose call it is, where more than one coordinator lives: set in the task that all of a coordinator's descend from."""
 
 
@@ -112,33 +112,35 @@ class Called:
     """What coordinators call, and knows which of them it is."""
 
     def __init__(self) -> None:
-        self._life = Life()
+        self._life = CoordinatorIncarnation()
 
     @property
-    def life(self) -> Life:
+    def life(self) -> CoordinatorIncarnation:
         """The coordinator that asks now; for whoever is none, the one that is to be in office."""
         return LIFE.get() or self._life
 
     @life.setter
-    def life(self, life: Life) -> None:
+    def life(self, life: CoordinatorIncarnation) -> None:
         self._life = life
 
 
 class Process:
     """Something that can be killed and that can stand still; `conditions` are its own and its machine's."""
 
-    def __init__(self, name: str, peer: Any, conditions: tuple[Condition, ...] = (), pace: Pace | None = None) -> None:
+    def __init__(
+        self, name: str, peer: Any, conditions: tuple[FaultState, ...] = (), pace: ProcessClock | None = None
+    ) -> None:
         self.name = name
         self.peer = peer
         self.alive = True
         self.conditions = conditions
-        self.pace = pace or Pace()
+        self.pace = pace or ProcessClock()
         self._silent = False
-        self._mail = Mail()
+        self._mail = Mailbox()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._callers: dict[asyncio.Future[Any], None] = {}
 
-    def suffers(self, trouble: Trouble) -> bool:
+    def has_fault(self, trouble: FaultKind) -> bool:
         return any(trouble in condition for condition in self.conditions)
 
     def refresh(self) -> None:
@@ -146,7 +148,7 @@ class Process:
         rate = min((condition.rate for condition in self.conditions), default=1.0)
         if rate != self.pace.rate:
             self.pace.set(rate)
-        self.pace.timers = CLOCK_ERROR if self.suffers(Trouble.SKEWED) else 1.0
+        self.pace.timers = CLOCK_ERROR if self.has_fault(FaultKind.SKEWED) else 1.0
         if rate > 0:
             self._mail.go_on()
 
@@ -169,7 +171,7 @@ class Process:
 
     def tell_gone(self, caller: asyncio.Future[Any]) -> None:
         """The machine answers for its dead process."""
-        if not caller.done() and not self._silent and not self.suffers(Trouble.CUT):
+        if not caller.done() and not self._silent and not self.has_fault(FaultKind.CUT):
             caller.set_exception(PeerGone(f"{self.name} is dead"))
 
     def start(self, method: str, arguments: Sequence[Any], answer: Callable[[asyncio.Task[Any]], None]) -> None:
@@ -193,11 +195,13 @@ class Process:
 class SimulatedWire:
     """`remote.PeerChannel` from one coordinator's life to one process."""
 
-    def __init__(self, process: Process, rng: random.Random, latency: float, life: Life | None = None) -> None:
+    def __init__(
+        self, process: Process, rng: random.Random, latency: float, life: CoordinatorIncarnation | None = None
+    ) -> None:
         self._process = process
         self._rng = rng
         self._latency = latency
-        self._life = life or Life()
+        self._life = life or CoordinatorIncarnation()
 
     async def call(self, bound: float, method: str, *arguments: Any) -> Any:
         if not self._life.alive:
@@ -233,17 +237,17 @@ class SimulatedWire:
         for seconds in self._ways(troubled) if troubled else (self._latency * self._rng.uniform(0.5, 1.5),):
             asyncio.get_running_loop().call_later(seconds, deliver)
 
-    def _ways(self, troubled: Sequence[Condition]) -> list[float]:
+    def _ways(self, troubled: Sequence[FaultState]) -> list[float]:
         """How long each copy of a message takes; none for one that is lost."""
 
-        def suffers(trouble: Trouble) -> bool:
+        def suffers(trouble: FaultKind) -> bool:
             return any(trouble in condition for condition in troubled)
 
-        if suffers(Trouble.CUT) or (suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE):
+        if suffers(FaultKind.CUT) or (suffers(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE):
             return []
-        copies = 2 if suffers(Trouble.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
-        slow = SLOW_MESSAGE_SECONDS if suffers(Trouble.SLOW) else 0.0
-        most = DISORDER_SECONDS if suffers(Trouble.DISORDER) or copies > 1 else 0.0
+        copies = 2 if suffers(FaultKind.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
+        slow = SLOW_MESSAGE_SECONDS if suffers(FaultKind.SLOW) else 0.0
+        most = DISORDER_SECONDS if suffers(FaultKind.DISORDER) or copies > 1 else 0.0
         return [
             slow + self._latency * self._rng.uniform(0.5, 1.5) + self._rng.uniform(0.0, most) for _ in range(copies)
         ]
@@ -258,7 +262,7 @@ class SimulatedWire:
             else:
                 caller.set_result(task.result())
 
-        self._life.mail.put(Trouble.FROZEN not in self._life.condition, settle)
+        self._life.mail.put(FaultKind.FROZEN not in self._life.condition, settle)
 
     def _time_out(self, caller: asyncio.Future[Any], message: str) -> None:
         if not caller.done() and self._life.alive:

@@ -14,7 +14,7 @@ def loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Signal:
+class Event:
     """Wakes everybody who waits for it now."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Signal:
         self._waiting.pop(waiter, None)
 
 
-async def first_of(signals: tuple[Signal, ...], seconds: float | None) -> bool:
+async def first_of(signals: tuple[Event, ...], seconds: float | None) -> bool:
     """Wait for any of these, at most so long (None: for ever). False when the time ran out."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[bool] = loop.create_future()
@@ -53,7 +53,7 @@ def _wake(waiter: asyncio.Future[bool], fired: bool) -> None:
         waiter.set_result(fired)
 
 
-class Pace:
+class ProcessClock:
     """`rate` seconds of this clock pass in one of the loop's."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Pace:
         """Seconds that a timer set by this clock takes for one."""
         self._since = 0.0
         self._local = 0.0
-        self._changed = Signal()
+        self._changed = Event()
 
     def now(self) -> float:
         """Seconds on this clock."""
@@ -73,7 +73,7 @@ class Pace:
         self._local, self._since, self.rate = self.now(), loop_time(), rate
         self._changed.fire()
 
-    async def until(self, due: float, *signals: Signal) -> None:
+    async def until(self, due: float, *signals: Event) -> None:
         """Return when this clock shows `due`, or as soon as one of `signals` is fired."""
         while (left := due - self.now()) > SOON:
             rate = self.rate

@@ -7,31 +7,31 @@ from collections.abc import Callable
 
 from rljob_api.constants import PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS
 from rljob_runtime.simulator.core.events import FaultBegan, FaultEnded, Observe
-from rljob_runtime.simulator.core.network import Condition, Trouble
-from rljob_runtime.simulator.core.process_clock import Signal, loop_time
-from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, Kind, Role, role_of
-from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, World
+from rljob_runtime.simulator.core.network import FaultKind, FaultState
+from rljob_runtime.simulator.core.process_clock import Event, loop_time
+from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType, Role, role_of
+from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 
 TROUBLES = {
-    Kind.HANG: Trouble.FROZEN,
-    Kind.SLOW: Trouble.SLOW,
-    Kind.PARTITION: Trouble.CUT,
-    Kind.LOSS: Trouble.LOSS,
-    Kind.DUPLICATION: Trouble.DUPLICATION,
-    Kind.REORDERING: Trouble.DISORDER,
-    Kind.CLOCK: Trouble.SKEWED,
+    FaultType.HANG: FaultKind.FROZEN,
+    FaultType.SLOW: FaultKind.SLOW,
+    FaultType.PARTITION: FaultKind.CUT,
+    FaultType.LOSS: FaultKind.LOSS,
+    FaultType.DUPLICATION: FaultKind.DUPLICATION,
+    FaultType.REORDERING: FaultKind.DISORDER,
+    FaultType.CLOCK: FaultKind.SKEWED,
 }
 
 Undo = Callable[[], None]
 
 
-class Seat:
+class CoordinatorHost:
     """Where the coordinator sits: its machine's condition outlives it. The run starts and kills coordinators."""
 
     def __init__(self) -> None:
-        self.condition, self.api = Condition(), Condition()
+        self.condition, self.api = FaultState(), FaultState()
         """Of the machine, and of its way to the API server."""
         self.full_disk = 0
         self.lost_disk = False
@@ -39,7 +39,7 @@ class Seat:
         self.crashes = asyncio.Event()
         self.asked = asyncio.Event()
         """Its pod was asked to go (SIGTERM)."""
-        self.returned = Signal()
+        self.returned = Event()
         self.absent = 0
         """Crashes that are not over: it cannot be started until it has returned."""
         self.changed: Callable[[], None] = lambda: None
@@ -47,7 +47,7 @@ class Seat:
 
     def move(self) -> None:
         """The next coordinator sits on another machine: what befell this one is not its trouble."""
-        self.condition, self.api = Condition(), Condition()
+        self.condition, self.api = FaultState(), FaultState()
 
 
 class Injector:
@@ -55,16 +55,16 @@ class Injector:
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedCluster,
         control: SimulatedControlPlane,
         rewards: SimulatedRewards,
-        seat: Seat,
+        seat: CoordinatorHost,
         observe: Observe,
     ) -> None:
         self._world = world
         self._control = control
         self._rewards = rewards
-        self._reward_condition = Condition()
+        self._reward_condition = FaultState()
         self._seat = seat
         self._observe = observe
 
@@ -76,7 +76,7 @@ class Injector:
     def _begin(self, fault: Fault) -> None:
         since = loop_time()
         self._observe(FaultBegan(str(fault)))
-        undo = self._befall(fault)
+        undo = self._apply(fault)
 
         def end() -> None:
             undo()
@@ -84,7 +84,7 @@ class Injector:
 
         asyncio.get_running_loop().call_later(fault.duration, end)
 
-    def _befall(self, fault: Fault) -> Undo:
+    def _apply(self, fault: Fault) -> Undo:
         match role_of(fault.target):
             case Role.REPLICA | Role.RELAY | Role.TRAINER:
                 return self._on_process(fault)
@@ -104,12 +104,12 @@ class Injector:
     def _on_process(self, fault: Fault) -> Undo:
         world, name = self._world, fault.target
         match fault.kind:
-            case Kind.CRASH:
+            case FaultType.CRASH:
                 world.kill_process(name)
                 return self._absent(name)
-            case Kind.LEAVE:
+            case FaultType.LEAVE:
                 return self._trainer_leaves()
-            case Kind.DISK_FULL:
+            case FaultType.DISK_FULL:
                 return self._full_disk(name.partition("/")[0])
             case _:
                 return _trouble(world.condition(name), fault.kind, lambda: self._refresh(name))
@@ -164,10 +164,10 @@ class Injector:
         name = TRAINER if fault.target == "trainer-0" else fault.target
         machine: Machine = self._world.machine(name)
         match fault.kind:
-            case Kind.CRASH:
+            case FaultType.CRASH:
                 self._world.power_off(self._control.incarnation(fault.target))
                 return lambda: self._control.replace(fault.target)
-            case Kind.DISK_FULL:
+            case FaultType.DISK_FULL:
                 return self._full_disk(name)
             case _:
                 return _trouble(machine.condition, fault.kind, machine.refresh)
@@ -175,11 +175,11 @@ class Injector:
     # --- the coordinator's pod ---
 
     def _on_rewards(self, fault: Fault) -> Undo:
-        if fault.kind is not Kind.CRASH:
+        if fault.kind is not FaultType.CRASH:
             return _trouble(self._reward_condition, fault.kind, self._pace_rewards)
         self._rewards.crash()
         # The pool starts its workers anew; until then nothing is scored.
-        return _trouble(self._reward_condition, Kind.HANG, self._pace_rewards)
+        return _trouble(self._reward_condition, FaultType.HANG, self._pace_rewards)
 
     def _pace_rewards(self) -> None:
         self._rewards.pace.set(self._reward_condition.rate)
@@ -187,8 +187,8 @@ class Injector:
     def _on_coordinator(self, fault: Fault) -> Undo:
         seat = self._seat
         match fault.kind:
-            case Kind.CRASH | Kind.DISK_LOST:
-                seat.lost_disk |= fault.kind is Kind.DISK_LOST
+            case FaultType.CRASH | FaultType.DISK_LOST:
+                seat.lost_disk |= fault.kind is FaultType.DISK_LOST
                 seat.absent += 1
                 seat.crashes.set()
 
@@ -197,7 +197,7 @@ class Injector:
                     seat.returned.fire()
 
                 return back
-            case Kind.LEAVE:
+            case FaultType.LEAVE:
                 life = self._control.life
                 seat.asked.set()
 
@@ -206,7 +206,7 @@ class Injector:
                         seat.crashes.set()
 
                 return kill
-            case Kind.DISK_FULL:
+            case FaultType.DISK_FULL:
                 seat.full_disk += 1
                 seat.changed()
 
@@ -215,7 +215,7 @@ class Injector:
                     seat.changed()
 
                 return space
-            case Kind.CLOCK:
+            case FaultType.CLOCK:
                 return self._fast_coordinator()
             case _:
                 # Another coordinator may sit there at the end.
@@ -224,7 +224,8 @@ class Injector:
     def _fast_coordinator(self) -> Undo:
         """It compares its clock with nobody's, so one that runs fast is a world that runs slow."""
         undo = [
-            _trouble(machine.condition, Kind.SLOW, machine.refresh) for machine in list(self._world.machines.values())
+            _trouble(machine.condition, FaultType.SLOW, machine.refresh)
+            for machine in list(self._world.machines.values())
         ]
 
         def end() -> None:
@@ -234,7 +235,7 @@ class Injector:
         return end
 
 
-def _trouble(condition: Condition, kind: Kind, changed: Callable[[], None]) -> Undo:
+def _trouble(condition: FaultState, kind: FaultType, changed: Callable[[], None]) -> Undo:
     trouble = TROUBLES[kind]
     condition.begin(trouble)
     changed()

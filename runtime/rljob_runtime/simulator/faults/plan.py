@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FaultType(StrEnum):
     """What goes wrong."""
 
     CRASH = "crash"
@@ -53,18 +53,25 @@ class Role(StrEnum):
     API = "api"
 
 
-_MESSAGES = (Kind.PARTITION, Kind.LOSS, Kind.DUPLICATION, Kind.REORDERING)
-_PROCESS = (Kind.CRASH, Kind.HANG, Kind.SLOW)
+_MESSAGES = (FaultType.PARTITION, FaultType.LOSS, FaultType.DUPLICATION, FaultType.REORDERING)
+_PROCESS = (FaultType.CRASH, FaultType.HANG, FaultType.SLOW)
 
-APPLICABLE: dict[Role, tuple[Kind, ...]] = {
-    Role.REPLICA: (*_PROCESS, *_MESSAGES, Kind.CLOCK),
-    Role.RELAY: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL),
-    Role.TRAINER: (*_PROCESS, *_MESSAGES, Kind.DISK_FULL, Kind.LEAVE),
+APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
+    Role.REPLICA: (*_PROCESS, *_MESSAGES, FaultType.CLOCK),
+    Role.RELAY: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL),
+    Role.TRAINER: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL, FaultType.LEAVE),
     Role.REWARDS: _PROCESS,
-    Role.MACHINE: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL),
-    Role.COORDINATOR: (*_PROCESS, *_MESSAGES, Kind.CLOCK, Kind.DISK_FULL, Kind.DISK_LOST, Kind.LEAVE),
-    Role.OFFICE: (Kind.PARTITION,),
-    Role.API: (Kind.SLOW, Kind.PARTITION, Kind.LOSS, Kind.REORDERING),
+    Role.MACHINE: (*_PROCESS, *_MESSAGES, FaultType.CLOCK, FaultType.DISK_FULL),
+    Role.COORDINATOR: (
+        *_PROCESS,
+        *_MESSAGES,
+        FaultType.CLOCK,
+        FaultType.DISK_FULL,
+        FaultType.DISK_LOST,
+        FaultType.LEAVE,
+    ),
+    Role.OFFICE: (FaultType.PARTITION,),
+    Role.API: (FaultType.SLOW, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
 }
 """What can happen to what. The rest has no meaning: a replica writes no file, rewards run in the coordinator's pod and
 get no messages, and nobody but a replica's polls goes by a clock of its own."""
@@ -94,7 +101,7 @@ class Fault:
     """Seconds from the start of the run, in milliseconds' steps. Raises `ValueError` for what cannot happen."""
 
     time: float
-    kind: Kind
+    kind: FaultType
     target: str
     duration: float
 
@@ -159,17 +166,17 @@ class FaultPlan:
 
 
 def _leaves_in_time(fault: Fault) -> bool:
-    return fault.kind is Kind.LEAVE and fault.duration >= GRACE_SECONDS
+    return fault.kind is FaultType.LEAVE and fault.duration >= GRACE_SECONDS
 
 
 def _restarts_soon(fault: Fault) -> bool:
-    return (fault.kind, fault.target) == (Kind.CRASH, Role.COORDINATOR.value) and fault.duration <= SOON_SECONDS
+    return (fault.kind, fault.target) == (FaultType.CRASH, Role.COORDINATOR.value) and fault.duration <= SOON_SECONDS
 
 
-def _kind(word: str) -> Kind:
-    if word not in list(Kind):
-        raise ValueError(f"{word!r} is no kind of fault: {', '.join(Kind)} are")
-    return Kind(word)
+def _kind(word: str) -> FaultType:
+    if word not in list(FaultType):
+        raise ValueError(f"{word!r} is no kind of fault: {', '.join(FaultType)} are")
+    return FaultType(word)
 
 
 GRACE_SECONDS = 75.0
@@ -194,12 +201,12 @@ def draw_plan(
     the faults come within seconds of another one, the rest anywhere before `horizon` seconds. Durations are spread over
     the scales, from a tenth of a second to `longest`. Into some of the plans comes a planned leave."""
     drawn = random.Random(f"{seed}/faults")
-    targets = targets_of(machines, replicas, workers)
+    targets = possible_targets(machines, replicas, workers)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
         role = drawn.choice([role for role in Role if role is not Role.OFFICE])
-        kinds = [kind for kind in APPLICABLE[role] if kind is not Kind.LEAVE]
-        (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is Kind.CRASH else 1 for kind in kinds])
+        kinds = [kind for kind in APPLICABLE[role] if kind is not FaultType.LEAVE]
+        (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is FaultType.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
         if faults and drawn.random() < BURST_SHARE:
             time = faults[-1].time + drawn.uniform(0, BURST_SECONDS)
@@ -213,7 +220,7 @@ def draw_plan(
     offices = random.Random(f"{seed}/office")
     if len(faults) < most and offices.random() < OFFICE_SHARE:
         time, seconds = offices.uniform(0, horizon), longest * offices.random()
-        faults.append(Fault(round(time, 3), Kind.PARTITION, Role.OFFICE.value, round(seconds, 3)))
+        faults.append(Fault(round(time, 3), FaultType.PARTITION, Role.OFFICE.value, round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 
@@ -232,10 +239,10 @@ def draw_leaves(seed: int, horizon: float) -> FaultPlan:
 
 def _leave(drawn: random.Random, time: float, seconds: float) -> Fault:
     target = drawn.choice([Role.TRAINER, Role.COORDINATOR])
-    return Fault(round(max(0.0, time), 3), Kind.LEAVE, target.value, seconds)
+    return Fault(round(max(0.0, time), 3), FaultType.LEAVE, target.value, seconds)
 
 
-def targets_of(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:
+def possible_targets(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:
     """Everything that a fault may befall in a job of this size, with gradient workers or without."""
     names = [f"rollout-{index}" for index in range(machines)]
     beside = [f"{name}/worker" for name in names] if workers else []

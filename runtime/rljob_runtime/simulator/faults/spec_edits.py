@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rljob_api.status import TargetPhase
 from rljob_runtime.simulator.core.process_clock import loop_time
-from rljob_runtime.simulator.faults.injector import Seat
-from rljob_runtime.simulator.peers.cluster import World
+from rljob_runtime.simulator.faults.injector import CoordinatorHost
+from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 LOOK_SECONDS = 1.0
@@ -53,10 +53,10 @@ def draw_edit(random_: random.Random, horizon: float, rounds: int, most_rounds: 
             return Edit(time, suspended=round(0.1 * 300 ** random_.random(), 3))
 
 
-class Editor:
+class SpecEditSchedule:
     """Carries an edit out: the user writes the spec, the operator lets go of pods and makes them."""
 
-    def __init__(self, control: SimulatedControlPlane, world: World, seat: Seat) -> None:
+    def __init__(self, control: SimulatedControlPlane, world: SimulatedCluster, seat: CoordinatorHost) -> None:
         self._control = control
         self._world = world
         self._seat = seat

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from rljob_runtime.perf_model.hardware import H800, Accelerator
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, QWEN2_5_72B, ModelShape
-from rljob_runtime.simulator.peers.profiled_engines import MeasuredEngines
+from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
 
 MEGA, GIGA = 1e6, 1e9
 
@@ -132,7 +132,7 @@ class Setting:
     accelerators_per_machine: int = 8
     prompts: int = 128
     responses: int = 8
-    engines: MeasuredEngines | None = None
+    engines: ProfiledEngines | None = None
     """None: the roofline's."""
 
     def __post_init__(self) -> None:

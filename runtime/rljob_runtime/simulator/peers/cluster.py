@@ -15,8 +15,8 @@ from rljob_api.status import Member, Role
 from rljob_runtime.protocols import MachinePeers, PeerTimeout, Trainer
 from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteReplica, RemoteTrainer, RemoteWorker
 from rljob_runtime.simulator.core.events import Observe, ProcessEnded, ProcessStarted, unobserved
-from rljob_runtime.simulator.core.network import Called, Condition, Process, SimulatedWire, Trouble
-from rljob_runtime.simulator.core.process_clock import Pace
+from rljob_runtime.simulator.core.network import Called, FaultKind, FaultState, Process, SimulatedWire
+from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
 from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, SimulatedReplica, steady
@@ -32,7 +32,7 @@ HEAD_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Site:
+class ClusterSpec:
     """What the machines are, and how fast. Seconds."""
 
     replicas: int = 1
@@ -60,7 +60,7 @@ class Site:
 class Machine:
     """A pod: its processes come and go, its shared memory stays while it lives."""
 
-    condition: Condition = field(default_factory=Condition)
+    condition: FaultState = field(default_factory=FaultState)
     weights: Weights = field(default_factory=Weights)
     processes: dict[str, Process] = field(default_factory=dict)
     off: bool = False
@@ -74,13 +74,17 @@ class Machine:
             process.refresh()
 
 
-class World(Called):
+class SimulatedCluster(Called):
     """All machines of a simulated job. `seed` decides latencies and what becomes of messages."""
 
     def __init__(
-        self, seed: int = 0, site: Site | None = None, costs: TrainerCosts | None = None, observe: Observe = unobserved
+        self,
+        seed: int = 0,
+        site: ClusterSpec | None = None,
+        costs: TrainerCosts | None = None,
+        observe: Observe = unobserved,
     ) -> None:
-        self.site = site or Site()
+        self.site = site or ClusterSpec()
         super().__init__()
         self.costs = costs or TrainerCosts()
         self.network = Network(self.site.hop_seconds, self.site.transfer_seconds, roads=self)
@@ -88,7 +92,7 @@ class World(Called):
         self.machines: dict[str, Machine] = {}
         self.absent: Counter[str] = Counter()
         """Processes that cannot be started, and incarnations of machines that are off."""
-        self._own: defaultdict[str, Condition] = defaultdict(Condition)
+        self._own: defaultdict[str, FaultState] = defaultdict(FaultState)
         self._gates: dict[str, asyncio.Event] = {}
         self._ended: set[str] = set()
         """Incarnations whose actors a head has ended that did not reach them."""
@@ -102,7 +106,7 @@ class World(Called):
         """A running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""
         return self.machine(name.partition("/")[0]).processes.get(name)
 
-    def condition(self, name: str) -> Condition:
+    def condition(self, name: str) -> FaultState:
         """A process's own, from one start of it to the next."""
         return self._own[name]
 
@@ -114,7 +118,7 @@ class World(Called):
         """`relay.Roads`."""
         ends = [self.process(name if name == TRAINER else f"{name}/relay") for name in (sender, receiver)]
         return all(
-            process is not None and not process.suffers(Trouble.CUT) and not process.suffers(Trouble.FROZEN)
+            process is not None and not process.has_fault(FaultKind.CUT) and not process.has_fault(FaultKind.FROZEN)
             for process in ends
         )
 
@@ -125,7 +129,7 @@ class World(Called):
             for name in (sender, receiver)
             for condition in (self.machine(name).condition, self._own[f"{name}/relay"])
         ]
-        return not self.machine(receiver).off and not any(Trouble.CUT in condition for condition in ways)
+        return not self.machine(receiver).off and not any(FaultKind.CUT in condition for condition in ways)
 
     # --- faults ---
 
@@ -171,7 +175,7 @@ class World(Called):
         self._take_up_tables(TRAINER, members)
         process = self.process(TRAINER)
         if process is None:
-            pace = Pace()
+            pace = ProcessClock()
             peer = SimulatedTrainer(self.disk, self.network, self.costs, pace, self._observe)
             process = self._start(TRAINER, peer, pace)
         return RemoteTrainer(self._wire(process), self.site.bounds)
@@ -204,7 +208,9 @@ class World(Called):
         """The head ends the actors of a pod: at once where it reaches them, else when one with its tables does."""
         name = TRAINER if member.role is Role.TRAINER else member.machine
         condition = self.machine(name).condition
-        out_of_reach = Trouble.CUT in self.life.condition or Trouble.CUT in condition or Trouble.FROZEN in condition
+        out_of_reach = (
+            FaultKind.CUT in self.life.condition or FaultKind.CUT in condition or FaultKind.FROZEN in condition
+        )
         theirs = member.role is Role.TRAINER or member.incarnation >= self.machine(name).incarnation
         if theirs and out_of_reach:
             self._ended.add(_incarnation(member))
@@ -214,7 +220,7 @@ class World(Called):
     def _take_up_tables(self, machine: str, members: Sequence[Member]) -> None:
         """Whoever asks for actors reaches them: those that a head has ended are no more."""
         ended = self._ended & set(map(_incarnation, members))
-        if ended and Trouble.CUT not in self.life.condition:
+        if ended and FaultKind.CUT not in self.life.condition:
             self._ended -= ended
             self._end(machine)
 
@@ -228,10 +234,10 @@ class World(Called):
     def _start_relay(self, machine: str) -> Process:
         relay = SimulatedRelay(machine, self.machine(machine).weights, self.network, self._observe)
         self.network.relays[machine] = relay
-        return self._start(f"{machine}/relay", relay, Pace())
+        return self._start(f"{machine}/relay", relay, ProcessClock())
 
     def _start_replica(self, name: str) -> Process:
-        pace, machine = Pace(), name.partition("/")[0]
+        pace, machine = ProcessClock(), name.partition("/")[0]
         replica = SimulatedReplica(
             name,
             self.machine(machine).weights,
@@ -254,7 +260,7 @@ class World(Called):
         return all(peer.rests for peer in peers if isinstance(peer, SimulatedReplica))
 
     def _worker(self, machine: str) -> RemoteWorker:
-        name, pace = f"{machine}/worker", Pace()
+        name, pace = f"{machine}/worker", ProcessClock()
         process = self.process(name) or self._start(
             name,
             SimulatedWorker(
@@ -273,12 +279,12 @@ class World(Called):
     def _inboxes_from(self, machine: str) -> GradientInboxes | None:
         """The trainer's inboxes, where a connection from this machine reaches it."""
         trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
-        if trainer is None or worker is None or any(p.suffers(Trouble.CUT) for p in (trainer, worker)):
+        if trainer is None or worker is None or any(p.has_fault(FaultKind.CUT) for p in (trainer, worker)):
             return None
         peer: SimulatedTrainer = trainer.peer
         return peer.inboxes
 
-    def _start(self, name: str, peer: object, pace: Pace) -> Process:
+    def _start(self, name: str, peer: object, pace: ProcessClock) -> Process:
         machine = self.machine(name.partition("/")[0])
         machine.off = False
         self._boots += 1

@@ -50,7 +50,7 @@ class ProgramRewards(SimulatedRewards):
         held = {test: self.timeout.anchor(test) for test in sorted(self._tests)}
         told = ((f"{RULE}/{test}", round(1000 * anchor)) for test, anchor in held.items() if anchor is not None)
         self._observe(Learned(tuple(told)))
-        return {RULE: self.timeout.take_risen()}
+        return {RULE: self.timeout.drain_raised()}
 
     def restore_anchors(self, anchors: Anchors) -> None:
         self._tests |= anchors.get(RULE, {}).keys()
@@ -66,14 +66,14 @@ class ProgramRewards(SimulatedRewards):
         right = kind < self._programs.right_share
         endless = kind >= 1 - self._programs.endless_share
         self._tests.add(name)
-        allowance = self.timeout.allow(name, response_text)
+        allowance = self.timeout.decide(name, response_text)
         taken = min(math.inf if endless else drawn, allowance.cpu_seconds)
         reward: float | None = None
         if await self._runs(taken):
             right = right and drawn <= allowance.cpu_seconds
-            reward = float(self.timeout.note(allowance.decisive, taken, taken, right))
-            if allowance.shadow and not allowance.in_time(taken, taken):
-                self.timeout.note_shadow(allowance, taken, right)
+            reward = float(self.timeout.record(allowance.without_shadow_run, taken, taken, right))
+            if allowance.shadow_run and not allowance.in_time(taken, taken):
+                self.timeout.record_shadow_run(allowance, taken, right)
         self._observe(Scored(name, reward, since))
         if reward is None:
             raise RewardFailed(f"the reward of {name} failed")

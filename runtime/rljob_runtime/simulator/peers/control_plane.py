@@ -35,8 +35,8 @@ from rljob_runtime.simulator.core.network import (
     LOSS_SHARE,
     SLOW_MESSAGE_SECONDS,
     Called,
-    Condition,
-    Trouble,
+    FaultKind,
+    FaultState,
 )
 from rljob_runtime.simulator.core.process_clock import loop_time
 
@@ -59,7 +59,7 @@ class SimulatedControlPlane(Called):
         super().__init__()
         self.reports: list[RuntimeStatus] = []
         self.unreachable = False
-        self.condition = Condition()
+        self.condition = FaultState()
         self._rng = random.Random(f"{seed}/api")
         self._latency = latency
         self._observe = observe
@@ -94,7 +94,7 @@ class SimulatedControlPlane(Called):
     @property
     def answers(self) -> bool:
         """Whether the operator's own calls come through."""
-        return not self.unreachable and Trouble.CUT not in self.condition
+        return not self.unreachable and FaultKind.CUT not in self.condition
 
     @property
     def last(self) -> RuntimeStatus:
@@ -286,7 +286,7 @@ class SimulatedControlPlane(Called):
 
     async def observe(self) -> Job:
         await self.travel()
-        stale = self._suffers(Trouble.DISORDER) and self._rng.random() < 0.5
+        stale = self._suffers(FaultKind.DISORDER) and self._rng.random() < 0.5
         await self.travel()
         job = self._before if stale else self._job
         if job.spec.rounds != self.rounds:
@@ -308,18 +308,18 @@ class SimulatedControlPlane(Called):
     async def travel(self) -> None:
         """Half of a call. Raises `PeerTimeout` where it is lost; never returns to a coordinator that is no more."""
         seconds = self._latency / 2
-        if self._suffers(Trouble.SLOW):
+        if self._suffers(FaultKind.SLOW):
             seconds += SLOW_MESSAGE_SECONDS
-        if self._suffers(Trouble.DISORDER):
+        if self._suffers(FaultKind.DISORDER):
             seconds += self._rng.uniform(0.0, DISORDER_SECONDS)
-        lost = self._suffers(Trouble.CUT) or (self._suffers(Trouble.LOSS) and self._rng.random() < LOSS_SHARE)
+        lost = self._suffers(FaultKind.CUT) or (self._suffers(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE)
         if self.unreachable or lost:
             await asyncio.sleep(CALL_SECONDS if lost else 0.0)
             raise PeerTimeout("the API server does not answer")
         await asyncio.sleep(seconds)
         await self.life.awake()
 
-    def _suffers(self, trouble: Trouble) -> bool:
+    def _suffers(self, trouble: FaultKind) -> bool:
         life = self.life
         return any(trouble in condition for condition in (self.condition, life.condition, life.api))
 

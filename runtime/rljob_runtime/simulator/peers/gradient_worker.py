@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rljob_runtime.protocols import ComputeReport, ContributionReceipt, Refused, RelayMember, TermFence, WrongVersion
 from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.simulator.core.events import Brought, Observe, Summed, unobserved
-from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts, tokens_of
 
@@ -25,7 +25,7 @@ class SimulatedWorker:
         weights: Weights | None = None,
         inboxes: InboxesNow = lambda: None,
         costs: TrainerCosts | None = None,
-        pace: Pace | None = None,
+        pace: ProcessClock | None = None,
         observe: Observe = unobserved,
         room: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -33,7 +33,7 @@ class SimulatedWorker:
         self._weights = weights or Weights()
         self._inboxes = inboxes
         self._costs = costs or TrainerCosts()
-        self._pace = pace or Pace()
+        self._pace = pace or ProcessClock()
         self._observe = observe
         self._room = room
         self._fence = TermFence(name)

@@ -15,7 +15,7 @@ from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
-from rljob_runtime.simulator.core.process_clock import SOON, Pace, Signal, loop_time
+from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
 from rljob_runtime.workloads.workload import Workload
 
 
@@ -91,9 +91,9 @@ class SimulatedRewards:
         levels: int = 1000,
         observe: Observe = unobserved,
     ) -> None:
-        self.pace = Pace()
+        self.pace = ProcessClock()
         self._levels = levels
-        self._crashed = Signal()
+        self._crashed = Event()
         self._seconds = seconds
         self._fails = fails if fails is not None else {}
         self._bound = bound

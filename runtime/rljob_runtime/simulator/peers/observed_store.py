@@ -13,7 +13,7 @@ from typing import TypeVar
 from rljob_runtime.coordinator.store.connection import Opening
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.simulator.core.events import Committed, Observe, Row, unobserved
-from rljob_runtime.simulator.core.network import SLOW_MESSAGE_SECONDS, Life, Trouble
+from rljob_runtime.simulator.core.network import SLOW_MESSAGE_SECONDS, CoordinatorIncarnation, FaultKind
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ WATCHED = {
 _UNLIMITED = 1 << 30
 
 
-class WatchedStore(Store):
+class ObservedStore(Store):
     """`Store` on a disk that is not waited for: what dies here is the coordinator, never the machine under it."""
 
     def __init__(self, path: Path, job: str, observe: Observe = unobserved) -> None:
@@ -69,7 +69,7 @@ class WatchedStore(Store):
         self.forget()
         return pruned
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """What was written is committed: let observers know."""
         written, self._written = self._written, []
         if written:
@@ -91,15 +91,15 @@ class InlineStore:
 
     def __init__(
         self,
-        store: WatchedStore,
+        store: ObservedStore,
         around: Callable[[str], None] = lambda moment: None,
-        life: Life | None = None,
+        life: CoordinatorIncarnation | None = None,
         seconds: float = 0.0,
         seed: int = 0,
     ) -> None:
         self._store = store
         self._around = around
-        self._life = life or Life()
+        self._life = life or CoordinatorIncarnation()
         self._seconds = seconds
         self._rng = random.Random(f"{seed}/store")
         self._turn = asyncio.Lock()
@@ -113,13 +113,13 @@ class InlineStore:
             except BaseException:
                 self._store.forget()
                 raise
-            self._store.tell()
+            self._store.notify()
             self._around("after")
             await self._take_time()
             return result
 
     async def _take_time(self) -> None:
-        slow = SLOW_MESSAGE_SECONDS if Trouble.SLOW in self._life.condition else 0.0
+        slow = SLOW_MESSAGE_SECONDS if FaultKind.SLOW in self._life.condition else 0.0
         await asyncio.sleep((self._seconds + slow) * self._rng.uniform(0.5, 1.5))
         await self._life.awake()
 

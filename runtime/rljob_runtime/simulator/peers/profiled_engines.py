@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.perf_model.fitting import fit
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 
@@ -15,22 +15,22 @@ ENGINE = "VLLM"
 
 
 @dataclass(frozen=True)
-class MeasuredEngine:
+class ProfiledEngine:
     """Of one layout. `kv_tokens`: capacity of the KV cache."""
 
-    law: LatencyLaw
+    latency: LatencyModel
     kv_tokens: int
 
 
 @dataclass(frozen=True)
-class MeasuredEngines:
+class ProfiledEngines:
     """`sizes`: by tensor parallel size. `source`: what was measured, and on what."""
 
     source: str
-    sizes: Mapping[int, MeasuredEngine]
+    sizes: Mapping[int, ProfiledEngine]
 
     @classmethod
-    def of(cls, profile: Profile, model: ModelShape) -> MeasuredEngines:
+    def of(cls, profile: Profile, model: ModelShape) -> ProfiledEngines:
         """All layouts of the profile. Raises `ProfileError` where it is of another model or engine, or too small for a
         law."""
         profile.check_engine(model, ENGINE)
@@ -38,10 +38,10 @@ class MeasuredEngines:
         fits = {size: fit(profile, size) for size in profile.tensor_parallel_sizes}
         return cls(
             f"{subject.model.name} on {subject.engine} {subject.engine_version}, {subject.hardware}",
-            {size: MeasuredEngine(fitted.law, fitted.kv_tokens) for size, fitted in fits.items()},
+            {size: ProfiledEngine(fitted.latency, fitted.kv_tokens) for size, fitted in fits.items()},
         )
 
-    def at(self, tensor_parallel: int) -> MeasuredEngine:
+    def at(self, tensor_parallel: int) -> ProfiledEngine:
         """Of this layout. Raises `ProfileError` where it was not measured."""
         if tensor_parallel not in self.sizes:
             known = ", ".join(map(str, sorted(self.sizes))) or "none"

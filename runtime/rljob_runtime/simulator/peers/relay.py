@@ -87,7 +87,7 @@ class SimulatedRelay:
         return names[names.index(self.machine) + 1]
 
 
-class Roads(Protocol):
+class NetworkLinks(Protocol):
     """Which ways are open."""
 
     def open(self, sender: str, receiver: str) -> bool:
@@ -103,7 +103,9 @@ class Network:
     """Carries weights from relay to relay. `transfer_seconds`: all bytes over one link; `hop_seconds`: how much later
     than its predecessor a machine has what flows down the chain."""
 
-    def __init__(self, hop_seconds: float = 0.2, transfer_seconds: float = 0.0, roads: Roads | None = None) -> None:
+    def __init__(
+        self, hop_seconds: float = 0.2, transfer_seconds: float = 0.0, roads: NetworkLinks | None = None
+    ) -> None:
         self.hop_seconds = hop_seconds
         self.transfer_seconds = transfer_seconds
         self.relays: dict[str, SimulatedRelay] = {}

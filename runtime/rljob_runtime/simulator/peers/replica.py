@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from rljob_runtime.perf_model.engine_simulator import Engine, Request
-from rljob_runtime.perf_model.latency_model import LatencyLaw
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, Refused, ReplicaReport, TermFence, WrongVersion
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.simulator.core.events import (
@@ -24,7 +24,7 @@ from rljob_runtime.simulator.core.events import (
     Submitted,
     unobserved,
 )
-from rljob_runtime.simulator.core.process_clock import SOON, Pace, Signal, loop_time
+from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import digest, phase, text
 from rljob_runtime.simulator.peers.relay import Weights
 
@@ -37,20 +37,20 @@ class EngineKind:
     """What the replicas run. `stream_seconds`: how often the tokens of unfinished responses come off the engine;
     infinity for whole responses only."""
 
-    law: LatencyLaw
+    law: LatencyModel
     kv_tokens: int
     max_sequences: int = 1024
     stream_seconds: float = 1.0
     load_seconds: float = 0.0
     """Weights from the relay's memory into the engine."""
 
-    def make(self, now: float) -> Engine:
-        return Engine(self.law, self.kv_tokens, self.max_sequences, now=now)
+    def make(self, now: float) -> EngineSimulator:
+        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences, now=now)
 
 
 def steady(token_seconds: float) -> EngineKind:
     """An engine that makes one token of every request each `token_seconds`, however many there are."""
-    law = LatencyLaw(((1, token_seconds),), 0.0, 0.0, 0.0, 0.0)
+    law = LatencyModel(((1, token_seconds),), 0.0, 0.0, 0.0, 0.0)
     return EngineKind(law, kv_tokens=1 << 40, stream_seconds=token_seconds)
 
 
@@ -84,7 +84,7 @@ class SimulatedReplica:
         lengths: Lengths | None = None,
         loaded: int | None = None,
         boot: str = "0",
-        pace: Pace | None = None,
+        pace: ProcessClock | None = None,
         observe: Observe = unobserved,
         layouts: Mapping[int, EngineKind] | None = None,
         layout_seconds: float = 0.0,
@@ -106,16 +106,16 @@ class SimulatedReplica:
         self._weights = weights or Weights(whole=loaded)
         self._loaded = loaded
         self._boot = boot
-        self._pace = pace or Pace()
+        self._pace = pace or ProcessClock()
         self._observe = observe
         self._fence = TermFence(name)
         self._busy = asyncio.Lock()
-        self._engine: Engine | None = None
+        self._engine: EngineSimulator | None = None
         self._engine_time = 0.0
         self._next_stream = 0.0
         self._outbox: list[tuple[int, Delta]] = []
         self._numbers = itertools.count(1)
-        self._asked = Signal()
+        self._asked = Event()
         self._loads = 0
         self._prompt_tokens = 0
         self._aborted = 0
@@ -256,7 +256,7 @@ class SimulatedReplica:
             self._aborted += 1
             self._observe(Aborted(self.name, key, attempt, made, held.since))
 
-    def _advance(self) -> Engine:
+    def _advance(self) -> EngineSimulator:
         """Bring the engine to the present, and put into the outbox what came off it."""
         now = max(self._engine_time, self._pace.now())
         if self._engine is None:

@@ -29,7 +29,7 @@ from rljob_runtime.simulator.core.events import (
     Trained,
     unobserved,
 )
-from rljob_runtime.simulator.core.process_clock import Pace, loop_time
+from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import digest
 from rljob_runtime.simulator.peers.relay import Network
 
@@ -110,13 +110,13 @@ class SimulatedTrainer:
         disk: TrainerDisk | None = None,
         network: Network | None = None,
         costs: TrainerCosts | None = None,
-        pace: Pace | None = None,
+        pace: ProcessClock | None = None,
         observe: Observe = unobserved,
     ) -> None:
         self._disk = disk or TrainerDisk()
         self._network = network
         self._costs = costs or TrainerCosts()
-        self._pace = pace or Pace()
+        self._pace = pace or ProcessClock()
         self._observe = observe
         self.publishing: int | None = None
         self._fence = TermFence("the trainer")
