@@ -29,6 +29,7 @@ from rljob_runtime.protocols import ComputeReport, MachinePeers, Refused
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import WorkerPeer
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.training.loans.worker import GradientUnit
 
 PATIENCE = 300.0
