@@ -17,7 +17,7 @@ PYTHON ?= python3
 
 BASE ?= HEAD
 
-.PHONY: help setup demo chaos check unit test test-all gpu lint docs down cluster-up cluster-down bench
+.PHONY: help setup demo chaos check unit test test-all gpu lint docs reference down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -51,6 +51,9 @@ lint: setup  ## ruff, mypy, the layers
 
 docs: setup  ## the documentation site, in build/site; a broken link or an orphan page fails
 	@$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+
+reference: setup  ## write the reference pages that repeat the sources
+	@$(RUN) python -m hack.reference
 
 cluster-up: setup  ## a Kubernetes cluster on this machine: NODES=3
 	@$(RUN) hack/local_cluster/cluster up --nodes $(NODES)

@@ -17,12 +17,12 @@ from rljob_api.spec import Gang
 from rljob_api.status import RLJobStatus
 from rljob_operator import rbac
 from rljob_operator.__main__ import parser
-from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.status.conditions import Facts, derive
 
 OPERATOR = page("operator.md")
+CONDITIONS = page("conditions-and-events.md")
 SOURCES = ROOT / "operator/rljob_operator"
 KUEUES_OWN = {"Pending", "NoReservation", "WaitForStart", "Recovered", "Started", "WaitForRecovery", "Succeeded"}
 """Reasons that the operator writes into conditions of Workloads."""
@@ -76,15 +76,6 @@ def test_the_rights_are_those_of_the_rules() -> None:
     assert {system.group for system in pod_groups.SYSTEMS.values()} <= {group for group, _, _ in told}
 
 
-def test_every_metric_is_named() -> None:
-    section = text_of(OPERATOR).partition("\n## Metrics\n\n")[2].partition("\n\n")[0]
-    told = {f"rljob_operator{name[1:]}" if name.startswith("…") else name for name in re.findall(r"`(…?\w+)", section)}
-    found = {
-        f"{family.name}_total" if family.type == "counter" else family.name for family in Metrics().registry.collect()
-    }
-    assert told == found
-
-
 # --- reasons ---------------------------------------------------------------------------------------------------------
 
 
@@ -131,14 +122,14 @@ def _words(text: str) -> set[str]:
 def test_every_reason_of_a_condition_is_told() -> None:
     found = _reasons("Trouble", 0) | _reasons("Hold", 0) | _reasons("_Sign", 1) | _reasons("Verdict", 1)
     assert {"Unschedulable", "QuotaTooSmall", "DeadlineExceeded", "InternalError", "StatusForged"} <= found
-    table = " ".join(reasons for _, _, reasons in rows(OPERATOR, "## Conditions"))
+    table = " ".join(reasons for _, _, reasons in rows(CONDITIONS, "## Conditions"))
     kueue = " ".join(reason for reason, _ in rows(page("kueue.md"), "## When it does not start"))
     told = _words(table) | _words(kueue)
     assert (found | set(HALTING)) - KUEUES_OWN - NOBODYS - told == set()
 
 
 def test_every_event_is_told() -> None:
-    told = {word for events, _ in rows(OPERATOR, "## Events") for word in _words(events)}
+    told = {word for events, _ in rows(CONDITIONS, "## Events") for word in _words(events)}
     found = _reasons("Event", 1) | {"RolloutScaledUp", "RolloutScaledDown", "RelayFormed", "RelayRebuilt"}
     assert told == found | {"Completed", "Failed"}
 
@@ -148,7 +139,7 @@ def test_every_condition_is_told() -> None:
     why = Trouble("Why", "")
     states = (Facts(1), Facts(1, trouble=why, admission=why))
     written = {condition.type for facts in states for condition in derive(facts, RLJobStatus(), now)}
-    types = {type_ for types, _, _ in rows(OPERATOR, "## Conditions") for type_ in _words(types.partition("(")[0])}
+    types = {type_ for types, _, _ in rows(CONDITIONS, "## Conditions") for type_ in _words(types.partition("(")[0])}
     assert types == written
     assert types <= _words(text_of(page("api.md")))
 
