@@ -272,7 +272,7 @@ def test_bench_refuses_a_file_that_it_could_not_write_before_it_measures(
     monkeypatch.setattr(_Point, "load", lambda self: pytest.fail("measured"))
     result = rljob("bench", "chain", "--json", "no/such/x.json")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"--json no/such/x.json: {Path('no/such').absolute()} is no folder\n"
+    assert result.stderr == f"--json no/such/x.json: {Path('no/such').absolute()} is not a folder\n"
 
 
 @pytest.mark.usefixtures("points")

@@ -90,7 +90,7 @@ def test_a_plan_is_played_again_with_a_timeline(tmp_path):
     [
         (["--plan", "4 crash trainer 2"], "--plan is for one seed"),
         (["--seeds", "1", "--plan", "4 crush trainer 2"], "'crush' is no kind of fault"),
-        (["--trace-out", "/no/such/folder/t.json"], "/no/such/folder is no folder"),
+        (["--trace-out", "/no/such/folder/t.json"], "/no/such/folder is not a folder"),
         (["--seeds", "1", "--seconds", "5", "--plan", ""], "--plan is for one seed"),
         (["--seeds", "0"], "greater than or equal to 1"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost
-from rljob_runtime.entrypoints.coordinator import _aside, _goodbye
+from rljob_runtime.entrypoints.coordinator import _disconnect_from_ray, _run_in_daemon_thread
 
 
 def test_the_program_ends_while_the_driver_still_waits() -> None:
@@ -19,7 +19,7 @@ def test_the_program_ends_while_the_driver_still_waits() -> None:
 
     async def program() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(_aside(stuck), 0.05)
+            await asyncio.wait_for(_run_in_daemon_thread(stuck), 0.05)
 
     asyncio.run(program())
     assert not came_back.is_set()
@@ -32,7 +32,7 @@ def test_what_the_driver_raises_is_raised() -> None:
         raise ConnectionError("no head")
 
     with pytest.raises(ConnectionError, match="no head"):
-        asyncio.run(_aside(refused))
+        asyncio.run(_run_in_daemon_thread(refused))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_whoever_lost_its_lease_has_no_time_for_a_goodbye(
     monkeypatch.setattr(ray, "shutdown", lambda: said.append(None))
 
     def program() -> None:
-        with _goodbye():
+        with _disconnect_from_ray():
             if error is not None:
                 raise error
 

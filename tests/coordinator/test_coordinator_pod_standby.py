@@ -68,7 +68,7 @@ def test_a_lost_lease_starts_the_program_over_in_its_pod(tmp_path: Path) -> None
     assert program.returncode == 0, said
     first, second = lives.read_text().split()
     assert first == second, "the same process, so the same container: it costs no pod"
-    assert "the Lease was not renewed for 15 s; it starts over, and stands by" in said
+    assert "the Lease was not renewed for 15 s; it restarts and waits" in said
 
 
 def test_rays_tables_are_held_as_long_as_their_process_lives(tmp_path: Path) -> None:

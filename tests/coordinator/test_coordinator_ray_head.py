@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.entrypoints.ray_head import HeadApart, LockTaken, Place, held, holder, run
+from rljob_runtime.entrypoints.ray_head import HeadClient, HeadFolder, LockTaken, held, holder, run
 from rljob_runtime.entrypoints.ray_node import NodeEnded
 
 
@@ -31,9 +31,9 @@ async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def container(place: Place, script: str = "sleep 1000") -> AsyncIterator[asyncio.Task[int]]:
-    """The head's container, with a program in the place of Ray."""
-    task = asyncio.create_task(run("10.0.0.7", place, lambda ip: ["bash", "-c", f"echo {ip}; {script}"]))
+async def container(folder: HeadFolder, script: str = "sleep 1000") -> AsyncIterator[asyncio.Task[int]]:
+    """The head's container, with a program in the folder of Ray."""
+    task = asyncio.create_task(run("10.0.0.7", folder, lambda ip: ["bash", "-c", f"echo {ip}; {script}"]))
     try:
         yield task
     finally:
@@ -42,7 +42,7 @@ async def container(place: Place, script: str = "sleep 1000") -> AsyncIterator[a
 
 
 @contextlib.asynccontextmanager
-async def coordinator(head: HeadApart) -> AsyncIterator[asyncio.Task[None]]:
+async def coordinator(head: HeadClient) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(head.run())
     try:
         yield task
@@ -85,71 +85,71 @@ def test_whoever_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
 
 def test_nothing_of_the_coordinators_is_written_through_a_link(tmp_path: Path) -> None:
     """Whoever may start a process on the head may write into the folder that both containers see."""
-    store, place = tmp_path / "store.db", Place(tmp_path)
+    store, folder = tmp_path / "store.db", HeadFolder(tmp_path)
     store.write_text("rounds")
-    place.wanted.symlink_to(store)
-    place.head.symlink_to(store)
-    with pytest.raises(OSError, match="symbolic links"), held(place.wanted, "me"):
+    folder.wanted.symlink_to(store)
+    folder.head.symlink_to(store)
+    with pytest.raises(OSError, match="symbolic links"), held(folder.wanted, "me"):
         pass
-    assert holder(place.head) is None
+    assert holder(folder.head) is None
     assert store.read_text() == "rounds"
 
 
 def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    os.mkfifo(place.head)
-    assert holder(place.head) is None
+    folder = HeadFolder(tmp_path)
+    os.mkfifo(folder.head)
+    assert holder(folder.head) is None
 
 
 async def test_a_name_that_is_none_is_no_head(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    head = HeadApart(place)
+    folder = HeadFolder(tmp_path)
+    head = HeadClient(folder)
     async with coordinator(head):
-        await until(lambda: holder(place.wanted) is not None)
-        wanted = holder(place.wanted)
-        with held(place.head, f"{wanted} --address=elsewhere"):
+        await until(lambda: holder(folder.wanted) is not None)
+        wanted = holder(folder.wanted)
+        with held(folder.head, f"{wanted} --address=elsewhere"):
             await asyncio.sleep(0.5)
             assert not head.up
-        with held(place.head, f"{'f' * 32} {'0' * 56}"):
+        with held(folder.head, f"{'f' * 32} {'0' * 56}"):
             await asyncio.sleep(0.5)
             assert not head.up, "made for another coordinator"
-        with held(place.head, f"{wanted} {'0' * 56}"):
+        with held(folder.head, f"{wanted} {'0' * 56}"):
             await until(lambda: head.up)
             assert head.node_id == "0" * 56
 
 
 async def test_no_head_runs_before_a_coordinator_wants_one_nor_after(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with container(place):
+    folder = HeadFolder(tmp_path)
+    async with container(folder):
         await asyncio.sleep(0.5)
-        assert holder(place.head) is None
-        head = HeadApart(place)
+        assert holder(folder.head) is None
+        head = HeadClient(folder)
         async with coordinator(head):
             await until(lambda: head.up)
             assert not head.joined, "no raylet yet"
-            place.raylet.parent.mkdir(parents=True)
-            place.raylet.touch()
+            folder.raylet.parent.mkdir(parents=True)
+            folder.raylet.touch()
             assert head.joined
-        assert holder(place.head) is None, "its tables are free when the coordinator has ended"
+        assert holder(folder.head) is None, "its tables are free when the coordinator has ended"
         assert not head.up
 
 
 async def test_a_coordinator_that_starts_over_gets_another_head(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with container(place):
-        first, second = HeadApart(place), HeadApart(place)
+    folder = HeadFolder(tmp_path)
+    async with container(folder):
+        first, second = HeadClient(folder), HeadClient(folder)
         async with coordinator(first):
             await until(lambda: first.up)
-            one = holder(place.head)
+            one = holder(folder.head)
         async with coordinator(second):
             await until(lambda: second.up)
-            assert holder(place.head) != one
+            assert holder(folder.head) != one
             assert not first.up
 
 
 async def test_the_coordinator_notices_the_end_of_its_head(tmp_path: Path) -> None:
-    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
-    async with container(place, "sleep 1; exit 7") as ray, coordinator(head) as driver:
+    folder, head = HeadFolder(tmp_path), HeadClient(HeadFolder(tmp_path))
+    async with container(folder, "sleep 1; exit 7") as ray, coordinator(head) as driver:
         await until(lambda: head.up)
         await asyncio.wait_for(driver, 20)
         with pytest.raises(NodeEnded, match="ray ended with 7"):
@@ -157,21 +157,21 @@ async def test_the_coordinator_notices_the_end_of_its_head(tmp_path: Path) -> No
 
 
 async def test_a_head_that_was_started_again_is_another_one(tmp_path: Path) -> None:
-    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
+    folder, head = HeadFolder(tmp_path), HeadClient(HeadFolder(tmp_path))
     async with coordinator(head) as driver:
-        async with container(place):
+        async with container(folder):
             await until(lambda: head.up)
-        async with container(place):
+        async with container(folder):
             await asyncio.wait_for(driver, 20)
             assert not head.up
 
 
 async def test_what_an_earlier_head_left_is_no_raylet(tmp_path: Path) -> None:
-    place, head = Place(tmp_path), HeadApart(Place(tmp_path))
+    folder, head = HeadFolder(tmp_path), HeadClient(HeadFolder(tmp_path))
     old = tmp_path / "session_old"
     (old / "sockets").mkdir(parents=True)
     (old / "sockets/raylet").touch()
-    place.session.symlink_to(old)
-    async with container(place), coordinator(head):
+    folder.session.symlink_to(old)
+    async with container(folder), coordinator(head):
         await until(lambda: head.up)
         assert not head.joined

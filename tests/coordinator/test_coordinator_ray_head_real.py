@@ -32,7 +32,7 @@ ray_node.RAY_PORT = port
 def command(ip):
     return [*ray_node.head_command(ip), f"--temp-dir={folder / 'ray'}"]
 
-asyncio.run(ray_head.run("127.0.0.1", ray_head.Place(folder / "ray"), command))
+asyncio.run(ray_head.run("127.0.0.1", ray_head.HeadFolder(folder / "ray"), command))
 """
 DRIVER = """
 import asyncio, os, sys
@@ -44,13 +44,13 @@ os.environ.update(environment(folder / "token", None))
 import ray
 from rljob_runtime.entrypoints import coordinator as pod
 from rljob_runtime.entrypoints.pod_env import Identity
-from rljob_runtime.entrypoints.ray_head import HeadApart, Place
+from rljob_runtime.entrypoints.ray_head import HeadClient, HeadFolder
 
 pod.RAY_PORT = port
 identity = Identity("demo", "ns", "uid-1", "coordinator-0", 1, "demo-coordinator-0-1", "127.0.0.1", "demo")
 
 async def connect():
-    head = HeadApart(Place(folder / "ray"))
+    head = HeadClient(HeadFolder(folder / "ray"))
     run, connected = asyncio.create_task(head.run()), asyncio.create_task(pod._connect(identity, head))
     await asyncio.wait({run, connected}, return_when=asyncio.FIRST_COMPLETED)
     if run.done():

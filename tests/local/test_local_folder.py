@@ -78,12 +78,12 @@ def test_a_second_run_goes_on_with_the_same_identity(tmp_path, job):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"name": "b"}, ["metadata.name: 'b' never changes in a folder, it was 'a'"]),
-        ({"data": {"seed": 7}}, ["spec.data.seed: 7 never changes in a folder, it was 0"]),
-        ({"mode": "Asynchronous"}, ["spec.mode: 'Asynchronous' never changes in a folder, it was 'OnPolicy'"]),
+        ({"name": "b"}, ["metadata.name: 'b' cannot change in a folder; it was 'a'"]),
+        ({"data": {"seed": 7}}, ["spec.data.seed: 7 cannot change in a folder; it was 0"]),
+        ({"mode": "Asynchronous"}, ["spec.mode: 'Asynchronous' cannot change in a folder; it was 'OnPolicy'"]),
         (
             {"model": {"source": "package://rljob/toy", "dtype": "bfloat16"}},
-            ["spec.model.dtype: 'bfloat16' never changes in a folder, it was 'float32'"],
+            ["spec.model.dtype: 'bfloat16' cannot change in a folder; it was 'float32'"],
         ),
     ],
 )
@@ -99,10 +99,10 @@ def test_another_prompt_file_is_refused_and_so_is_the_same_one_with_other_bytes(
     other.write_bytes(data.read_bytes())
     played(folder, job())
     assert refusal(folder, job(prompts=other)) == (
-        f"spec.data.prompts.file.path: {str(other)!r} never changes in a folder, it was {str(data)!r}; {CURE}"
+        f"spec.data.prompts.file.path: {str(other)!r} cannot change in a folder; it was {str(data)!r}; {CURE}"
     )
     data.write_text('{"prompt": "1 + 2 = ", "answer": "3"}\n')
-    assert "spec.data.prompts.file.path: what it names has changed (sha256 is " in refusal(folder, job())
+    assert "spec.data.prompts.file.path: the content has changed (sha256 is " in refusal(folder, job())
 
 
 def test_a_data_set_is_all_of_its_files(tmp_path, job):
@@ -114,7 +114,7 @@ def test_a_data_set_is_all_of_its_files(tmp_path, job):
     with hold(folder, job(data=prompts)):
         pass
     (dataset / "part" / "1.arrow").write_text("b")
-    assert "spec.data.prompts.dataset.path: what it names has changed" in refusal(folder, job(data=prompts))
+    assert "spec.data.prompts.dataset.path: the content has changed" in refusal(folder, job(data=prompts))
 
 
 def test_before_a_prompt_was_drawn_everything_may_change(tmp_path, job, data):
@@ -124,7 +124,7 @@ def test_before_a_prompt_was_drawn_everything_may_change(tmp_path, job, data):
         Store(folder / "state.db", held.uid).close()
     data.write_text('{"prompt": "1 + 2 = ", "answer": "3"}\n')
     played(folder, job(name="b"))
-    assert refusal(folder, job()).startswith("metadata.name: 'a' never changes in a folder, it was 'b'")
+    assert refusal(folder, job()).startswith("metadata.name: 'a' cannot change in a folder; it was 'b'")
 
 
 def test_a_record_that_cannot_be_read_is_told_with_what_to_do(tmp_path, job):

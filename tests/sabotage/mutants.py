@@ -3928,14 +3928,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a head that ends is not noticed",
         f"{RUNTIME}/entrypoints/ray_head.py",
-        "return self._head is not None and holder(self._place.head) == self._head",
+        "return self._head is not None and holder(self._folder.head) == self._head",
         "return self._head is not None",
         (f"{HEAD_LOCKS}::test_the_coordinator_notices_the_end_of_its_head",),
     ),
     Mutant(
         "a head goes on without a coordinator",
         f"{RUNTIME}/entrypoints/ray_head.py",
-        "            while holder(place.wanted) == wanted:",
+        "            while holder(folder.wanted) == wanted:",
         "            while True:",
         (f"{HEAD_LOCKS}::test_no_head_runs_before_a_coordinator_wants_one_nor_after",),
     ),

@@ -14,7 +14,7 @@ from rljob_runtime.cli.trace import trace
 
 app = typer.Typer(
     name="rljob",
-    help="Elastic RL post-training: run a job on this machine, look at one in a cluster, measure, inspect traces.",
+    help="Elastic RL post-training: run a job on this machine, show one in a cluster, measure, inspect traces.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -1,4 +1,4 @@
-"""`rljob bench [NAME]`: one command a claim, with its baseline and its limit measured in the same run."""
+"""`rljob bench [NAME]`: one command a claim, with baseline and limit measured in the same run."""
 
 from __future__ import annotations
 
@@ -19,38 +19,44 @@ from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.workloads import TraceError
 
 ENTRY_POINTS = "rljob.benchmarks"
-"""The distribution `rljob-bench` registers its benchmarks here (bench/pyproject.toml); it is optional.
-A benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes. It takes what
-else it knows of the options by their names; what it does not take is refused here. It raises `TraceError`,
-`ProfileError` and `OptionError`, before it has measured anything."""
+"""Entry point group in which the optional distribution `rljob-bench` registers its benchmarks (bench/pyproject.toml). A
+benchmark is `function(*, quick: bool, seed: int) -> dict` and returns the object that `--json` writes. Further
+parameters have the names of options; other options are refused here. It raises `TraceError`, `ProfileError` and
+`OptionError` before it measures anything."""
 
 MISSING = "no benchmarks are installed; install the extra `bench` (in a checkout: pip install -e bench)"
 
 
 def bench(
-    name: Annotated[str | None, typer.Argument(help="Which; without it, their names.", show_default=False)] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result there.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes: a look, not a figure to quote.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a benchmark. Without it, all names are listed.", show_default=False)
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller sizes, for a quick check. Do not quote these figures.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     traces: Annotated[
         Path | None,
-        typer.Option(
-            help="Measure these instead of generated lengths: a trace's folder, or one that holds such folders."
-        ),
+        typer.Option(help="Folder of a trace, or of several trace folders, to use instead of generated lengths."),
     ] = None,
-    real: Annotated[bool, typer.Option("--real", help="On engines of this machine, not simulated: NAME-real.")] = False,
+    real: Annotated[
+        bool, typer.Option("--real", help="Run NAME-real: on engines of this machine, not simulated.")
+    ] = False,
     profile: Annotated[
         Path | None,
-        typer.Option(help="Engines as fast as in this file of `rljob profile`; the settings of its model."),
+        typer.Option(help="Use the speed and the model of this file of `rljob profile`."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Of each job.")] = None,
-    auto_rounds: Annotated[int | None, typer.Option(min=1, help="Of each job that chooses by itself.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each job.")] = None,
+    auto_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of each job that selects its own plan.")
+    ] = None,
     reward_seconds: Annotated[
         list[float] | None,
-        typer.Option(help="Of the plain job's reward stage; may be given several times. The first is the figures'."),
+        typer.Option(help="Seconds of the plain job's reward stage. Repeatable; figures use the first value."),
     ] = None,
-    trainers: Annotated[int | None, typer.Option(min=1, help="Accelerators that only train.")] = None,
-    kill: Annotated[bool, typer.Option("--kill", help="What a death in the middle costs.")] = False,
+    trainers: Annotated[int | None, typer.Option(min=1, help="Number of accelerators that only train.")] = None,
+    kill: Annotated[bool, typer.Option("--kill", help="Measure the cost of a death during the run.")] = False,
 ) -> None:
     """Run a benchmark and print its figures."""
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
@@ -67,7 +73,7 @@ def bench(
     if name not in found:
         raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
     if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise fail(f"--json {json_file}: {json_file.absolute().parent} is no folder")
+        raise fail(f"--json {json_file}: {json_file.absolute().parent} is not a folder")
     function: Callable[..., dict[str, Any]] = found[name].load()
     options: dict[str, Any] = {
         "traces": traces,

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, in the shape that `rljob bench` prints and writes (`cli.bench`)."""
+"""Benchmark result: the figures of a benchmark, in the shape that `rljob bench` prints and writes (`cli.bench`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class OptionError(ValueError):
-    """An option's value that a benchmark cannot use. The message has the option, the value and what would be right."""
+    """An option has a value that the benchmark cannot use. The message has the option, the value and a valid value."""
 
 
 def figure(
@@ -19,8 +19,11 @@ def figure(
     unit: str = "ratio",
     better: str = "higher",
 ) -> dict[str, Any]:
-    """`anchor`: what the goal or the limit was taken from. `limit`: what nothing could do better than.
-    `better`: higher, lower, or nearest to the goal."""
+    """Return one figure of a result.
+
+    `anchor`: source of the goal or the limit. `limit`: the best possible value. `better`: higher, lower, or nearest to
+    the goal.
+    """
     return {
         "name": name,
         "value": value,

@@ -18,9 +18,9 @@ def check(
     path: Annotated[Path, typer.Argument(help="The job's folder, or its state.db.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Read a job's history from its store (from a copy of it) and say whether every prompt is accounted for.
+    """Read a job's history from a copy of its store and check that every prompt is accounted for.
 
-    Exit status: 0 when all holds, 1 when something does not, 2 when there is no history.
+    Exit status: 0 if all checks hold, 1 if one does not, 2 if there is no history.
     """
     try:
         verdict = audit(path)

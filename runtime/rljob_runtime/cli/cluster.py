@@ -1,4 +1,4 @@
-"""The cluster that the user's kubeconfig names."""
+"""Cluster: client of the cluster in the user's kubeconfig."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _REQUEST_SECONDS = 10
 
 
 class NoAnswer(Exception):
-    """The API server cannot be asked, or says no; the message says why."""
+    """The API server is unreachable or refuses; the message gives the reason."""
 
 
 class Cluster:
-    """The current context of the kubeconfig. Raises `Unusable` when there is none to use."""
+    """Current context of the kubeconfig. Raises `Unusable` if there is none."""
 
     def __init__(self) -> None:
-        from kubernetes import client, config  # half a second to import: not before it is needed
+        from kubernetes import client, config  # imported here, because the import takes half a second
 
         _check_kubeconfigs()
         try:
-            # Named here, because the client reads $KUBECONFIG once, when it is imported.
+            # Passed here, because the client reads $KUBECONFIG only once, at import.
             config.load_kube_config(config_file=_kubeconfigs())
             context: dict[str, Any] = config.list_kube_config_contexts(config_file=_kubeconfigs())[1]["context"]
         except config.ConfigException as error:
@@ -37,7 +37,7 @@ class Cluster:
         self._api: CustomObjectsApi = client.CustomObjectsApi()
 
     def rljob(self, namespace: str, name: str) -> dict[str, Any]:
-        """The RLJob as the server holds it. Raises `NoAnswer`."""
+        """Return the RLJob as the server stores it. Raises `NoAnswer`."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -56,12 +56,15 @@ class Cluster:
 
 
 def _kubeconfigs() -> str:
-    """The files' names, as kubectl takes them."""
+    """Return the files' names in kubectl's format."""
     return os.environ.get("KUBECONFIG", "~/.kube/config")
 
 
 def _check_kubeconfigs() -> None:
-    """What the client meets with a traceback: files that are no YAML object. Those that are missing are its to tell."""
+    """Raise `Unusable` for a file that is not a YAML object, for which the client would print a traceback.
+
+    The client itself reports missing files.
+    """
     for name in _kubeconfigs().split(os.pathsep):
         file = Path(name).expanduser()
         if not name or not file.exists():

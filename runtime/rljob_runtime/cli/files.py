@@ -1,4 +1,4 @@
-"""Files that the user named: read, or told in one line why they cannot be."""
+"""Files of the user: reads them, or reports in one line why it cannot."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rljob_api import InvalidSpec, RLJob, load
 
 
 class Unusable(Exception):
-    """A file that cannot be used; the message names it, and the line where there is one."""
+    """A file cannot be used; the message names it, and the line if there is one."""
 
 
 def fail(message: str, code: int = 2) -> typer.Exit:
-    """Say it where errors go; raise what this returns."""
+    """Print the message to stderr and return the exit to raise."""
     print(message, file=sys.stderr)
     return typer.Exit(code)
 
 
 def read_text(file: Path) -> str:
-    """The text of a file in UTF-8. Raises `Unusable`."""
+    """Return the text of a file in UTF-8. Raises `Unusable`."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -34,7 +34,7 @@ def read_text(file: Path) -> str:
 
 
 def read_job(file: Path) -> RLJob:
-    """The RLJob in a file. Raises `Unusable` with a line for each mistake."""
+    """Return the RLJob in a file. Raises `Unusable` with a line for each mistake."""
     try:
         return load(read_text(file))
     except InvalidSpec as error:

@@ -1,4 +1,4 @@
-"""`rljob profile`: what the engine of this machine takes, as a file that the engine model is fitted from."""
+"""`rljob profile`: measures this machine's engine, as a file from which the performance model is fitted."""
 
 from __future__ import annotations
 
@@ -34,35 +34,39 @@ BATCH, CONTEXT = 64, 1024
 
 
 def profile(
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="An RLJob: its model, engine and sizes.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model by itself, as in spec.model.source.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the profile there.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="An RLJob manifest: its model, engine and sizes.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model alone, as in spec.model.source.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the profile to this file.")] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Measure no profile, but play rounds and see whether this one foretells them.")
+        Path | None, typer.Option(help="Measure no profile; run rounds and compare them with this profile.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm or reference. Default: the job's, else vllm.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Engine: vllm or reference. Default: the job's, else vllm.")
+    ] = None,
     tensor_parallel: Annotated[
-        str | None, typer.Option(help="Sizes, as 1,2. Default: those that the job allows, else 1.")
+        str | None, typer.Option(help="Sizes, such as 1,2. Default: those that the job allows, else 1.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to measure; engines start before.")] = 120.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of measuring, without the start of engines.")] = 120.0,
     workload: Annotated[
         str | None,
         typer.Option(
-            help="Lengths of the round by which the best tensor parallel size is told: a generator's name or file, or "
-            "a trace's folder. Default: all of maxResponseTokens."
+            help="Lengths of the round that selects the best tensor parallel size: a generator's name or file, or a "
+            "trace's folder. Default: all of maxResponseTokens."
         ),
     ] = None,
 ) -> None:
-    """Measure the engine at hand: decode steps, prefill and KV cache over batch, context and tensor parallel size.
+    """Measure this machine's engine: decode steps, prefill and KV cache over batch, context and tensor parallel size.
 
-    Of several sizes, the one with which the job's own round is shortest is told: where to start.
+    Of several sizes, the one with the shortest round of the job is reported as the one to start at.
 
-    Ctrl-C ends it early; what was measured by then is written if an engine model can be fitted from it.
+    Ctrl-C ends the measurement early. The profile is written if it suffices for a performance model.
     """
     if (out is None) == (check is None):
         raise fail("--out FILE writes a profile, --check FILE reads one; exactly one of the two would be right")
     if out is not None and not out.absolute().parent.is_dir():
-        raise fail(f"--out {out}: {out.absolute().parent} is no folder")
+        raise fail(f"--out {out}: {out.absolute().parent} is not a folder")
     job = _job(file, model)
     job_round = _round(job, workload)
     target, console = _target(job, model, engine, tensor_parallel, seconds), screen()
@@ -123,7 +127,7 @@ def _check(console: Console, target: Target, file: Path, seconds: float, job_rou
 
 
 def _table(measured: Profile, fits: Mapping[int, Fit]) -> Table:
-    """What an engine model makes of it, by layout."""
+    """Make a table of the fitted performance model, one row a layout."""
     subject = measured.subject
     table = Table(title=f"{subject.model.name} on {subject.engine} {subject.engine_version}, {subject.hardware}")
     columns = ("TP", "KV tokens", "step, ms", "replica", "prefill, ms", "fit off by", "rounds off by")
@@ -143,7 +147,7 @@ def _table(measured: Profile, fits: Mapping[int, Fit]) -> Table:
 
 
 def _steps(fitted: Fit) -> str:
-    """Without context, and the batch: the least and the largest."""
+    """Return the step time without context for the smallest and the largest batch."""
     (least, quick), (most, slow) = fitted.latency.knots[0], fitted.latency.knots[-1]
     return f"{1000 * quick:.3g} ({least:g}), {1000 * slow:.3g} ({most:g})"
 
@@ -157,7 +161,7 @@ def _foretold(errors: list[float]) -> str:
 
 
 def _measured(work: Callable[[], T]) -> T:
-    """Do it, and tell in one line why it cannot be done."""
+    """Do the work; report in one line why it cannot be done."""
     from rljob_runtime.protocols import PeerError
 
     try:
@@ -224,7 +228,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _observer(console: Console, seconds: float) -> Iterator[ProfilingObserver]:
-    """A bar of the time that is spent, and Ctrl-C as a wish to stop."""
+    """Show a bar of the time spent, and treat Ctrl-C as a request to stop."""
     from rljob_runtime.rollout.profiling.profiler import ProfilingObserver
 
     interrupted: list[int] = []

@@ -1,5 +1,4 @@
-"""Where the parallelism planner had best start, as `rljob profile` tells it: a profile and a job make a tensor parallel
-size."""
+"""Start of a profile: the tensor parallel size at which a job should start, from a profile and the job."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from rljob_runtime.workloads import batch, open_workload
 
 @dataclass(frozen=True)
 class JobRound:
-    """A job, and the lengths of a round of its shape. `lengths`: where they come from."""
+    """A job, and the lengths of a round of its shape. `lengths`: their origin."""
 
     job: RLJob
     lengths: str
@@ -28,8 +27,11 @@ class JobRound:
 
     @classmethod
     def of(cls, job: RLJob, workload: str | None) -> JobRound:
-        """`workload`: as `workloads.open_workload` takes it, cut at the job's limits; None: every prompt and response
-        is as long as the job allows. Raises `TraceError`."""
+        """Make the round of a job.
+
+        `workload` is as in `workloads.open_workload`, cut at the job's limits. With None, every prompt and response has
+        the largest length that the job allows. Raises `TraceError`.
+        """
         algorithm, data = job.spec.algorithm, job.spec.data
         prompts, responses = algorithm.prompts_per_round, algorithm.responses_per_prompt
         if workload is None:
@@ -46,8 +48,10 @@ class JobRound:
         return cls(job, workload, asked)
 
     def start(self, fits: Mapping[int, Fit]) -> Start | str:
-        """The best of these sizes, or why none is named. A size that does not divide a machine of the job is none of
-        its sizes."""
+        """Return the best of these sizes, or why none is named.
+
+        Sizes that do not divide a machine of the job are left out.
+        """
         rollout, algorithm = self.job.spec.rollout, self.job.spec.algorithm
         most = rollout.engine_options.max_concurrent_requests
         stages = {
@@ -73,7 +77,7 @@ class JobRound:
 
 
 def show(console: Console, start: Start | str, rollout_size: int) -> None:
-    """`rollout_size`: the job's tensorParallelSize."""
+    """Print the start. `rollout_size`: the job's tensorParallelSize."""
     if isinstance(start, str):
         say(console, start)
         return

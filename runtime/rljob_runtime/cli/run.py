@@ -1,4 +1,4 @@
-"""`rljob run -f FILE`: the whole job on this machine, on a local Ray, without a cluster."""
+"""`rljob run -f FILE`: the complete job on this machine, on a local Ray, without a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from rljob_runtime.cli.view import runtime_view
 def run(
     file: Annotated[Path, typer.Option("--file", "-f", help="An RLJob manifest.")],
     workdir: Annotated[
-        Path | None, typer.Option(help="Store, checkpoints, logs; a second run with it goes on. Default: runs/NAME.")
+        Path | None,
+        typer.Option(help="Folder of store, checkpoints and logs. A second run continues. Default: runs/NAME."),
     ] = None,
 ) -> None:
     """Run an RLJob to its end on this machine."""
@@ -30,7 +31,7 @@ def run(
         raise fail(str(error)) from None
     place = workdir or Path("runs") / job.name
 
-    # Ray and torch take seconds to import: after the manifest is known good.
+    # Ray and torch take seconds to import, so the manifest is checked first.
     from rljob_runtime.coordinator.store.connection import StoreUnusable
     from rljob_runtime.local import FolderRefused, RayFailed
     from rljob_runtime.local import run as run_local
@@ -50,7 +51,7 @@ def run(
     except RayFailed as error:
         raise fail(f"{job.name}: {error}", code=1) from None
     if not console.is_terminal:
-        console.line()  # There, what is drawn last ends without one.
+        console.line()  # Without a terminal, the last drawing has no line end.
     finished = result.finished
     if finished is None or finished.outcome != "Complete":
         say(console, f"{job.name}: not complete ({_why(result)}); logs in {place}", "red")
@@ -59,7 +60,7 @@ def run(
 
 
 def _why(result: RuntimeStatus) -> str:
-    """Why a run is not complete."""
+    """Return why a run is not complete."""
     if result.finished is not None:
         return f"{result.finished.reason}: {result.finished.message}"
     halt = next((problem for problem in result.problems if problem.reason == ENGINE_MISMATCH), None)
@@ -67,7 +68,7 @@ def _why(result: RuntimeStatus) -> str:
 
 
 def _complete(name: str, result: RuntimeStatus) -> str:
-    """The last line. A run that found all rounds done has published nothing."""
+    """Return the last line. A run that finds all rounds done publishes nothing."""
     done = f"{name}: Complete rounds={result.round}"
     if result.weight_version is None:
         return f"{done}: nothing was left to do, the model is in {result.model_path}"
@@ -75,7 +76,7 @@ def _complete(name: str, result: RuntimeStatus) -> str:
 
 
 class _Problems:
-    """Told once each, where no screen shows them."""
+    """Problems that are already printed; used if there is no terminal."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()

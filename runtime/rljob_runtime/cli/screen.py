@@ -1,7 +1,7 @@
-"""Screen: where commands draw and print.
+"""Screen: console of all commands.
 
-What is shown has parts that others wrote: messages, paths, names of models. Text in brackets is no style there, nor
-`:name:` a picture. A line stays a line however narrow the terminal is.
+Messages, paths and names of models contain text of others. Text in brackets is not a style, and `:name:` is not an
+emoji. A line stays one line in any terminal width.
 """
 
 from __future__ import annotations

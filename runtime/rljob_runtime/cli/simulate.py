@@ -1,4 +1,4 @@
-"""`rljob simulate`: small jobs under virtual time, each with faults of its own, until an invariant breaks."""
+"""`rljob simulate`: runs small jobs under virtual time, each with its own faults, until an invariant breaks."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _PORTION = 8
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     plan: Annotated[
         str | None,
         typer.Option(
-            help='Faults to play instead of the seed\'s own: `TIME KIND TARGET DURATION; ...`, or "" for none.'
+            help='Faults to apply instead of the seed\'s own: `TIME KIND TARGET DURATION; ...`, or "" for none.'
         ),
     ] = None,
     trace_out: Annotated[
         Path | None, typer.Option(help="Write the run, or the failing one, as a timeline for ui.perfetto.dev.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to run side by side.")] = 1,
-    mode: Annotated[Mode, typer.Option(help="Of the jobs.")] = Mode.ON_POLICY,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 1,
+    mode: Annotated[Mode, typer.Option(help="Mode of the jobs.")] = Mode.ON_POLICY,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Run further seeds after those, until so many seconds have passed.")
+        float, typer.Option(min=0, help="After these seeds, run further ones until this many seconds have passed.")
     ] = 0,
 ) -> None:
     """Run the real coordinator under virtual time with seeded faults, and check its invariants after every event.
 
-    Every seed is a job, machines and faults. The first failing one is made as small as it still fails, and printed with
-    the command that plays it again. Exit status: 0 when all hold, 1 when one does not.
+    Every seed defines a job, machines and faults. The plan of the first failing seed is shrunk as long as it fails, and
+    printed with the command that repeats it. Exit status: 0 if all invariants hold, 1 if one does not.
     """
     if plan is not None and (seeds != 1 or seconds):
         raise fail("--plan is for one seed: --seeds 1 --seed N would be right")
@@ -58,8 +58,8 @@ def simulate(
     except ValueError as error:
         raise fail(f"--plan: {error}") from None
     if trace_out is not None and not trace_out.absolute().parent.is_dir():
-        raise fail(f"--trace-out {trace_out}: {trace_out.absolute().parent} is no folder")
-    # What the coordinator warns of is what faults are for.
+        raise fail(f"--trace-out {trace_out}: {trace_out.absolute().parent} is not a folder")
+    # Faults cause the coordinator's warnings, so they are not shown.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
     console = screen()
     failed = _first_failing(console, seed, portions(seed, seeds, seconds, jobs), jobs, faults, mode)
@@ -75,7 +75,7 @@ def simulate(
 def portions(
     first: int, count: int, seconds: float, jobs: int, now: Callable[[], float] = time.monotonic
 ) -> Iterator[range]:
-    """Divide seeds into ranges: `count` of them, and then more, for as long as the budget of `seconds` lasts."""
+    """Divide seeds into ranges: `count` of them, and then more, while the budget of `seconds` lasts."""
     began = now()
     yield range(first, first + count)
     following = first + count
@@ -87,7 +87,7 @@ def portions(
 def _first_failing(
     console: Console, first: int, ranges: Iterator[range], jobs: int, faults: FaultPlan | None, mode: Mode
 ) -> int | None:
-    """Play the seeds in order, up to one that fails."""
+    """Simulate the seeds in order, up to one that fails."""
     total = events = coordinators = 0
     seconds = 0.0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -113,7 +113,7 @@ def _first_failing(
 def _outcomes(
     seeds: range, jobs: int, pool: Executor, faults: FaultPlan | None, mode: Mode
 ) -> Iterator[tuple[int, SimulationResult]]:
-    # A pool of one process would be the same, but a debugger does not follow into it.
+    # A pool of one process would do the same, but a debugger does not follow into it.
     play_all = map if jobs == 1 else partial(pool.map, chunksize=max(1, min(_PORTION, len(seeds) // jobs)))
     count = len(seeds)
     yield from zip(seeds, play_all(_play, seeds, [faults] * count, [mode] * count), strict=True)

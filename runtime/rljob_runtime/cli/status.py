@@ -20,8 +20,10 @@ _POLL_SECONDS = 2.0
 
 def status(
     name: Annotated[str, typer.Argument(help="The RLJob's name.")],
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's own.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and redraw until the job ends.")] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until the job ends.")] = False,
 ) -> None:
     """Show an RLJob that runs in a cluster."""
     try:

@@ -1,4 +1,4 @@
-"""`rljob trace inspect` and `rljob trace fit`: what a recorded workload looks like, and a generator made from it."""
+"""`rljob trace inspect|fit|convert`: statistics of a recorded workload, and a generator fitted to it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rljob_runtime.workloads.law import Law
 from rljob_runtime.workloads.summary import Quantiles, TraceStatistics, summarise
 from rljob_runtime.workloads.trace import read_steps, read_trace
 
-trace = typer.Typer(name="trace", help="Look at recorded workloads, and fit generators to them.", no_args_is_help=True)
+trace = typer.Typer(name="trace", help="Inspect recorded workloads and fit generators to them.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="A folder of PolyTrace files.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out and count them, instead of refusing.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count bad rows instead of refusing the trace.")]
 _STEPS_SHOWN = 12
 _BAD_SHOWN = 10
 _DRAWN_STEPS, _DRAWN_PROMPTS, _DRAWN_RESPONSES = 10, 128, 8
@@ -34,11 +34,11 @@ _DRAWN_STEPS, _DRAWN_PROMPTS, _DRAWN_RESPONSES = 10, 128, 8
 @trace.command()
 def inspect(
     folder: Folder,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures there.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw distributions and steps (.png, .svg).")] = None,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Statistics of a trace: lengths, tails, likeness within prompts, turns, tools, rewards."""
+    """Show statistics of a trace: lengths, tails, similarity within prompts, turns, tools, rewards."""
     console = screen()
     findings = Findings(skip_bad)
     with _told():
@@ -60,11 +60,11 @@ def inspect(
 @trace.command()
 def fit(
     folder: Folder,
-    json_file: Annotated[Path, typer.Option("--json", help="Write the generator's parameters there.")],
-    source: Annotated[str, typer.Option(help="Where the trace is from; kept in the file.")] = "",
+    json_file: Annotated[Path, typer.Option("--json", help="Write the generator's parameters to this file.")],
+    source: Annotated[str, typer.Option(help="Origin of the trace; stored in the file.")] = "",
     skip_bad: SkipBad = False,
 ) -> None:
-    """Fit a generator to a trace. Its file holds quantiles and correlations, no rows."""
+    """Fit a generator to a trace. Its file contains quantiles and correlations, no rows."""
     console = screen()
     findings = Findings(skip_bad)
     with _told():
@@ -83,12 +83,12 @@ def fit(
 @trace.command()
 def convert(
     file: Annotated[Path, typer.Argument(help="PolyTrace's enhanced_task_distribution_parameters.json.")],
-    folder: Annotated[Path, typer.Argument(help="Where math-235b.json and tools-235b.json are written.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for math-235b.json and tools-235b.json.")],
     tool_seconds: Annotated[
-        Path, typer.Option(help="A generator's JSON file with tool use: the file above has no tool seconds.")
+        Path, typer.Option(help="JSON file of a generator with tool use, since FILE has no tool seconds.")
     ],
     correlation: Annotated[
-        float, typer.Option(min=0, max=1, help="Likeness within prompts: the file above does not tell it.")
+        float, typer.Option(min=0, max=1, help="Similarity within prompts, which FILE does not contain.")
     ] = 0.5,
     cap: Annotated[int, typer.Option(min=1, help="The longest response, in tokens.")] = 32_000,
 ) -> None:
@@ -107,7 +107,7 @@ def convert(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What is wrong with a trace is said in a line, without a traceback."""
+    """Report an error of a trace in one line, without a traceback."""
     try:
         yield
     except TraceError as error:
@@ -153,7 +153,7 @@ def _show(console: Console, workloads: dict[str, TraceStatistics]) -> None:
 
 
 def _figures(workloads: dict[str, TraceStatistics]) -> Table:
-    """One row a figure, one column a workload; a row that nobody recorded is left out."""
+    """Make a table with one row a figure and one column a workload; rows without any value are left out."""
     table = Table("", *(Column(name, justify="right") for name in workloads))
     rows: list[tuple[str, Callable[[TraceStatistics], str]]] = [
         ("steps", lambda s: str(len(s.steps))),

@@ -1,4 +1,4 @@
-"""A trace drawn: how long prompts, responses and tools take, and how the steps differ."""
+"""Trace plot: lengths of prompts, responses and tools, and the differences between steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljob_runtime.workloads.summary import TraceStatistics
 
 
 def plot(steps: Sequence[Step], statistics: TraceStatistics, file: Path) -> None:
-    """Write the picture; the file's ending chooses its format. Raises OSError or ValueError where it cannot."""
+    """Write the picture; the file's suffix selects its format. Raises OSError or ValueError if it cannot be written."""
     responses = [response for step in steps for prompt in step.prompts for response in prompt.responses]
     tool_seconds = [call.seconds for response in responses for turn in response.turns for call in turn.calls]
     figure = Figure(figsize=(15 if tool_seconds else 10, 4), layout="constrained")

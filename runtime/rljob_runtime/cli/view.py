@@ -1,4 +1,4 @@
-"""How a job's status is drawn in a terminal: one renderable for `rljob run` and for `rljob status`."""
+"""Status view: a job's status in a terminal, for `rljob run` and `rljob status`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
 
 
 def job_view(name: str, status: RLJobStatus, rounds: int) -> RenderableType:
-    """The whole status: phase, conditions by type, and the runtime's own line."""
+    """Draw the complete status: phase, conditions by type, and the runtime's part."""
     head = Text.assemble((name, "bold"), "  ", (status.phase or "Pending", "cyan"))
     conditions = Table(box=None, show_header=False, padding=(0, 1))
     for condition in status.conditions:
@@ -30,7 +30,7 @@ def job_view(name: str, status: RLJobStatus, rounds: int) -> RenderableType:
 
 
 def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
-    """What the coordinator reports: round, stage, reward, speed, weights."""
+    """Draw the coordinator's report: round, stage, reward, speed, weights."""
     done = runtime.round or 0
     bar = Table.grid(padding=(0, 1))
     bar.add_row("round", ProgressBar(total=max(rounds, 1), completed=done, width=40), f"{done}/{rounds}")

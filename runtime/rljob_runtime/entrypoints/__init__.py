@@ -1,1 +1,1 @@
-"""What runs in a pod: `python -m rljob_runtime.entrypoints coordinator|worker|rewards`."""
+"""Entrypoints: the processes of a pod, `python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`."""

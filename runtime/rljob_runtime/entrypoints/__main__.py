@@ -1,5 +1,4 @@
-"""`python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`: the command of the containers that the
-operator makes."""
+"""Container commands of the operator's pods: `python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ def main() -> int:
             return run_reaped(_rewards)
         if role == "head":
             if not os.environ.get(ENV_POD_IP):
-                raise NotAPod(f"this is for pods that the operator makes; the environment lacks {ENV_POD_IP}")
+                raise NotAPod(f"this command is for pods of the operator; the environment lacks {ENV_POD_IP}")
             return run_reaped(_head)
         identity = Identity.of(os.environ)
         return asyncio.run(_run(role, identity))
     except LeaseLost as error:
-        print(f"{role}: {error}; it starts over, and stands by until the API server answers", file=sys.stderr)
-        # In this pod: it costs none, and none is at fault. A new program: nothing of this one holds the job's.
+        print(f"{role}: {error}; it restarts and waits until the API server answers", file=sys.stderr)
+        # A new program in the same pod: no pod failed, and nothing of this program remains in use.
         _start_over()
     except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
@@ -52,10 +51,12 @@ def main() -> int:
 
 
 def _start_over() -> NoReturn:
-    """Begin the program anew in this process. Every connection ends with it: by its own Ray's raylet would know its
-    driver, whose process goes on, for alive."""
+    """Restart the program in this process, with all connections closed.
+
+    The process itself continues, so Ray's raylet would take an open connection for a living driver.
+    """
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -76,8 +77,8 @@ def _head() -> int:
 
 
 async def _run(role: str, identity: Identity) -> int:
-    # The role is imported here: Ray takes seconds, a wrong environment is told at once, and Ray reads its settings
-    # when it is imported.
+    # The role is imported here: Ray takes seconds to import, and reads its settings then. A wrong environment is
+    # reported before.
     os.environ.update(environment(RAY_TOKEN, storage=None))
     if role == "coordinator":
         from rljob_runtime.entrypoints.coordinator import run

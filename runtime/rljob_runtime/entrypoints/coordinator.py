@@ -1,4 +1,4 @@
-"""The coordinator's container: the office (Lease), and the coordinator itself, a driver of the Ray head beside it."""
+"""Coordinator container: holds the Lease, and runs the coordinator as a driver of the Ray head in the same pod."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.store.opening import EarlyReports
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.pod_env import RELAY_KEY, Identity
-from rljob_runtime.entrypoints.ray_head import HeadApart
+from rljob_runtime.entrypoints.ray_head import HeadClient
 from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
@@ -52,15 +52,18 @@ from rljob_runtime.rewards import Elsewhere
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 300.0
-"""Until the head answers its own driver."""
+"""Longest wait for the head to accept its driver."""
 TABLES_SECONDS = 1.0
-"""Between looks whether Ray's tables are free."""
+"""Interval at which Ray's tables are checked."""
 
 
 async def run(identity: Identity) -> int:
-    """Until the job is finished or SIGTERM came; 0 unless something broke. Raises `LeaseLost` when it could not renew
-    its Lease: nothing of the job's is held here any more, and the program that follows this one stands by."""
-    head = HeadApart()
+    """Run until the job is finished or SIGTERM; return 0 unless something failed.
+
+    Raises `LeaseLost` if the Lease could not be renewed. This process then holds nothing of the job, and the program
+    that follows it waits for the Lease.
+    """
+    head = HeadClient()
     metrics, started = CoordinatorMetrics(CollectorRegistry()), asyncio.Event()
     watch = EventLoopLag()
     metrics.watch_loop(lambda: watch.longest_seconds)
@@ -74,7 +77,7 @@ async def run(identity: Identity) -> int:
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
         lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))
         job = await control.job()
-        # Where a later pod is in office, its tables and its store are not waited for.
+        # If a later pod holds the Lease, do not wait for its tables and its store.
         await lease.wait_for_server()
         await _wait_for_tables(Path(STATE_DIR) / RAY_TABLES, job, control)
         elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
@@ -82,8 +85,8 @@ async def run(identity: Identity) -> int:
         if elsewhere is not None:
             needed.append(elsewhere.watch())
 
-        async def in_office() -> int:
-            # Not before: while a driver connects it may hold the interpreter for longer than a Lease lasts.
+        async def while_leading() -> int:
+            # Take the Lease after this: a connecting driver may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, head)
             term = await lease.take()
             code = await alongside(
@@ -92,14 +95,17 @@ async def run(identity: Identity) -> int:
             await lease.release()
             return code
 
-        with _goodbye():
-            return await alongside(in_office(), *needed)
+        with _disconnect_from_ray():
+            return await alongside(while_leading(), *needed)
 
 
 @contextlib.contextmanager
-def _goodbye() -> Iterator[None]:
-    """Let Ray know that this driver ends. It takes seconds, for which whoever lost its Lease has no time: the program
-    that follows it must be in office before the operator takes its silence for its end."""
+def _disconnect_from_ray() -> Iterator[None]:
+    """Disconnect the driver from Ray, unless the Lease was lost.
+
+    Disconnecting takes seconds. After a lost Lease there is no time: the next program must hold the Lease before the
+    operator takes the silence for the coordinator's end.
+    """
     in_time = True
     try:
         yield
@@ -124,7 +130,7 @@ async def _coordinate(
     places = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
         scratch=Path(TMP_DIR) / "rljob",
-        # Beside the checkpoints: a trainer that is replaced or resumed finds its model unpacked.
+        # On the checkpoint volume: a replaced or resumed trainer finds its model unpacked.
         models=Path(STATE_DIR) / "models",
         volume=Path(STATE_DIR),
         relay_key=RELAY_KEY,
@@ -132,7 +138,7 @@ async def _coordinate(
     binding = RayBackend(job, places, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
 
     def on_start(coordinator: Coordinator) -> None:
-        # From here on SIGTERM is a request to stop, not the end.
+        # From here on SIGTERM requests a stop and does not end the process.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
         started.set()
 
@@ -149,19 +155,19 @@ async def _coordinate(
         observers=[metrics.round],
         on_report=metrics.status,
         on_start=on_start,
-        # Whoever has it will end: nobody takes a Lease that another pod renews.
+        # A process that holds the store will end: this pod would not have the Lease otherwise.
         patience=math.inf,
     )
     return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
 
 
-async def _head(head: HeadApart) -> None:
+async def _head(head: HeadClient) -> None:
     await head.run()
-    raise NodeEnded(f"ray's head ended: see container {HEAD_CONTAINER}; the next pod takes up its tables")
+    raise NodeEnded(f"ray's head ended: see container {HEAD_CONTAINER}; the next pod uses its tables")
 
 
 async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControlPlane) -> None:
-    """A former coordinator that cannot be reached lets go of Ray's tables when its Lease has expired."""
+    """Wait until Ray's tables are free. An unreachable earlier coordinator releases them when its Lease expires."""
     early = EarlyReports(control, job.status.runtime, Settings.of(job).back_off)
     async with early.written():
         while held := await asyncio.to_thread(tables_held, storage):
@@ -169,17 +175,17 @@ async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControl
             await asyncio.sleep(TABLES_SECONDS)
 
 
-async def _connect(identity: Identity, head: HeadApart) -> None:
-    """Become a driver of the head beside us. Raises `NodeEnded` when it does not come up."""
+async def _connect(identity: Identity, head: HeadClient) -> None:
+    """Connect as a driver to the head in this pod. Raises `NodeEnded` if the head does not come up."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             while True:
                 if not head.joined:
-                    # A driver that comes too early waits for more than a minute before it says so.
+                    # A driver that connects too early only fails after more than a minute.
                     await asyncio.sleep(0.2)
                     continue
                 try:
-                    await _aside(functools.partial(_drive, identity, head.node_id))
+                    await _run_in_daemon_thread(functools.partial(_init_driver, identity, head.node_id))
                     return
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     log.info("the head does not answer yet: %s", error)
@@ -189,8 +195,9 @@ async def _connect(identity: Identity, head: HeadApart) -> None:
         raise NodeEnded(f"ray's head does not answer {within}: see container {HEAD_CONTAINER}") from error
 
 
-def _drive(identity: Identity, node_id: str) -> None:
-    # Ray looks for its raylet among the processes that it sees, and this one is another container's.
+def _init_driver(identity: Identity, node_id: str) -> None:
+    # Ray searches its raylet among the visible processes, but that raylet runs in another container.
+    """Initialise Ray's driver with the raylet's id."""
     services.find_node_ids = lambda: {node_id}
     ray.init(
         address=f"{identity.pod_ip}:{RAY_PORT}",
@@ -200,9 +207,12 @@ def _drive(identity: Identity, node_id: str) -> None:
     )
 
 
-async def _aside(work: Callable[[], None]) -> None:
-    """Run blocking work in a thread that the end of the process does not wait for: a driver whose head has died goes on
-    trying for `HEAD_ABSENCE_SECONDS`, and the pod must end so that the next one brings a head."""
+async def _run_in_daemon_thread(work: Callable[[], None]) -> None:
+    """Run blocking work in a thread that the end of the process does not wait for.
+
+    A driver whose head has died retries for `HEAD_ABSENCE_SECONDS`, but the pod must end so that the next one starts a
+    head.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -218,9 +228,9 @@ async def _aside(work: Callable[[], None]) -> None:
         error: BaseException | None = None
         try:
             work()
-        except BaseException as raised:  # handed to whoever awaits
+        except BaseException as raised:  # passed to the awaiting caller
             error = raised
-        # Nobody listens any more when the loop is closed.
+        # No caller waits if the loop is closed.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, error)
 

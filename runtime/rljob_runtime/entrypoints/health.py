@@ -1,4 +1,4 @@
-"""The pod's health on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`."""
+"""Health server of a pod on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rljob_api.constants import HEALTH_PORT
 
 
 class PortTaken(Exception):
-    """Somebody listens there already, or the address is not ours; the message says which."""
+    """The port is in use, or the address is not local; the message says which."""
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
-"""The first process of a container in which foreign code runs: it waits for whatever is left to it.
+"""Init process: first process of a container that runs foreign code; it reaps orphaned processes.
 
-A process whose parent was killed becomes the first one's child, and stays in the table as a zombie until it is waited
-for. The event loop waits for its own children only: left to it, they would fill the pod's table of processes.
+A process whose parent was killed becomes a child of the first process, and remains a zombie until that process waits
+for it. The event loop waits for its own children only, so zombies would fill the pod's process table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def run_reaped(work: Callable[[], int]) -> int:
-    """`work` in a child; its exit code once it has ended (128 and the signal, if one ended it). Signals that ask to end
-    are passed on to it. To be called by a process that has no other thread and no other child."""
+    """Run `work` in a child and return its exit code (128 plus the signal if one ended it).
+
+    Signals that request an end are passed to the child. The calling process must have no other thread and no other
+    child.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # None is lost between the fork and the moment when we know whom to pass it on to.
+    # Block the signals until the child's id is known, so that none is lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     parent = os.getpid()
     child = os.fork()
@@ -47,5 +50,5 @@ def _become(work: Callable[[], int], parent: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Not back into what called us: that is the parent's to do.
+        # Only the parent returns to the caller.
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Who this pod is, as the operator and the downward API tell it in the environment."""
+"""Pod environment: the identity of this pod, as the operator and the downward API set it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rljob_api import constants as c
 
 
 class NotAPod(Exception):
-    """The environment lacks something; the message names it."""
+    """The environment lacks a variable or has a wrong one; the message names it."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One pod of one job."""
+    """Identity of one pod of one job."""
 
     job: str
     namespace: str
@@ -29,7 +29,7 @@ class Identity:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Identity:
-        """Raises `NotAPod` naming every variable that is missing."""
+        """Read the identity from the environment. Raises `NotAPod` with every missing variable."""
         names = (
             c.ENV_NAME,
             c.ENV_NAMESPACE,
@@ -42,7 +42,7 @@ class Identity:
         )
         missing = [name for name in names if not environment.get(name)]
         if missing:
-            raise NotAPod(f"this is for pods that the operator makes; the environment lacks {', '.join(missing)}")
+            raise NotAPod(f"this command is for pods of the operator; the environment lacks {', '.join(missing)}")
         name, namespace, uid, machine, incarnation, pod, pod_ip, coordinator = (environment[name] for name in names)
         if not incarnation.isdigit():
             raise NotAPod(f"{c.ENV_INCARNATION} is {incarnation!r}; a number would be right")
@@ -50,7 +50,7 @@ class Identity:
 
     @property
     def resource(self) -> str:
-        """The custom Ray resource that pins actors to this pod."""
+        """Custom Ray resource that pins actors to this pod."""
         return f"{self.machine}.{self.incarnation}"
 
 

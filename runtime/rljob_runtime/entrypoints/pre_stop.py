@@ -1,9 +1,11 @@
-"""`python -m rljob_runtime.entrypoints.pre_stop`: what a rollout or trainer pod does before it ends (its preStop hook).
+"""Pre-stop hook of rollout and trainer pods: waits until the coordinator has drained the pod.
 
-Whoever deletes the pod starts this. The operator sees the deletion: it leaves a rollout machine out of its target, and
-marks a trainer as leaving. The coordinator hands over what the machine generates, or has the trainer write a
-checkpoint, and ends the actors. So this waits until no actor is left here, or no coordinator is there to hand over to;
-the kubelet bounds it by the pod's grace.
+    python -m rljob_runtime.entrypoints.pre_stop
+
+The kubelet starts it when the pod is deleted. The operator observes the deletion: it removes a rollout machine from its
+target, and marks a trainer as leaving. The coordinator moves the machine's responses, or makes the trainer write a
+checkpoint, and ends the actors. The hook waits until no actor is left or the coordinator is unreachable. The pod's
+grace period bounds it.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from pathlib import Path
 from rljob_api.constants import ENV_COORDINATOR_ADDRESS, PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS, RAY_PORT
 
 ACTOR = "ray::ActorHost"
-"""How Ray titles a process of ours, by its class and perhaps a method. Its own processes have such titles too: idle
-workers, and agents that live as long as the pod."""
+"""Title that Ray gives our processes, from their class and perhaps a method. Ray's own processes have other titles:
+idle workers, and agents that live as long as the pod."""
 
 
 def actors(proc: Path = Path("/proc")) -> list[str]:
-    """Titles of the actors in this pod."""
+    """Return the titles of the actors in this pod."""
     found = []
     for entry in proc.iterdir():
         if entry.name.isdigit():
@@ -37,7 +39,7 @@ def actors(proc: Path = Path("/proc")) -> list[str]:
 
 
 def reachable(host: str, port: int = RAY_PORT, seconds: float = 1.0) -> bool:
-    """Whether the coordinator's pod answers."""
+    """Return whether the coordinator's pod answers."""
     try:
         with socket.create_connection((host, port), timeout=seconds):
             return True
@@ -46,18 +48,18 @@ def reachable(host: str, port: int = RAY_PORT, seconds: float = 1.0) -> bool:
 
 
 def wait(busy: Callable[[], bool], heard: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> str:
-    """Until the machine is empty, or nobody is there to empty it; says which."""
+    """Wait until the machine is empty or the coordinator is unreachable; return which."""
     silent = 0
     while busy():
         silent = 0 if heard() else silent + 1
         if silent >= PRE_STOP_PATIENCE:
-            return "no coordinator is there to hand over to"
+            return "the coordinator is unreachable"
         sleep(PRE_STOP_POLL_SECONDS)
     return "the machine is empty"
 
 
 def main() -> int:
-    """The hook's exit status is always 0: the pod ends either way."""
+    """Run the hook. The exit status is always 0, because the pod ends in any case."""
     host = os.environ.get(ENV_COORDINATOR_ADDRESS, "")
     print(f"drain: {wait(lambda: bool(actors()), lambda: bool(host) and reachable(host))}", file=sys.stderr)
     return 0

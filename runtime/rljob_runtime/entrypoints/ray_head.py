@@ -1,13 +1,12 @@
-"""Ray's head in a container of its own (`python -m rljob_runtime.entrypoints head`), and how the coordinator has it
-run.
+"""Ray head: runs in its own container (`python -m rljob_runtime.entrypoints head`) on request of the coordinator.
 
-Two files that both containers see, each locked by one of them. The coordinator's says that it wants a head, the head's
-that there is one. The kernel lets go of a lock with its process, however that ends, so neither asks the other whether
-it lives. Each lock has a new name: a coordinator that starts over wants another head, and a head that the kubelet
-started again is not the one that a driver was connected to.
+Both containers share two files, each locked by one of them. The coordinator's lock requests a head; the head's lock
+shows that one runs. The kernel releases a lock when its process ends in any way, so neither side has to check whether
+the other lives. Each lock has a new name: a restarted coordinator requests a new head, and a head restarted by the
+kubelet differs from the one that a driver is connected to.
 
-Who has the job's Ray token may write what it likes into that folder. So no file there is opened through a link or
-waited for, and a name is taken for nothing else.
+A process with the job's Ray token can write any file into that folder. Therefore no file there is opened through a link
+or waited for, and a name is used only as a name.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 NODE_ID = "RAY_OVERRIDE_NODE_ID_FOR_TESTING"
-"""By it the head has the id that its lock tells: a driver in another container cannot look for it among processes."""
+"""Sets the head's node id to the one in its lock: a driver in another container cannot find it among its processes."""
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
 _TRIES = 100
 _TRY_SECONDS = 0.01
-"""A lock may be held by whoever just looks who holds it."""
+"""A reader holds the lock for a very short time."""
 _LONGEST = 256
 _HEAD = re.compile(r"(?P<wanted>[0-9a-f]{32}) (?P<node>[0-9a-f]{56})")
 
@@ -69,7 +68,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def holder(path: Path) -> str | None:
-    """Read the text of the lock; None when nobody holds it, or it is no file."""
+    """Read the text of the lock; None if no process holds it or it is not a file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _SAFELY)
     except OSError:
@@ -83,8 +82,8 @@ def holder(path: Path) -> str | None:
     return None
 
 
-class Place:
-    """The folder that the two containers share: Ray's own."""
+class HeadFolder:
+    """Ray's folder, which the two containers share."""
 
     def __init__(self, folder: Path = Path(RAY_DIR)) -> None:
         self.wanted = folder / "rljob-wanted"
@@ -93,63 +92,65 @@ class Place:
         self.raylet = self.session / "sockets/raylet"
 
 
-async def run(pod_ip: str, place: Place | None = None, command: Callable[[str], list[str]] = head_command) -> int:
-    """Be the head whenever the coordinator wants one, until cancelled. Raises `NodeEnded` when Ray ends by itself."""
-    place = place or Place()
+async def run(pod_ip: str, folder: HeadFolder | None = None, command: Callable[[str], list[str]] = head_command) -> int:
+    """Run a head whenever the coordinator requests one, until cancelled. Raises `NodeEnded` if Ray ends on its own."""
+    folder = folder or HeadFolder()
     while True:
-        wanted = holder(place.wanted)
+        wanted = holder(folder.wanted)
         if wanted is not None:
-            await _serve(wanted, place, command(pod_ip))
+            await _serve(wanted, folder, command(pod_ip))
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _serve(wanted: str, place: Place, command: list[str]) -> None:
-    """Be the head for one coordinator, until that wants none any more."""
-    # What an earlier head left: the coordinator would take its socket for this one's.
-    place.session.unlink(missing_ok=True)
+async def _serve(wanted: str, folder: HeadFolder, command: list[str]) -> None:
+    """Run the head for one coordinator until it no longer requests one."""
+    # The coordinator would take the socket of an earlier head for this head's.
+    folder.session.unlink(missing_ok=True)
     node_id = secrets.token_hex(28)
-    with held(place.head, f"{wanted} {node_id}"):
+    with held(folder.head, f"{wanted} {node_id}"):
         node = RayNode(command, {**os.environ, NODE_ID: node_id})
         ray = asyncio.create_task(node.run(), name="ray's head")
         try:
-            while holder(place.wanted) == wanted:
+            while holder(folder.wanted) == wanted:
                 await asyncio.wait({ray}, timeout=POLL_SECONDS)
                 if ray.done():
                     raise NodeEnded(f"ray ended with {ray.result()}")
         finally:
             ray.cancel()
             await asyncio.gather(ray, return_exceptions=True)
-    log.info("the coordinator wants no head any more")
+    log.info("the coordinator no longer requests a head")
 
 
-class HeadApart:
-    """The head in the other container, as the coordinator sees it."""
+class HeadClient:
+    """Client of the head in the other container."""
 
-    def __init__(self, place: Place | None = None) -> None:
-        self._place = place or Place()
+    def __init__(self, folder: HeadFolder | None = None) -> None:
+        self._folder = folder or HeadFolder()
         self._head: str | None = None
         self.node_id = ""
-        """Of its raylet, once it is `up`."""
+        """Node id of the head's raylet, once it is `up`."""
 
     @property
     def up(self) -> bool:
-        """Whether the head that was made for us lives."""
-        return self._head is not None and holder(self._place.head) == self._head
+        """True while the head that serves this request lives."""
+        return self._head is not None and holder(self._folder.head) == self._head
 
     @property
     def joined(self) -> bool:
-        """Whether it lives and its raylet is part of the cluster."""
-        return self.up and self._place.raylet.exists()
+        """True while the head lives and its raylet is part of the cluster."""
+        return self.up and self._folder.raylet.exists()
 
     async def run(self) -> None:
-        """Have it started and wait for its end. When cancelled, it is ended first. Who needs it bounds the wait for its
-        start."""
+        """Request a head and wait for its end. If cancelled, the head is ended first.
+
+        The caller bounds the wait for the head's start.
+        """
         name = secrets.token_hex(16)
         try:
-            with held(self._place.wanted, name):
+            with held(self._folder.wanted, name):
                 while self._head is None:
                     await asyncio.sleep(POLL_SECONDS)
-                    found = _HEAD.fullmatch(holder(self._place.head) or "")
+                    found = _HEAD.fullmatch(holder(self._folder.head) or "")
                     if found is not None and found["wanted"] == name:
                         self._head, self.node_id = found[0], found["node"]
                 await self._while_up()
@@ -157,7 +158,7 @@ class HeadApart:
             await asyncio.shield(self._ended())
 
     async def _ended(self) -> None:
-        """Nobody wants the head any more: wait until it has let go of its tables."""
+        """Wait until the head, which is no longer requested, has released its tables."""
         try:
             async with asyncio.timeout(2 * STOP_SECONDS):
                 await self._while_up()
@@ -165,5 +166,5 @@ class HeadApart:
             log.warning("ray's head did not end within %g s", 2 * STOP_SECONDS)
 
     async def _while_up(self) -> None:
-        while self.up:  # noqa: ASYNC110 - of another process's lock nobody tells
+        while self.up:  # noqa: ASYNC110 - another process's lock sends no event
             await asyncio.sleep(POLL_SECONDS)

@@ -1,8 +1,7 @@
-"""This pod's part of the Ray cluster: `ray start` as a child that lives as long as the pod.
+"""Ray node: this pod's part of the Ray cluster, a child `ray start` that lives as long as the pod.
 
-The facts behind the settings are in docs/internals/coordinator/ray-head.md: workers follow a head that comes back
-elsewhere by its name, and actors live on while it is away, if the head's tables are on a volume and nobody's patience
-ends before.
+The reasons for the settings are in docs/internals/coordinator/ray-head.md. Workers reconnect by name to a head that
+returns elsewhere. Actors survive its absence if the head's tables are on a volume and every timeout is longer.
 """
 
 from __future__ import annotations
@@ -24,58 +23,61 @@ from rljob_runtime.entrypoints.pod_env import Identity
 log = logging.getLogger(__name__)
 
 RAYLET_SOCKET = Path(RAY_DIR) / "session_latest/sockets/raylet"
-"""There once the raylet runs, which it does when the head has answered. Below Ray's default folder."""
+"""Exists while the raylet runs, which it does once the head has answered. Below Ray's default folder."""
 
 HEAD_ABSENCE_SECONDS = 600
-"""The longest outage of the coordinator that engines live through."""
+"""Longest outage of the coordinator that engines survive."""
 
 STOP_SECONDS = 10.0
-"""`ray start --block` ends its raylet within this, or is killed."""
+"""Seconds in which `ray start --block` must end its raylet; then it is killed."""
 
 
 def environment(token_file: Path, storage: Path | None, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings of the child (and of the driver); `storage` is the head's."""
+    """Return the settings of the child and of the driver; `storage` is the head's."""
     settings = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_file),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_ABSENCE_SECONDS),
-        # A head whose node is cut off says no goodbye: who stays connected to it hears nothing of the next one, and
-        # starts no actor. Ray's default is 300 s; its servers look after their clients as often as this.
+        # A head on a disconnected node closes no connection. Its clients would not find the next head and start no
+        # actor. Ray's default is 300 s; its servers check their clients as often as this.
         "RAY_grpc_client_keepalive_time_ms": "10000",
         "RAY_grpc_client_keepalive_timeout_ms": "20000",
-        # The C library's resolver: looks a name up anew when a connection broke, and reads /etc/hosts.
+        # The C library's resolver looks a name up again when a connection breaks, and reads /etc/hosts.
         "GRPC_DNS_RESOLVER": "native",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Engines size their memory themselves; Ray must not kill one for it.
+        # Engines size their own memory; Ray must not kill one for it.
         "RAY_memory_monitor_refresh_ms": "0",
-        # Its own processes may start slowly where CPUs are shared.
+        # Ray's own processes may start slowly on shared CPUs.
         "RAY_raylet_start_wait_time_s": "120",
-        # Ray's is 15. Actors that compute stand back by themselves (`ray_backend.actors`); relays shall not.
+        # Ray's default is 15. Computing actors lower their own priority (`ray_backend.actors`); relays must not.
         "RAY_worker_niceness": "0",
-        # A pod without accelerators must still see those that a template mounts by hand.
+        # A pod without accelerators must still see those that a template mounts manually.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     if storage is not None:
         settings["RAY_gcs_storage"] = "rocksdb"
         settings["RAY_gcs_storage_path"] = str(storage)
-    # The user id of a pod has no name in /etc/passwd, and some libraries ask for one.
+    # The user id of a pod has no name in /etc/passwd, and some libraries require one.
     return {"USER": "rljob", "LOGNAME": "rljob", **base, **settings}
 
 
 def head_command(pod_ip: str) -> list[str]:
-    """The head: tables and name service; it runs no actor of ours."""
+    """Return the command of the head: tables and name service, without our actors."""
     return [*_start(pod_ip), "--head", f"--port={RAY_PORT}", "--num-cpus=0", "--include-dashboard=false"]
 
 
 def worker_command(identity: Identity) -> list[str]:
-    """A worker that joins by the coordinator's name and carries the resource that pins actors to it."""
+    """Return the command of a worker.
+
+    It joins by the coordinator's name and carries the resource that pins actors to it.
+    """
     resources = json.dumps({identity.resource: 1})
     return [*_start(identity.pod_ip), f"--address={identity.coordinator}:{RAY_PORT}", f"--resources={resources}"]
 
 
 def _start(pod_ip: str) -> list[str]:
     ray = str(Path(sys.executable).with_name("ray"))
-    # Objects that pass through Ray are small: weights go by the relay.
+    # Objects in Ray are small: weights are sent by the relay.
     return [
         ray,
         "start",
@@ -87,27 +89,27 @@ def _start(pod_ip: str) -> list[str]:
 
 
 def tables_held(storage: Path) -> Path | None:
-    """The lock of Ray's tables below `storage`, where a process holds it, on this host or on another one."""
+    """Return the lock of Ray's tables below `storage` if a process holds it, on this host or another."""
     for lock in sorted(storage.rglob("LOCK")):
         try:
             with lock.open("r+b") as file:
-                # Of RocksDB: as it does, but for a moment.
+                # Take RocksDB's lock as RocksDB does, and release it immediately.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return lock
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return lock
-            log.warning("%s cannot be looked at: %s", lock, error)
+            log.warning("%s cannot be checked: %s", lock, error)
     return None
 
 
 class NodeEnded(Exception):
-    """Ray ended under us: nothing in the pod works without it, so the pod ends too."""
+    """Ray has ended. Nothing in the pod works without it, so the pod ends too."""
 
 
 class RayNode:
-    """The child process. `up` says whether it runs."""
+    """Child process of `ray start`."""
 
     def __init__(self, command: list[str], settings: Mapping[str, str]) -> None:
         self._command = command
@@ -116,17 +118,17 @@ class RayNode:
 
     @property
     def up(self) -> bool:
-        """Whether the child runs."""
+        """True while the child runs."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def joined(self) -> bool:
-        """Whether the child runs and its raylet is part of the cluster."""
+        """True while the child runs and its raylet is part of the cluster."""
         return self.up and RAYLET_SOCKET.exists()
 
     async def run(self) -> int:
-        """Start the child and wait for its end; its exit code. When cancelled, the child is ended first."""
-        # A group of its own: a signal to us is ours to pass on, in our order.
+        """Start the child, wait for its end and return its exit code. If cancelled, the child is ended first."""
+        # Its own process group: this process passes signals on, in its own order.
         self._process = await asyncio.create_subprocess_exec(
             *self._command, env=self._settings, start_new_session=True, stdout=sys.stderr
         )

@@ -1,5 +1,7 @@
-"""A trainer or rollout pod: joins the coordinator's Ray and waits for actors. Everything else is the coordinator's
-doing."""
+"""Worker container of trainer and rollout pods: joins the coordinator's Ray and waits for actors.
+
+The coordinator does everything else.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ REJOIN_SECONDS = 2.0
 
 
 async def run(identity: Identity) -> int:
-    """Until cancelled (SIGTERM). A raylet that ends, because the head was away for too long or is another one, joins
-    again; its actors are gone then, and the coordinator makes new ones."""
+    """Run until cancelled (SIGTERM).
+
+    If the raylet ends, because the head was absent for too long or was replaced, the worker joins again. Its actors
+    have ended then, and the coordinator makes new ones.
+    """
     node = RayNode(worker_command(identity), os.environ)
 
     def why_not_ready() -> str | None:

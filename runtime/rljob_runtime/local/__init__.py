@@ -1,4 +1,7 @@
-"""A whole job on one machine, without Kubernetes: a local Ray, and the operator's policies played in-process."""
+"""Local runs: a complete job on one machine without Kubernetes, on a local Ray.
+
+The operator's policies run in the same process.
+"""
 
 from rljob_runtime.local.run import run
 from rljob_runtime.local.run_folder import FolderRefused

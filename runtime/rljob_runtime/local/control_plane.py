@@ -1,4 +1,4 @@
-"""The operator without Kubernetes: its own policies, played in-process over logical machines that are ready at once."""
+"""Local control plane: the operator's policies in-process, over logical machines that are ready immediately."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rljob_operator.policies.plan import plan
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import Job
 
-# A plan changes the world, which changes the plan; it settles in a few steps, and a policy that does not is a bug.
+# Applying a plan changes the next plan. Plans settle in a few steps; a policy that does not settle is a bug.
 MAX_STEPS = 50
 
 
 class LocalControlPlane:
-    """`protocols.ControlPlane` with the operator inside. `on_status` sees every status of the whole job."""
+    """`protocols.ControlPlane` with the operator inside. `on_status` receives every status of the complete job."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class LocalControlPlane:
 
     @property
     def status(self) -> RLJobStatus:
-        """What `kubectl describe` would show."""
+        """Status as `kubectl describe` would show it."""
         return self._job.status
 
     def edit(self, change: Callable[[RLJob], RLJob]) -> None:
-        """As `kubectl edit` would: another spec, a new generation."""
+        """Change the spec as `kubectl edit` would: a new generation."""
         job = change(self._job)
         metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
         self._job = job.model_copy(update={"metadata": metadata})

@@ -1,4 +1,4 @@
-"""`rljob run`: from a manifest to a trained model, on this machine."""
+"""Local run: `rljob run`, from a manifest to a trained model on this machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] = lambda status: None) -> RuntimeStatus:
     """Run the job to its end and return its last `status.runtime`; `finished` is None if it was interrupted.
 
-    All state is below `workdir`: a second call goes on where the first one stopped. SIGINT and SIGTERM stop it cleanly.
-    Raises `FolderRefused` or `StoreUnusable` where the folder is not to be used, and `RayFailed`.
+    All state is below `workdir`: a second call continues where the first stopped. SIGINT and SIGTERM stop the run
+    cleanly. Raises `FolderRefused` or `StoreUnusable` if the folder cannot be used, and `RayFailed`.
     """
     with hold(workdir.resolve(), job) as folder:
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": folder.uid})})
@@ -45,8 +45,10 @@ def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] 
 
 @contextlib.contextmanager
 def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
-    """All state is below `folder`, weights are in `shared`, which is nobody else's: what a run that was killed left
-    there goes, and all of it goes at the end."""
+    """Yield places with state below `folder` and weights in `shared`, which no other run uses.
+
+    Files of a killed run in `shared` are removed first, and all files at the end.
+    """
     places = ActorPlacement(
         shared_memory=shared,
         scratch=folder / "scratch",
@@ -58,7 +60,7 @@ def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
     try:
         shared.mkdir(mode=0o700)
     except OSError as error:
-        raise FolderRefused(f"{shared}: cannot be made: {error.strerror}; weights are kept there") from None
+        raise FolderRefused(f"{shared}: cannot be created: {error.strerror}; it must hold the weights") from None
     try:
         yield places
     finally:
@@ -78,7 +80,7 @@ async def _run(
         if status.runtime is None:
             return
         on_progress(status.runtime)
-        # Nobody is here to change what makes it halt: it ends, and its problems say why.
+        # No operator can remove the cause of the block: the run ends, and its problems give the reason.
         if any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.problems):
             for coordinator in running:
                 coordinator.stop()
@@ -93,7 +95,7 @@ async def _run(
         await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not playing.done():
             name = ended.result()
-            raise node.failure(f"Ray's {name} has ended, and with it all that ran", f"{name}.*")
+            raise node.failure(f"Ray's {name} has ended, and all actors with it", f"{name}.*")
         playing.result()
     finally:
         for task in (playing, ended):

@@ -1,8 +1,8 @@
-"""The folder of a local run: one run at a time works in it, and all of them are of one job.
+"""Run folder of a local run: one run at a time works in it, and all runs belong to one job.
 
-What makes a run this run and no other (`rljob_api.immutability.IDENTITY`, the job's name, the bytes of the prompts) is
-kept in `run.json` from the first prompt that is drawn. A store refers to prompts by their number, so with other data
-its history would be of prompts that nobody drew.
+The identity of a run (`rljob_api.immutability.IDENTITY`, the job's name, the bytes of the prompts) is kept in
+`run.json` from the first drawn prompt. A store refers to prompts by number, so with other data its history would refer
+to prompts that were never drawn.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rljob_runtime.data.records import local_path
 from rljob_runtime.relay.relay import MIN_KEY_BYTES
 
 LOCK_SECONDS = 10.0
-"""What a run that was killed may leave behind ends within this."""
+"""Seconds in which the processes of a killed run must end."""
 UID_BYTES = 8
 SHOWN = 1024
-"""Characters of a value in a message: two paths often differ at their ends only."""
+"""Characters of a value in a message: two paths often differ only at their ends."""
 
 
 class FolderRefused(Exception):
-    """This run cannot work in the folder; the message says why and what to do. Nothing in it was changed."""
+    """The run cannot use the folder. The message gives the reason and the action. Nothing in the folder was changed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ class RunFolder:
 
 @contextlib.contextmanager
 def hold(path: Path, job: RLJob) -> Iterator[RunFolder]:
-    """Make the folder, if need be, and hold it. Raises `FolderRefused`, and `StoreUnusable` where its store is."""
+    """Create the folder if needed, and hold it.
+
+    Raises `FolderRefused`, and `StoreUnusable` if its store is unusable.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(path / "run.lock")
@@ -70,7 +73,7 @@ def _unusable(path: Path, error: OSError) -> str:
 
 
 def _take_lock(path: Path) -> int:
-    """The descriptor is the lock: it goes with this process, however that ends."""
+    """Return a locked descriptor; the lock ends with this process, however it ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -83,9 +86,9 @@ def _take_lock(path: Path) -> int:
                 os.close(descriptor)
                 raise FolderRefused(
                     f"{path.parent}: another run (process {holder or 'unknown'}) works in this folder; wait for its "
-                    "end or stop it, or give --workdir another folder"
+                    "end, stop it, or give --workdir another folder"
                 ) from None
-            time.sleep(0.1)  # The holder's children may outlive it by a moment.
+            time.sleep(0.1)  # The holder's children may outlive it briefly.
             continue
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -93,7 +96,7 @@ def _take_lock(path: Path) -> int:
 
 
 def _uid(folder: Path) -> str:
-    """The identity that the folder gives to its job."""
+    """Return the identity that the folder gives its job."""
     path = folder / "uid"
     uid = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     if not uid:
@@ -105,8 +108,10 @@ def _uid(folder: Path) -> str:
 
 
 def relay_key(folder: Path) -> Path:
-    """The file of a key that only this folder's runs know. One that is too short, as a full disk leaves it, is made
-    anew: nobody uses it now."""
+    """Return the file of a key that only this folder's runs know.
+
+    A key that is too short, as a full disk may leave it, is made again: no run uses it.
+    """
     path = folder / "auth" / "relay-key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists() or len(path.read_bytes().strip()) < MIN_KEY_BYTES:
@@ -115,7 +120,7 @@ def relay_key(folder: Path) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole text or nothing, for nobody else to read."""
+    """Write the complete text or nothing, readable by this user only."""
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -129,8 +134,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check_identity(folder: Path, job: RLJob) -> None:
-    """Raises `FolderRefused` when the folder's history is of another run; remembers which run this is before there is
-    any."""
+    """Raise `FolderRefused` if the folder's history belongs to another run; else record the identity of this run."""
     path = folder / "run.json"
     digests = _digests(job)
     if path.exists() and has_history(folder / "state.db"):
@@ -148,21 +152,21 @@ def _changes(path: Path, job: RLJob, digests: dict[str, str]) -> Iterator[str]:
         told = json.loads(path.read_text(encoding="utf-8"))
         before, kept = load(told["job"]), dict(told["sha256"])
     except (ValueError, KeyError, TypeError, InvalidSpec) as error:
-        cure = "remove it if name, data, model, mode and seed are those of the run before"
+        cure = "remove it if name, data, model, mode and seed are those of the previous run"
         raise FolderRefused(f"{path}: cannot be read: {error}; {cure}") from None
     if before.name != job.name:
-        yield f"metadata.name: {show(job.name)} never changes in a folder, it was {show(before.name)}"
+        yield f"metadata.name: {show(job.name)} cannot change in a folder; it was {show(before.name)}"
     changed = list(differences(before, job, IDENTITY))
     for field, was, now in changed:
-        yield f"{field}: {show(now, SHOWN)} never changes in a folder, it was {show(was, SHOWN)}"
+        yield f"{field}: {show(now, SHOWN)} cannot change in a folder; it was {show(was, SHOWN)}"
     if not changed:
         for field, now in digests.items():
             if (was := kept.get(field, now)) != now:
-                yield f"{field}: what it names has changed (sha256 is {now[:12]}, it was {was[:12]})"
+                yield f"{field}: the content has changed (sha256 is {now[:12]}; it was {was[:12]})"
 
 
 def _digests(job: RLJob) -> dict[str, str]:
-    """SHA-256 of the prompts that are files, by the path of their field. That there is none is the data's to tell."""
+    """Return the SHA-256 of prompts that are files, by field path. Missing files are reported by the data package."""
     prompts = job.spec.data.prompts
     sources = {"file": prompts.file, "dataset": prompts.dataset}
     found = {}
@@ -173,7 +177,7 @@ def _digests(job: RLJob) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    """Of a file, or of all files of a folder with their names."""
+    """Return the digest of a file, or of all files of a folder with their names."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
