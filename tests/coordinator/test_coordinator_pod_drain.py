@@ -37,8 +37,8 @@ def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
     [
         ([False], [], 0, "empty"),
         ([True, True, False], [True, True], 2, "empty"),
-        ([True] * 99, [False] * 99, PRE_STOP_PATIENCE - 1, "no coordinator"),
-        # It was away for a moment.
+        ([True] * 99, [False] * 99, PRE_STOP_PATIENCE - 1, "unreachable"),
+        # It was unreachable for a short time.
         ([True] * 7 + [False], [False] * (PRE_STOP_PATIENCE - 1) + [True] + [False] * 3, 7, "empty"),
     ],
 )

@@ -47,11 +47,11 @@ def reachable(host: str, port: int = RAY_PORT, seconds: float = 1.0) -> bool:
         return False
 
 
-def wait(busy: Callable[[], bool], heard: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> str:
+def wait(busy: Callable[[], bool], answers: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> str:
     """Wait until the machine is empty or the coordinator is unreachable; return which."""
     silent = 0
     while busy():
-        silent = 0 if heard() else silent + 1
+        silent = 0 if answers() else silent + 1
         if silent >= PRE_STOP_PATIENCE:
             return "the coordinator is unreachable"
         sleep(PRE_STOP_POLL_SECONDS)
