@@ -10,6 +10,8 @@ from pydantic import Field
 from rljob_api.fields import Bytes, DnsLabel, FieldName, FreeForm, FunctionPath, HttpUrl, Model, VariableName
 
 OUR_PACKAGE = "rljob_runtime."
+OLD_BUILTIN, BUILTIN = "rljob_runtime.rewards.scorers:", "rljob_runtime.rewards.builtin:"
+"""The module of the reward functions that the runtime ships: its former path, which is refused, and its path."""
 DEFAULT_PARALLELISM = 2
 """Of functions."""
 FUNCTION_KINDS = ("Math", "ReasoningGym", "Python")

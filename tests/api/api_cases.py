@@ -285,6 +285,15 @@ CROSS_FIELD = [
         {"spec.rewards[1]": {"name": "right", "kind": "Math"}}, "spec.rewards[1].name", "must be unique", value="right"
     ),
     one("spec.rewards[0].function", "m:f", "is for kind Python only"),
+    Case(
+        {
+            "spec.rewards[0].kind": "Python",
+            "spec.rewards[0].function": "rljob_runtime.rewards.scorers:has_number",
+        },
+        "spec.rewards[0].function",
+        "has moved; write rljob_runtime.rewards.builtin:has_number",
+        value="rljob_runtime.rewards.scorers:has_number",
+    ),
     inside("spec.rewards[0].kind", "Python", "spec.rewards[0].function", ABSENT, "is required for kind Python"),
     Case(
         {"spec.data.prompts": {"file": {"path": "/a"}}},

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
-from rljob_api.rewards import FUNCTION_KINDS
+from rljob_api.rewards import BUILTIN, FUNCTION_KINDS, OLD_BUILTIN
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
@@ -128,6 +128,10 @@ RULES: dict[str, list[Rule]] = {
         Rule(
             "(self.kind == 'Python') == has(self.__function__)",
             "function is required for kind Python, as module:function, and for no other kind",
+        ),
+        Rule(
+            f"!has(self.__function__) || !self.__function__.startsWith('{OLD_BUILTIN}')",
+            f"function {OLD_BUILTIN}NAME has moved; write {BUILTIN}NAME",
         ),
     ],
     "spec.rewards[].range": [
