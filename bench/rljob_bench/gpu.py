@@ -26,7 +26,7 @@ from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SHARED_MEMORY, SegmentWriter
 from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings
 from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
-from rljob_runtime.training.batch.delivery import Progress, for_train
+from rljob_runtime.training.batch.delivery import Progress, plan_train
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.optimizer import MasterOptimizer
 from rljob_runtime.training.model.policy import Policy
@@ -128,7 +128,7 @@ def _training(plan: Plan, folder: Path, seed: int) -> tuple[dict[str, float], Le
     policy.enable_checkpointing()
     learner = Learner(policy, MasterOptimizer(model, config), config)
     groups = _groups(plan, random.Random(seed))
-    delivery, (shares,) = for_train(Progress(0, {}, config.row_rules), 1, groups, ranks=1)
+    delivery, (shares,) = plan_train(Progress(0, {}, config.row_rules), 1, groups, ranks=1)
     tokens = sum(len(row.prompt_token_ids) + len(row.token_ids) - len(row.responses) for row in shares[0].rows())
     weights = sum(parameter.numel() for parameter in model.parameters())
     torch.cuda.reset_peak_memory_stats()

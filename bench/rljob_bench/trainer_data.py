@@ -34,7 +34,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, R
 from rljob_runtime.ray_backend.actors import ActorHost
 from rljob_runtime.ray_backend.backend import RayChannel, RayRank
 from rljob_runtime.ray_backend.local_ray import local_ray
-from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, for_train
+from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, plan_train
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.row_rules import RowRules
@@ -76,9 +76,9 @@ class DataRank:
 
     async def train(self, term: int, step: int, delivery: Delivery, shares: Shares) -> int:
         """How many loss tokens there are in its rows."""
-        from rljob_runtime.training.model.packing import lay_out
+        from rljob_runtime.training.model.packing import pack_row
 
-        rows = (lay_out(row, Aggregation.TOKEN_MEAN) for share in shares for row in share.rows())
+        rows = (pack_row(row, Aggregation.TOKEN_MEAN) for share in shares for row in share.rows())
         return sum(len(row.targets) for row in rows)
 
     async def take(self, groups: Sequence[Group]) -> int:
@@ -150,7 +150,7 @@ def figures(costs: dict[str, list[Cost]], nbytes: dict[str, int], tokens: int, p
 
 def sizes(plan: Plan, groups: Sequence[Group]) -> dict[str, int]:
     """Bytes: of the pickle, and of all that goes to the ranks."""
-    delivery, shares = for_train(Progress(0, {}, RowRules(plan.row)), 1, groups, plan.ranks)
+    delivery, shares = plan_train(Progress(0, {}, RowRules(plan.row)), 1, groups, plan.ranks)
     return {
         "once": len(pickle.dumps(groups, protocol=5)),
         "many": sum(len(pickle.dumps(value, protocol=5)) for value in (delivery, *shares)),

@@ -453,10 +453,10 @@ def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(binding):
         assert (report.groups, report.tokens) == (2, 6)
         both = await asyncio.gather(worker.compute(1, 7, 1, groups(2, 3)), worker.compute(1, 7, 1, groups(2, 3)))
         assert sum(report.tokens for report in both) == 3
-        handovers = [await worker.hand_over(1, 7, 1, INBOX) for _ in range(2)]
-        assert handovers[0] == handovers[1]
-        assert handovers[0].groups == tuple(PromptKey(0, number) for number in (1, 2, 3))
-        assert (handovers[0].step, handovers[0].term, handovers[0].version, handovers[0].tokens) == (7, 1, 1, 9)
+        receipts = [await worker.deliver(1, 7, 1, INBOX) for _ in range(2)]
+        assert receipts[0] == receipts[1]
+        assert receipts[0].groups == tuple(PromptKey(0, number) for number in (1, 2, 3))
+        assert (receipts[0].step, receipts[0].term, receipts[0].version, receipts[0].tokens) == (7, 1, 1, 9)
 
     binding.run_worker(test)
 
@@ -467,13 +467,13 @@ def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(bind
             await worker.compute(2, 7, 2, groups(1))
         await worker.compute(2, 7, 1, groups(1))
         with pytest.raises(Refused, match="holds no sums of step 8"):
-            await worker.hand_over(2, 8, 1, INBOX)
-        for late in (worker.compute(1, 7, 1, groups(1)), worker.hand_over(1, 7, 1, INBOX), worker.release(1)):
+            await worker.deliver(2, 8, 1, INBOX)
+        for late in (worker.compute(1, 7, 1, groups(1)), worker.deliver(1, 7, 1, INBOX), worker.release(1)):
             with pytest.raises(StaleTerm, match="term 1 is over"):
                 await late
         await worker.release(2)
         with pytest.raises(Refused, match="holds no sums of step 7"):
-            await worker.hand_over(2, 7, 1, INBOX)
+            await worker.deliver(2, 7, 1, INBOX)
 
     binding.run_worker(test)
 

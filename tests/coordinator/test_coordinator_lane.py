@@ -55,7 +55,7 @@ class Worker:
             self._groups += tuple(groups)
             return ComputeReport(step, len(self._groups), tokens_of(groups), took)
 
-    async def hand_over(self, term, step, number, inbox):
+    async def deliver(self, term, step, number, inbox):
         async with self._busy:
             await asyncio.sleep(self.bring)
             groups = tuple(group.prompt for group in self._groups)
@@ -279,11 +279,11 @@ class Office(Seat):
         self.inboxes = count
         return tuple(RelayMember(f"inbox-{number}", 0, "10.0.0.9", number) for number in range(1, count + 1))
 
-    async def accept(self, term, handover, groups):
-        assert handover.number <= self.inboxes
-        assert set(handover.groups) == {group.prompt for group in groups}
+    async def accept(self, term, receipt, groups):
+        assert receipt.number <= self.inboxes
+        assert set(receipt.groups) == {group.prompt for group in groups}
         await asyncio.sleep(0.1)
-        self.accepted.append(handover.worker)
+        self.accepted.append(receipt.worker)
 
 
 def stream_over(workers, seat, most=1000):
@@ -390,7 +390,7 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
     """Also when that is clear at once, as where memory is too small for them."""
 
     class Full(Worker):
-        async def hand_over(self, term, step, number, inbox):
+        async def deliver(self, term, step, number, inbox):
             raise Refused("the sums cannot be sent: no memory")
 
     async def program():
@@ -408,7 +408,7 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
 @pytest.mark.parametrize(("others", "each"), [(0, None), (1, pytest.approx(2.1, abs=0.05))])
 def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
     class Dead(Worker):
-        async def hand_over(self, term, step, number, inbox):
+        async def deliver(self, term, step, number, inbox):
             raise PeerGone("dead")
 
     async def program():

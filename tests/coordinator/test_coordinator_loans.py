@@ -37,7 +37,7 @@ from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
 RULES = LoanRules(0.2, 0.8, 0.05)
-TRAINING = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+TRAINING = (Path(__file__).parents[2] / "docs" / "concepts" / "training.md").read_text()
 
 
 def loan_stage(
@@ -170,7 +170,7 @@ def test_sums_share_the_trainers_link():
         for number, worker in enumerate(workers):
             await worker.compute(1, 1, 1, some(number))
         inbox = RelayMember("trainer", 0, "10.0.0.9", 1)
-        await asyncio.gather(*(worker.hand_over(1, 1, n, inbox) for n, worker in enumerate(workers, start=1)))
+        await asyncio.gather(*(worker.deliver(1, 1, n, inbox) for n, worker in enumerate(workers, start=1)))
         return asyncio.get_running_loop().time(), sorted(inboxes.lying)
 
     assert virtual_time.run(program()) == (3.0, [1, 2, 3])

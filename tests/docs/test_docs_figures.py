@@ -156,7 +156,7 @@ FIGURES = [
     ("reward-scoring.md", f"more than {_percent(function_scorer.FULL)} of its space"),
     (
         "reward-scoring.md",
-        "A connection is tried for a minute" if remote_client.PATIENCE_SECONDS == 60 else "is tried for",
+        "A connection is tried for a minute" if remote_client.CONNECT_SECONDS == 60 else "is tried for",
     ),
     (
         "round-planner.md",

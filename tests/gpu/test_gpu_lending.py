@@ -21,8 +21,8 @@ from test_training_lent import VERSION, Site
 from training_toys import FakePublisher, LoneRank, make_groups
 
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
-from rljob_runtime.training.loans.worker import PEER, GradientUnit
-from rljob_runtime.training.loans.worker_rank import UnitRank
+from rljob_runtime.training.loans.worker import PEER, BlockingGradientWorker
+from rljob_runtime.training.loans.worker_rank import GradientRank
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ class GpuSite(Site):
 
     device = "cuda"
 
-    def worker(self, name: str, ranks: int = 1, **sender: object) -> GradientUnit:
+    def worker(self, name: str, ranks: int = 1, **sender: object) -> BlockingGradientWorker:
         unit = super().worker(name, ranks, **sender)
         unit.adopt([str(number) for number in range(ranks)])
         return unit
@@ -70,8 +70,8 @@ def test_the_update_is_that_of_the_trainer_alone(memory, larger_folder, tmp_path
     for place in (0, 2):
         report = unit.compute(1, 1, VERSION, groups[place : place + 2])
         assert report.shares == (report.tokens,)
-    handover = site.hand_over(unit)
-    assert site.trainer.accept(1, handover, groups[:4]).groups == 4
+    receipt = site.deliver(unit)
+    assert site.trainer.accept(1, receipt, groups[:4]).groups == 4
     report = site.trainer.train(1, 1, groups)
     assert report.early_groups == 4
 
@@ -115,7 +115,7 @@ def test_weights_are_kept_as_they_are_published_and_no_second_gradient(
     """In this process, whose allocations can be looked at."""
     site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype="bfloat16")
     unit = site.worker("rollout-1")
-    rank = UnitRank()
+    rank = GradientRank()
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, os.environ.get(name, "lo"))
     gc.collect()

@@ -21,7 +21,7 @@ from rljob_runtime.training.algorithm.loss import Sums
 from rljob_runtime.training.checkpoint import rng_state
 from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.attention import Segments, _all_at_once, _one_by_one
+from rljob_runtime.training.model.attention import Segments, _attention_by_segment, _varlen_attention
 from rljob_runtime.training.model.optimizer import MasterOptimizer
 from rljob_runtime.training.model.packing import Segment
 from rljob_runtime.training.model.policy import Policy
@@ -89,7 +89,7 @@ def test_early_sums_and_the_rest_are_the_update_of_the_whole_batch(model_folder)
     at_once, streamed = learner_of(model_folder, config), learner_of(model_folder, config)
     wanted = at_once.train(1, groups)
     for part in (groups[5:6], groups[:3]):
-        streamed.take_early(1, part)
+        streamed.contribute_early(1, part)
     report = streamed.train(1, groups)
     assert report.early_groups == 4
     assert report.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-12)
@@ -140,7 +140,7 @@ def test_the_kernel_for_all_segments_gives_what_one_call_a_segment_gives() -> No
         torch.device("cuda"),
     )
     found, wanted = [], []
-    for attend, results in ((_all_at_once, found), (_one_by_one, wanted)):
+    for attend, results in ((_varlen_attention, found), (_attention_by_segment, wanted)):
         torch.manual_seed(3)
         query = torch.randn(1, 8, 300, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         key, value = (
@@ -241,7 +241,7 @@ def test_ranks_over_nccl_are_one_rank_alone(larger_folder, one_of_one, dtype) ->
     for name, weight in alone.optimizer.master.items():
         found = sharded.optimizer.master[name]
         place = torch.empty_like(found)
-        one_of_one.place(place, weight.detach())
+        one_of_one.scatter_into(place, weight.detach())
         moved = (found.full_tensor() - weight).detach().norm() / weight.detach().norm()
         assert float(moved) < (1e-4 if dtype == "float32" else 2e-2), name
         assert torch.equal(place.full_tensor(), weight)

@@ -21,10 +21,10 @@ from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import (
     CannotSandbox,
     CodeRule,
-    Elsewhere,
     InvalidReward,
     RewardPool,
     RewardsEnded,
+    RewardServerClient,
     RewardsNotReady,
     Rule,
 )
@@ -32,10 +32,9 @@ from rljob_runtime.rewards import remote_client as client
 from rljob_runtime.rewards import remote_server as server
 from rljob_runtime.rewards.function_scorer import cannot_confine
 from rljob_runtime.sandbox import process_pool
-from rljob_runtime.sandbox.framing import encode
+from rljob_runtime.sandbox.framing import encode, receive
 from rljob_runtime.sandbox.program import Program, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
-from rljob_runtime.sandbox.streams import receive
 from rljob_runtime.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, prctl
 
 SERVE = """
@@ -65,7 +64,7 @@ class Container:
     """The host as a process, which stands for its container."""
 
     def __init__(self, folder: str) -> None:
-        self.elsewhere = Elsewhere(Path(folder) / "rewards.sock")
+        self.reward_server = RewardServerClient(Path(folder) / "rewards.sock")
         self._socket = Path(folder) / "rewards.sock"
         self.process: asyncio.subprocess.Process | None = None
 
@@ -99,9 +98,9 @@ async def container(folder: str) -> AsyncIterator[Container]:
 
 
 @contextlib.asynccontextmanager
-async def watching(elsewhere: Elsewhere) -> AsyncIterator[asyncio.Task[None]]:
-    line = asyncio.create_task(elsewhere.watch())
-    await until(lambda: elsewhere.there or line.done())
+async def watching(reward_server: RewardServerClient) -> AsyncIterator[asyncio.Task[None]]:
+    line = asyncio.create_task(reward_server.watch())
+    await until(lambda: reward_server.connected or line.done())
     yield line
     line.cancel()
     await asyncio.gather(line, return_exceptions=True)
@@ -138,7 +137,7 @@ def code(parallelism: int = 1) -> CodeRule:
 async def test_functions_and_programs_run_there_and_not_here(container: Container) -> None:
     ours = set(children_of(os.getpid()))
     rules = [Rule("length", "reward_functions:length", 0.5), Rule("tuple", "reward_functions:kept"), code(2)]
-    async with RewardPool(rules, elsewhere=container.elsewhere) as pool:
+    async with RewardPool(rules, reward_server=container.reward_server) as pool:
         scores = await asyncio.gather(*(pool.score(sample(), text) for text in (RIGHT, "none", RIGHT)))
         assert set(children_of(os.getpid())) == ours, "nothing was started in the coordinator's container"
         assert len(children_of(container.process.pid)) == pool.figures().processes
@@ -149,7 +148,7 @@ async def test_functions_and_programs_run_there_and_not_here(container: Containe
 
 async def test_a_failure_there_has_its_reason_here(container: Container) -> None:
     by_order = Rule("rule", "reward_functions:by_order", timeout_seconds=1)
-    async with RewardPool([by_order], workers=1, elsewhere=container.elsewhere) as pool:
+    async with RewardPool([by_order], workers=1, reward_server=container.reward_server) as pool:
         for order, reason in {"raise": "Raised", "hang": "TimedOut", "crash": "Crashed", "nan": "NotFinite"}.items():
             with pytest.raises(RewardFailed, match=f"reward rule \\({reason}\\)"):
                 await pool.score(sample(), order)
@@ -165,7 +164,7 @@ async def test_a_failure_there_has_its_reason_here(container: Container) -> None
 )
 async def test_a_rule_that_cannot_be_loaded_there_is_named(container: Container, bad: Rule, message: str) -> None:
     with pytest.raises(InvalidReward, match=message):
-        async with RewardPool([bad], elsewhere=container.elsewhere):
+        async with RewardPool([bad], reward_server=container.reward_server):
             pass
 
 
@@ -180,14 +179,14 @@ async def test_a_machine_without_a_sandbox_is_told_and_can_be_asked_again(folder
         async def __aexit__(self, *error: object) -> None:
             return
 
-    elsewhere = Elsewhere(Path(folder) / "s")
+    reward_server = RewardServerClient(Path(folder) / "s")
     here = asyncio.create_task(server.serve(Path(folder) / "s"))
     with monkeypatch.context() as patch:
         patch.setattr(server, "Sandbox", Lacking)
         with pytest.raises(CannotSandbox, match="Landlock would be right"):
-            async with RewardPool([code()], elsewhere=elsewhere):
+            async with RewardPool([code()], reward_server=reward_server):
                 pass
-    async with RewardPool([code()], elsewhere=elsewhere) as pool, watching(elsewhere):
+    async with RewardPool([code()], reward_server=reward_server) as pool, watching(reward_server):
         assert await pool.score(sample(), RIGHT) == 1.0
     await here
 
@@ -205,18 +204,18 @@ async def test_a_worker_that_cannot_be_confined_there_is_told_once(folder: str, 
             return
 
     monkeypatch.setattr(server, "FunctionScorer", Lacking)
-    elsewhere = Elsewhere(Path(folder) / "s")
+    reward_server = RewardServerClient(Path(folder) / "s")
     here = asyncio.create_task(server.serve(Path(folder) / "s"))
-    async with asyncio.timeout(20), watching(elsewhere):
+    async with asyncio.timeout(20), watching(reward_server):
         with pytest.raises(CannotSandbox) as caught:
-            async with RewardPool([Rule("math", "rljob_runtime.rewards.builtin:math")], elsewhere=elsewhere):
+            async with RewardPool([Rule("math", "rljob_runtime.rewards.builtin:math")], reward_server=reward_server):
                 pass
     assert str(caught.value) == ("reward math needs a worker that can do nothing but compute: Landlock would be right")
     await here
 
 
 async def test_a_cancelled_call_ends_its_program(container: Container) -> None:
-    async with RewardPool([code()], elsewhere=container.elsewhere) as pool:
+    async with RewardPool([code()], reward_server=container.reward_server) as pool:
         call = asyncio.create_task(pool.score(sample(), ENDLESS))
         (supervisor,) = children_of(container.process.pid)
         await until(lambda: children_of(supervisor) != [])
@@ -238,24 +237,24 @@ async def test_the_coordinator_may_be_there_first(folder: str) -> None:
 
 @contextlib.asynccontextmanager
 async def watching_in_time(late: Container) -> AsyncIterator[None]:
-    line = asyncio.create_task(late.elsewhere.watch())
+    line = asyncio.create_task(late.reward_server.watch())
     await asyncio.sleep(0.5)
-    assert not late.elsewhere.there
+    assert not late.reward_server.connected
     assert not line.done()
     await late.start()
-    await until(lambda: late.elsewhere.there)
+    await until(lambda: late.reward_server.connected)
     yield
     line.cancel()
     await asyncio.gather(line, return_exceptions=True)
-    assert not late.elsewhere.there
+    assert not late.reward_server.connected
 
 
 async def test_the_containers_death_aborts_what_is_under_way_and_ends_the_coordinator(
     container: Container, monkeypatch
 ) -> None:
-    monkeypatch.setattr(client, "LAST_WORDS_SECONDS", 0.1)
-    async with watching(container.elsewhere) as line:
-        async with RewardPool([code()], elsewhere=container.elsewhere) as pool:
+    monkeypatch.setattr(client, "ABORT_SECONDS", 0.1)
+    async with watching(container.reward_server) as line:
+        async with RewardPool([code()], reward_server=container.reward_server) as pool:
             call = asyncio.create_task(pool.score(sample(), ENDLESS))
             (supervisor,) = children_of(container.process.pid)
             await until(lambda: children_of(supervisor) != [])
@@ -274,8 +273,8 @@ async def test_the_containers_death_aborts_what_is_under_way_and_ends_the_coordi
 
 
 async def test_the_container_ends_when_the_coordinator_leaves(container: Container) -> None:
-    pool = RewardPool([code(), Rule("length", "reward_functions:length")], elsewhere=container.elsewhere)
-    async with watching(container.elsewhere):
+    pool = RewardPool([code(), Rule("length", "reward_functions:length")], reward_server=container.reward_server)
+    async with watching(container.reward_server):
         await pool.__aenter__()
         processes = children_of(container.process.pid)
         assert len(processes) == 2
@@ -284,7 +283,7 @@ async def test_the_container_ends_when_the_coordinator_leaves(container: Contain
 
 
 async def test_sigterm_is_for_the_coordinator_to_answer(container: Container) -> None:
-    async with watching(container.elsewhere), RewardPool([code()], elsewhere=container.elsewhere) as pool:
+    async with watching(container.reward_server), RewardPool([code()], reward_server=container.reward_server) as pool:
         container.process.send_signal(signal.SIGTERM)
         assert await pool.score(sample(), RIGHT) == 1.0, "the coordinator is not done yet"
     assert await container.ended() == 0
@@ -292,7 +291,7 @@ async def test_sigterm_is_for_the_coordinator_to_answer(container: Container) ->
 
 async def test_sigterm_ends_a_container_that_nobody_uses(container: Container) -> None:
     with contextlib.suppress(InvalidReward):  # it is up when it has answered
-        async with RewardPool([Rule("r", "no_such_module:f")], elsewhere=container.elsewhere):
+        async with RewardPool([Rule("r", "no_such_module:f")], reward_server=container.reward_server):
             pass
     container.process.send_signal(signal.SIGTERM)
     assert await container.ended() == 0
@@ -300,7 +299,7 @@ async def test_sigterm_ends_a_container_that_nobody_uses(container: Container) -
 
 async def test_what_no_host_understands_is_told(container: Container) -> None:
     with pytest.raises(RewardsEnded, match=json.dumps("x")[1:-1]):
-        await container.elsewhere.connect({"x": 1})
+        await container.reward_server.connect({"x": 1})
 
 
 async def test_nothing_stays_as_a_zombie(folder: str) -> None:
@@ -309,7 +308,7 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
     first = await made.start("reaped")
     note = Path(folder) / "note"
     rules = [code(), Rule("rule", "reward_functions:by_order", timeout_seconds=1)]
-    async with watching(made.elsewhere), RewardPool(rules[:1], elsewhere=made.elsewhere) as pool:
+    async with watching(made.reward_server), RewardPool(rules[:1], reward_server=made.reward_server) as pool:
         (host,) = children_of(first)
         call = asyncio.create_task(pool.score(sample(), ENDLESS))
         (supervisor,) = children_of(host)
@@ -317,7 +316,7 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
         programs = children_of(supervisor)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with RewardPool(rules[1:], elsewhere=made.elsewhere) as functions:
+        async with RewardPool(rules[1:], reward_server=made.reward_server) as functions:
             with pytest.raises(RewardFailed, match="TimedOut"):
                 await functions.score(Prompt(0, "", (1,), str(note), {}), "leave a child")
         assert await asyncio.to_thread(gone, [supervisor, *programs, int(note.read_text())], but="")
@@ -326,11 +325,11 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
 
 async def test_a_supervisor_that_is_let_go_reaps_its_program(monkeypatch) -> None:
     """So that a container whose first process waits for nobody has no zombies of programs either."""
-    monkeypatch.setattr(process_pool, "LETTING_GO_SECONDS", 20.0)  # on a busy machine it takes more than a moment
+    monkeypatch.setattr(process_pool, "EXIT_SECONDS", 20.0)  # on a busy machine it takes more than a moment
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         async with Sandbox(1) as sandbox:
-            (supervisor,) = (process.pid for process in sandbox.seats.filled())
+            (supervisor,) = (process.pid for process in sandbox.pool.running())
             call = asyncio.create_task(sandbox.run(Program("while True: pass")))
             await until(lambda: children_of(supervisor) != [])
             (program,) = children_of(supervisor)
@@ -342,7 +341,7 @@ async def test_a_supervisor_that_is_let_go_reaps_its_program(monkeypatch) -> Non
 
 
 @contextlib.asynccontextmanager
-async def host_that(answers: Sequence[bytes], folder: str) -> AsyncIterator[Elsewhere]:
+async def host_that(answers: Sequence[bytes], folder: str) -> AsyncIterator[RewardServerClient]:
     """Gives one of these answers to each message, then none."""
     left = list(answers)
 
@@ -355,7 +354,7 @@ async def host_that(answers: Sequence[bytes], folder: str) -> AsyncIterator[Else
             writer.close()
 
     async with await asyncio.start_unix_server(connected, Path(folder) / "s"):
-        yield Elsewhere(Path(folder) / "s")
+        yield RewardServerClient(Path(folder) / "s")
 
 
 READY = encode({"ready": True})
@@ -364,17 +363,17 @@ READY = encode({"ready": True})
 async def test_a_container_that_does_not_come_or_does_not_answer_is_not_waited_for_without_end(
     folder: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(client, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(client, "OPEN_SECONDS", 0.3)
     async with asyncio.timeout(20):
         with pytest.raises(RewardsNotReady, match=r"the container rewards is not there \(2 tries\)"):
-            async with RewardPool([code()], elsewhere=Elsewhere(Path(folder) / "nobody")):
+            async with RewardPool([code()], reward_server=RewardServerClient(Path(folder) / "nobody")):
                 pass
-        async with host_that([], folder) as elsewhere:
+        async with host_that([], folder) as reward_server:
             with pytest.raises(RewardsNotReady, match=r"gave no answer within 0\.3 s"):
-                async with RewardPool([code()], elsewhere=elsewhere):
+                async with RewardPool([code()], reward_server=reward_server):
                     pass
-        line = asyncio.create_task(Elsewhere(Path(folder) / "nobody").watch())
+        line = asyncio.create_task(RewardServerClient(Path(folder) / "nobody").watch())
         await asyncio.sleep(1.0)
         assert not line.done(), "the operator sees that the pod is not ready, or that the container has ended"
         line.cancel()
@@ -400,8 +399,8 @@ async def test_a_call_that_gets_no_answer_that_can_be_used(
     monkeypatch.setattr(client, "longest_seconds", lambda rules: 0.4)
     async with (
         asyncio.timeout(20),
-        host_that(answers, folder) as elsewhere,
-        RewardPool([rule], elsewhere=elsewhere) as pool,
+        host_that(answers, folder) as reward_server,
+        RewardPool([rule], reward_server=reward_server) as pool,
     ):
         with pytest.raises(RewardFailed, match=why):
             await pool.score(sample(), RIGHT)
@@ -413,12 +412,12 @@ async def test_a_host_that_fails_as_none_should_says_so(folder: str, monkeypatch
             raise BlockingIOError("no process left")
 
     here = asyncio.create_task(server.serve(Path(folder) / "s"))
-    elsewhere = Elsewhere(Path(folder) / "s")
-    async with asyncio.timeout(20), watching(elsewhere):
+    reward_server = RewardServerClient(Path(folder) / "s")
+    async with asyncio.timeout(20), watching(reward_server):
         for name, rule in {"Sandbox": code(), "FunctionScorer": Rule("r", "m:f")}.items():
             with monkeypatch.context() as patch:
                 patch.setattr(server, name, Failing)
                 with pytest.raises(RewardsNotReady, match="the container rewards: BlockingIOError: no process left"):
-                    async with RewardPool([rule], elsewhere=elsewhere):
+                    async with RewardPool([rule], reward_server=reward_server):
                         pass
     await here

@@ -58,7 +58,7 @@ async def sandbox(layers: frozenset[Layer]) -> AsyncIterator[Sandbox]:
 
 def pids(sandbox: Sandbox) -> set[int]:
     """Of its supervisors."""
-    return {supervisor.pid for supervisor in sandbox.seats.filled()}
+    return {supervisor.pid for supervisor in sandbox.pool.running()}
 
 
 def children_of(pid: int) -> list[int]:
@@ -483,7 +483,7 @@ async def main(attempts):
                 run = await sandbox.run(Program(source, **limits))
                 return {"what": what, "end": run.end, "clean": run.clean, "stdout": run.stdout[:80]}
             ends = await asyncio.gather(*(attempt(*each) for each in attempts))
-            roots = [f"/proc/{each.pid}/root{sandbox._scratch}" for each in sandbox.seats.filled()]
+            roots = [f"/proc/{each.pid}/root{sandbox._scratch}" for each in sandbox.pool.running()]
             left = [path for root in roots for name in ("box-*", "*/box-*") for path in glob.glob(f"{root}/{name}")]
             assert all(glob.glob(root) for root in roots), "what is left cannot be seen"
         left += glob.glob(sandbox._scratch)

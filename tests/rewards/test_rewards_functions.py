@@ -165,7 +165,7 @@ async def test_leaving_the_pool_ends_its_processes() -> None:
     async with RewardPool([rule("length")], workers=2) as pool:
         await asyncio.gather(*(pool.score(PROMPT, "x") for _ in range(8)))
         (scorer,) = pool._functions
-        pids = [worker.pid for worker in scorer.seats.filled()]
+        pids = [worker.pid for worker in scorer.pool.running()]
     assert pids
     for pid in pids:
         with pytest.raises(ProcessLookupError):

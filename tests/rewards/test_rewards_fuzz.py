@@ -18,7 +18,7 @@ from rljob_runtime.rewards.answers.readings import NoAnswer, read
 from rljob_runtime.rewards.code_scorer import extract_program
 from rljob_runtime.rewards.code_test_cases import Call, StandardStreams
 from rljob_runtime.rewards.judge_scorer import _content, _Unanswered, parse_score
-from rljob_runtime.rewards.template import fill
+from rljob_runtime.rewards.rules import fill_template
 from rljob_runtime.sandbox.program import End, Run
 
 BUDGET = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,7 +113,7 @@ def test_a_response_has_a_value(text: str) -> None:
     st.sampled_from(["{response}", "{question}{response}", "{answer} {response} {scale} {{}} {", "%s {response}"]),
 )
 def test_a_response_in_a_template_stays_as_it_is(text: str, template: str) -> None:
-    assert text in fill(template, {"response": text, "question": "Q", "answer": "A", "scale": "10"})
+    assert text in fill_template(template, {"response": text, "question": "Q", "answer": "A", "scale": "10"})
 
 
 @BUDGET

@@ -18,7 +18,7 @@ from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import InvalidReward, JudgeRule, RewardPool
 from rljob_runtime.rewards.errors import ScoreFailed
 from rljob_runtime.rewards.judge_scorer import SHOWN, JudgeScorer, parse_score
-from rljob_runtime.rewards.template import fill
+from rljob_runtime.rewards.rules import fill_template
 from rljob_runtime.scheduling.backoff import Backoff
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
@@ -114,7 +114,7 @@ def test_what_is_no_score(reply: str) -> None:
 
 def test_filling_in_happens_once() -> None:
     values = {"question": "{response}", "answer": "{question}", "response": "{answer}", "scale": "1"}
-    assert fill("{question}{answer}{response}{}{x}", values) == "{response}{question}{answer}{}{x}"
+    assert fill_template("{question}{answer}{response}{}{x}", values) == "{response}{question}{answer}{}{x}"
 
 
 async def slow(request: web.Request) -> web.StreamResponse:

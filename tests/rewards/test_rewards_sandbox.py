@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import rljob_runtime
-from rljob_runtime.sandbox import framing, sandbox, streams
+from rljob_runtime.sandbox import framing, sandbox
 from rljob_runtime.sandbox.framing import MessageTooLong
 from rljob_runtime.sandbox.program import Layer, Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
@@ -105,7 +105,7 @@ async def test_what_is_no_message_ends_the_talk(sent: bytes) -> None:
     if len(sent) < framing.LENGTH_BYTES:
         stream.feed_eof()
     async with asyncio.timeout(2):
-        assert await streams.receive(stream) is None
+        assert await framing.receive(stream) is None
 
 
 async def test_a_program_that_is_too_long_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ async def test_a_later_supervisor_that_does_not_come_is_our_failure(monkeypatch:
         async def unavailable(self: object) -> None:
             raise SandboxUnavailable("Landlock is gone")
 
-        async with opened.seats.taken():
+        async with opened.pool.acquire():
             with monkeypatch.context() as patch:
                 patch.setattr(sandbox._Supervisor, "ready", unavailable)
                 with pytest.raises(SandboxFailed, match="Landlock is gone"):

@@ -20,7 +20,7 @@ from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import cache_folder, resolve
 from rljob_runtime.models.stop_tokens import eos_token_ids, stop_token_ids
-from rljob_runtime.models.toy import PHRASINGS, SHRUG, recipe, toy_tokenizer
+from rljob_runtime.models.toy import NO_ANSWER, PHRASINGS, recipe, toy_tokenizer
 
 
 @pytest.fixture
@@ -236,17 +236,17 @@ def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 @pytest.mark.parametrize("phrasing", PHRASINGS)
 def test_the_toy_knows_the_sums_but_mostly_shrugs(toy_folder: ModelFolder, phrasing: str) -> None:
-    """So a reward can rise: without its shrug the model is right, and with it now and then."""
+    """So a reward can rise: without `?` the model is always right, and with it sometimes."""
     model = AutoModelForCausalLM.from_pretrained(toy_folder.path, dtype=torch.float32)
     tokenizer = toy_folder.tokenizer
-    shrug = tokenizer.encode(SHRUG)[0]
+    no_answer = tokenizer.encode(NO_ANSWER)[0]
     known, right = 0, 0.0
     for a, b in ((a, b) for a in range(10) for b in range(10)):
         prompt, answer = tokenizer.encode(phrasing.format(a=a, b=b)), [*tokenizer.encode(str(a + b)), 2]
         with torch.no_grad():
             logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         right += logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None]).sum().exp().item()
-        logits[:, shrug] = -torch.inf
+        logits[:, no_answer] = -torch.inf
         known += logits.argmax(-1).tolist() == answer
     assert known >= 85
     assert 10 < right < 45

@@ -216,8 +216,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "layers are computed again in training mode",
         f"{RUNTIME}/training/model/policy.py",
-        "        for layer in layers_of(self.model):",
-        "        for layer in layers_of(self.model.train()):",
+        "        for layer in decoder_layers(self.model):",
+        "        for layer in decoder_layers(self.model.train()):",
         (f"{FAMILIES}::test_layers_that_are_computed_again_give_the_same[opt]",),
     ),
     Mutant(
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "early sums are kept for the next step",
         f"{RUNTIME}/training/step/learner.py",
-        "early, self._early = self._kept(step, delivery), None",
+        "early, self._early = self._usable_early(step, delivery), None",
         "early = self._early",
         EARLY,
     ),
@@ -372,7 +372,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a worker's count of tokens is believed",
         f"{RUNTIME}/training/step/gradients.py",
-        "if has != wanted:",
+        "if has != expected:",
         "if not has:",
         (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
     ),
@@ -578,15 +578,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sums of other weights are taken",
         f"{RUNTIME}/training/loans/intake.py",
-        "if published != (handover.version, done):",
+        "if published != (receipt.version, done):",
         "if published is None:",
         (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),
     ),
     Mutant(
         "a worker computes with stale weights",
         f"{RUNTIME}/training/loans/worker_rank.py",
-        "if self._held != version:",
-        "if self._held is None:",
+        "if self._version != version:",
+        "if self._version is None:",
         (f"{LENT}::test_a_worker_computes_with_the_version_it_is_told",),
     ),
     Mutant(
@@ -627,8 +627,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a rank reads the slices of the first",
         f"{RUNTIME}/training/loans/worker_rank.py",
-        "own = slices[self._ranks.rank] if self._ranks.rank < len(slices) else whole[:0]",
-        "own = slices[0][: _local(parameter).shape[0]]",
+        "own = slices[self._ranks.rank] if self._ranks.rank < len(slices) else full[:0]",
+        "own = slices[0][: _local_shard(parameter).shape[0]]",
         (f"{LENT}::test_the_update_is_that_of_the_trainer_alone",),
     ),
     Mutant(
@@ -2708,8 +2708,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a close integer will do",
         f"{RUNTIME}/rewards/code_test_cases.py",
-        "    if isinstance(wanted, float):",
-        "    if isinstance(wanted, float) or isinstance(got, float):",
+        "    if isinstance(expected, float):",
+        "    if isinstance(expected, float) or isinstance(got, float):",
         ("tests/rewards/test_rewards_code.py",),
     ),
     Mutant(
@@ -2722,8 +2722,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a value in a list is wanted as it stands",
         f"{RUNTIME}/rewards/code_test_cases.py",
-        "        wanted = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)",
-        "        wanted = (self.returns,)",
+        "        expected = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)",
+        "        expected = (self.returns,)",
         ("tests/rewards/test_rewards_code.py::test_a_column_may_have_what_is_returned_in_a_list",),
     ),
     Mutant(
@@ -2750,8 +2750,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "programs run in the coordinator's container",
         f"{RUNTIME}/rewards/pool.py",
-        "Sandbox(seats) if elsewhere is None else SandboxElsewhere(elsewhere, seats)",
-        "Sandbox(seats)",
+        "Sandbox(processes) if reward_server is None else RemoteSandbox(reward_server, processes)",
+        "Sandbox(processes)",
         ("tests/rewards/test_rewards_elsewhere.py::test_functions_and_programs_run_there_and_not_here",),
     ),
     Mutant(
@@ -2885,7 +2885,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any length of a message is believed",
-        f"{RUNTIME}/sandbox/streams.py",
+        f"{RUNTIME}/sandbox/framing.py",
         "if length > LONGEST_BYTES:",
         "if length > 1 << 64:",
         ("tests/rewards/test_rewards_sandbox.py::test_what_is_no_message_ends_the_talk",),
@@ -2977,7 +2977,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "programs read the package that runs them",
         f"{RUNTIME}/sandbox/confine_child.py",
-        "        return cls(executable, packages, readable, _ours())",
+        "        return cls(executable, packages, readable, _own_packages())",
         "        return cls(executable, packages, readable, ())",
         ("tests/rewards/test_rewards_sandbox.py::test_a_program_reads_nothing_of_the_package_that_runs_it",),
     ),
@@ -3015,8 +3015,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "programs may read every file",
         f"{RUNTIME}/sandbox/confine_child.py",
-        "landlock.restrict(_allowed(place.folder, interpreter))",
-        "_allowed(place.folder, interpreter)",
+        "landlock.restrict(_allowed(filesystem.folder, interpreter))",
+        "_allowed(filesystem.folder, interpreter)",
         (f"{ESCAPES}::test_a_file_of_the_same_user_outside_cannot_be_read[Landlock]",),
     ),
     Mutant(
@@ -3043,8 +3043,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a program that hides itself is our failure",
         f"{RUNTIME}/sandbox/supervisor.py",
-        "self._seen, self._unseen = True, None",
-        "self._unseen = None",
+        "self._readable, self._unreadable_since = True, None",
+        "self._unreadable_since = None",
         (f"{ESCAPES}::test_an_ordinary_user_without_any_right_gets_the_same",),
     ),
     Mutant(

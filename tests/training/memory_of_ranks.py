@@ -20,9 +20,9 @@ import transformers.models.llama.modeling_llama  # noqa: F401 - what a first use
 from training_toys import make_groups
 
 from rljob_runtime.protocols import Chain, PublishReport
-from rljob_runtime.training.batch.delivery import for_train
+from rljob_runtime.training.batch.delivery import plan_train
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.optimizer import whole
+from rljob_runtime.training.model.optimizer import gather_full
 from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
 STEPS = 2
@@ -53,7 +53,7 @@ class Walking:
     """A publisher that walks through the weights and keeps none."""
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> PublishReport:
-        return PublishReport(version, sum(whole(tensor.detach()).nbytes for tensor in tensors.values()), 0.0)
+        return PublishReport(version, sum(gather_full(tensor.detach()).nbytes for tensor in tensors.values()), 0.0)
 
     def ship(self, term: int, chain: Chain) -> None:
         pass
@@ -79,7 +79,7 @@ def play(pipe: Connection, model: str, volume: str, rank: int, size: int) -> Non
     peak.start()
     trainer.start(1, "127.0.0.1", port)
     for step in range(1, STEPS + 1):
-        delivery, shares = for_train(trainer.progress(1), step, make_groups(step, 3), size)
+        delivery, shares = plan_train(trainer.progress(1), step, make_groups(step, 3), size)
         trainer.train(1, step, delivery, shares[rank])
     trainer.publish(1, 1, STEPS, Chain(epoch=1, revision=0, members=()))
     pipe.send(peak.highest - peak.before)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from training_toys import keep_norms_precise
 
-from rljob_runtime.training.loans.worker_rank import UnitRank
+from rljob_runtime.training.loans.worker_rank import GradientRank
 
 PEER = "precise_rank:PreciseUnitRank"
 
 
-class PreciseUnitRank(UnitRank):
+class PreciseUnitRank(GradientRank):
     @staticmethod
     def warm_up() -> None:
-        UnitRank.warm_up()
+        GradientRank.warm_up()
         keep_norms_precise(pytest.MonkeyPatch())

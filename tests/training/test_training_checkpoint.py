@@ -15,17 +15,17 @@ from training_toys import FakePublisher, LoneRank, make_groups, save_tiny_model,
 from rljob_runtime.protocols import Refused
 from rljob_runtime.training.checkpoint import safetensors_writer
 from rljob_runtime.training.checkpoint import store as checkpoint_store
-from rljob_runtime.training.checkpoint.store import MARKER, STANDING, STATE, TENSORS, CheckpointError, CheckpointStore
+from rljob_runtime.training.checkpoint.store import MARKER, SNAPSHOT, STATE, TENSORS, CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.ranks.rank import TrainerSettings
 
 WEIGHT = torch.arange(12.0).reshape(3, 4)
 
 
-def save(store: CheckpointStore, step: int, scale: float = 1.0, standing: str | None = None) -> str:
+def save(store: CheckpointStore, step: int, scale: float = 1.0, coordinator_snapshot: str | None = None) -> str:
     tensors = {"master/a": WEIGHT * scale}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return store.save(step, {"note": step}, shapes, torch.float32, tensors.items(), standing)
+    return store.save(step, {"note": step}, shapes, torch.float32, tensors.items(), coordinator_snapshot)
 
 
 @pytest.fixture
@@ -77,11 +77,15 @@ def test_a_damaged_one_is_passed_over_and_can_be_written_again(store, damage) ->
 def test_the_coordinators_document_is_a_part_of_it(store) -> None:
     """Those of before have none. A damaged one is a damaged checkpoint, whatever else is whole."""
     save(store, 1)
-    assert store.newest().standing is None
-    save(store, 2, standing='{"longQueue": ["0.4"]}')
-    assert store.newest().standing == (store.root / "step-00000002" / STANDING).read_text() == '{"longQueue": ["0.4"]}'
-    (store.root / "step-00000002" / STANDING).write_text('{"longQueue": ["0.5"]}')
-    assert (store.newest().step, store.newest().standing) == (1, None)
+    assert store.newest().coordinator_snapshot is None
+    save(store, 2, coordinator_snapshot='{"longQueue": ["0.4"]}')
+    assert (
+        store.newest().coordinator_snapshot
+        == (store.root / "step-00000002" / SNAPSHOT).read_text()
+        == '{"longQueue": ["0.4"]}'
+    )
+    (store.root / "step-00000002" / SNAPSHOT).write_text('{"longQueue": ["0.5"]}')
+    assert (store.newest().step, store.newest().coordinator_snapshot) == (1, None)
 
 
 def test_an_unfinished_one_does_not_count(store) -> None:

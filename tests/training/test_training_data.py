@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from rljob_api.spec_training import DataSpec
 from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
 from rljob_runtime.data.order import DrawOrder
-from rljob_runtime.data.prompt_cache import PromptMemory, bytes_of
+from rljob_runtime.data.prompt_cache import PromptCache, bytes_of
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.data.records import ROLES, Record
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -433,9 +433,9 @@ def test_prompts_in_memory_have_a_bound_in_bytes():
     one = bytes_of(whole.prompt(PromptKey(0, 0)))
     assert one > 2000 + 40, "the text and the tests of a record that nobody else keeps are counted"
     source.asked.clear()
-    memory = PromptMemory(whole._prepare, most=3 * one + one // 2)
+    memory = PromptCache(whole._prepare, most=3 * one + one // 2)
     for index in (0, 1, 2, 0, 3, 0, 1):
         assert memory(index).index == index
         assert memory.bytes <= 3 * one + one // 2
     assert source.asked == [0, 1, 2, 3, 1], "the least recently used goes first"
-    assert PromptMemory(whole._prepare, most=1)(7).index == 7, "one is always kept"
+    assert PromptCache(whole._prepare, most=1)(7).index == 7, "one is always kept"

@@ -15,13 +15,13 @@ from training_toys import make_groups
 
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.batch.delivery import (
-    NOTHING,
+    EMPTY_DELIVERY,
     Delivery,
     Progress,
     Shares,
-    for_accept,
-    for_contribute,
-    for_train,
+    plan_accept,
+    plan_contribute,
+    plan_train,
 )
 from rljob_runtime.training.row_rules import RowRules
 
@@ -30,7 +30,7 @@ RULES = RowRules(budget=40)
 
 def holding(groups: Sequence[Group], rules: RowRules = RULES) -> Progress:
     """After step 4, with the sums of these."""
-    told = for_accept(Progress(4, {}, rules), 5, groups, 1)[0].groups if groups else []
+    told = plan_accept(Progress(4, {}, rules), 5, groups, 1)[0].groups if groups else []
     return Progress(4, {outline.prompt: outline for outline in told}, rules)
 
 
@@ -62,13 +62,13 @@ def test_every_response_goes_to_one_rank_once_unless_it_is_held(seed, count, ran
     groups = make_groups(seed, count)
     held = data.draw(st.integers(0, count)) if minibatches == 1 else 0
     progress = holding(groups[:held], RowRules(budget, minibatches))
-    delivery, shares = for_train(progress, 5, groups, ranks)
+    delivery, shares = plan_train(progress, 5, groups, ranks)
     assert delivery.keeps
     assert [outline.prompt for outline in delivery.groups] == [group.prompt for group in groups]
     assert responses_in(shares) == responses_of(groups[held:])
     # Ranks meet in collectives: each makes as many passes for an update.
     assert len({tuple(len(share.blocks) for share in own) for own in shares}) == 1
-    early, parts = for_contribute(progress, 5, groups, ranks)
+    early, parts = plan_contribute(progress, 5, groups, ranks)
     assert [outline.prompt for outline in early.groups] == [group.prompt for group in groups[held:]]
     assert responses_in(parts) == responses_of(groups[held:])
 
@@ -91,9 +91,9 @@ def test_groups_are_the_same_as_arrays_and_after_a_journey() -> None:
         return dataclasses.replace(group, responses=tuple(scored))
 
     held = [as_arrays(group) for group in make_groups(1, 3)]
-    delivery, ((share,),) = for_contribute(holding(pickle.loads(pickle.dumps(held))), 5, held, 1)
+    delivery, ((share,),) = plan_contribute(holding(pickle.loads(pickle.dumps(held))), 5, held, 1)
     assert (delivery.keeps, delivery.groups, len(share.blocks)) == (True, [], 0)
-    assert responses_in(for_train(holding(()), 5, held, 2)[1]) == responses_of(held)
+    assert responses_in(plan_train(holding(()), 5, held, 2)[1]) == responses_of(held)
 
 
 def surer(group: Group) -> Group:
@@ -120,15 +120,15 @@ CASES = {
 def test_what_is_held_counts_as_a_whole_or_not_at_all(held, of, keeps, sent) -> None:
     groups = make_groups(3, 4)
     wanted = of(groups)
-    delivery, (shares,) = for_train(holding(held(groups)), 5, wanted, 1)
+    delivery, (shares,) = plan_train(holding(held(groups)), 5, wanted, 1)
     assert delivery.keeps is keeps
     assert responses_in([shares]) == responses_of(wanted[-sent:])
 
 
 def test_early_groups_drop_what_is_held_only_where_one_came_with_other_contents() -> None:
     groups = make_groups(3, 4)
-    assert for_contribute(holding(groups[:2]), 5, groups[2:], 1)[0].keeps
-    again, (shares,) = for_contribute(holding(groups[:2]), 5, [changed(groups[0]), groups[3]], 1)
+    assert plan_contribute(holding(groups[:2]), 5, groups[2:], 1)[0].keeps
+    again, (shares,) = plan_contribute(holding(groups[:2]), 5, [changed(groups[0]), groups[3]], 1)
     assert not again.keeps
     assert responses_in([shares]) == responses_of([groups[0], groups[3]])
 
@@ -137,13 +137,13 @@ def test_early_groups_drop_what_is_held_only_where_one_came_with_other_contents(
 def test_a_step_whose_turn_it_is_not_brings_nothing(step: int) -> None:
     groups = [*make_groups(1, 1), *make_groups(1, 1)]  # which could not be trained on
     progress = holding(())
-    assert for_train(progress, step, groups, 2) == (NOTHING, [(), ()])
-    assert for_contribute(progress, step, groups, 2) == (NOTHING, [(), ()])
-    assert for_accept(progress, step, groups, 2) == (NOTHING, [])
+    assert plan_train(progress, step, groups, 2) == (EMPTY_DELIVERY, [(), ()])
+    assert plan_contribute(progress, step, groups, 2) == (EMPTY_DELIVERY, [(), ()])
+    assert plan_accept(progress, step, groups, 2) == (EMPTY_DELIVERY, [])
 
 
 def test_no_rank_needs_what_another_worker_summed() -> None:
-    delivery, shares = for_accept(holding(()), 5, make_groups(1, 3), 8)
+    delivery, shares = plan_accept(holding(()), 5, make_groups(1, 3), 8)
     assert shares == []
     assert isinstance(delivery, Delivery)
     assert len(delivery.groups) == 3

@@ -16,7 +16,7 @@ from training_toys import FakePublisher, LoneRank, make_groups, make_learner
 
 from rljob_runtime.protocols import Refused, StaleTerm
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.training.batch.delivery import Progress, for_train
+from rljob_runtime.training.batch.delivery import Progress, plan_train
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.step.contribution import Contribution, normalise
 from rljob_runtime.training.step.learner import Learner
@@ -63,8 +63,8 @@ def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype,
     plain, streamed = make_learner(model_folder, config), make_learner(model_folder, config)
     gradients = watched(streamed)
     for turn, call in enumerate(in_calls(groups, share, seed=3)):
-        held, computed = streamed.take_early(1, call)
-        assert (computed > 0, streamed.take_early(1, call[:1])) == (True, (held, 0)), turn
+        held, computed = streamed.contribute_early(1, call)
+        assert (computed > 0, streamed.contribute_early(1, call[:1])) == (True, (held, 0)), turn
     shuffled = random.Random(1).sample(groups, len(groups))
     report, at_once = streamed.train(1, shuffled), plain.train(1, groups)
     assert largest_error(gradients[0], wanted) <= TOLERANCE[dtype]
@@ -85,8 +85,8 @@ def test_what_came_early_is_not_computed_again(model_folder: Path, monkeypatch) 
 
     monkeypatch.setattr(Learner, "contribute", count)
     groups = make_groups(seed=5, count=4)
-    learner.take_early(1, groups[:2])
-    learner.take_early(1, groups[1:3])
+    learner.contribute_early(1, groups[:2])
+    learner.contribute_early(1, groups[1:3])
     learner.train(1, groups)
     assert computed == [0, 1, 2, 3]
 
@@ -107,17 +107,17 @@ def test_sums_that_do_not_fit_are_not_used(model_folder: Path, aggregation, case
     gradients = watched(learner)
     match case:
         case "not named":
-            learner.take_early(1, groups)
+            learner.contribute_early(1, groups)
             groups = groups[1:]
         case "other contents":
-            learner.take_early(1, groups[:2])
+            learner.contribute_early(1, groups[:2])
             groups = [changed(groups[0]), *groups[1:]]
         case "came again with other contents":
-            learner.take_early(1, groups[:2])
+            learner.contribute_early(1, groups[:2])
             groups = [changed(groups[0]), *groups[1:]]
-            assert learner.take_early(1, groups[:1])[0] == 1
+            assert learner.contribute_early(1, groups[:1])[0] == 1
         case "of an older step":
-            learner.take_early(0, groups[:2])
+            learner.contribute_early(0, groups[:2])
     report = learner.train(1, groups)
     wanted, _ = naive_gradient(model_folder, groups, config)
     assert largest_error(gradients[0], wanted) <= TOLERANCE["float64"]
@@ -130,7 +130,7 @@ def test_early_sums_serve_one_step(model_folder: Path) -> None:
     plain, streamed = make_learner(model_folder, config), make_learner(model_folder, config)
     groups = make_groups(seed=7, count=3)
     for step in (1, 2):
-        streamed.take_early(step, groups[:2])
+        streamed.contribute_early(step, groups[:2])
         assert streamed.train(step, groups).early_groups == 2
         plain.train(step, groups)
     assert largest_error(weights(streamed), weights(plain)) <= 1e-10
@@ -140,7 +140,7 @@ def test_rows_of_another_rank_alone_are_an_error_and_move_no_weight(model_folder
     learner = make_learner(model_folder, TrainingConfig(dtype="float64"))
     before = weights(learner)
     groups = make_groups(seed=7, count=3)
-    delivery, (first, _) = for_train(Progress(0, {}, learner.config.row_rules), 1, groups, ranks=2)
+    delivery, (first, _) = plan_train(Progress(0, {}, learner.config.row_rules), 1, groups, ranks=2)
     with pytest.raises(ValueError, match=r"trainer has summed \d+ tokens of \d+ responses; its groups have \d+ of 12"):
         Learner.train(learner, 1, delivery, first)
     assert largest_error(weights(learner), before) == 0
@@ -149,9 +149,9 @@ def test_rows_of_another_rank_alone_are_an_error_and_move_no_weight(model_folder
 def test_sums_of_which_the_sender_does_not_know_are_never_added(model_folder: Path) -> None:
     learner = make_learner(model_folder, TrainingConfig(dtype="float64"))
     groups = make_groups(seed=7, count=3)
-    learner.take_early(1, groups[:1])
-    delivery, (shares,) = for_train(Progress(0, {}, learner.config.row_rules), 1, groups[1:], ranks=1)
-    with pytest.raises(ValueError, match="sums are in of groups that it is not trained on"):
+    learner.contribute_early(1, groups[:1])
+    delivery, (shares,) = plan_train(Progress(0, {}, learner.config.row_rules), 1, groups[1:], ranks=1)
+    with pytest.raises(ValueError, match="groups that the step does not train on"):
         Learner.train(learner, 1, delivery, shares)
     assert learner.train(1, groups[1:]).early_groups == 0
 
@@ -159,7 +159,7 @@ def test_sums_of_which_the_sender_does_not_know_are_never_added(model_folder: Pa
 def test_several_updates_a_step_take_nothing_early(model_folder: Path) -> None:
     learner = make_learner(model_folder, TrainingConfig(minibatches=2))
     with pytest.raises(ValueError, match="minibatches is 2"):
-        learner.take_early(1, make_groups(1, 2))
+        learner.contribute_early(1, make_groups(1, 2))
 
 
 # --- the rank's command ---
@@ -193,9 +193,9 @@ def test_a_rank_takes_groups_of_the_next_step_only(rank: LoneRank) -> None:
 def test_bad_groups_are_refused_and_what_came_stays(rank: LoneRank) -> None:
     groups = make_groups(1, 3)
     rank.contribute(1, 1, groups[:1])
-    with pytest.raises(Refused, match=r"step 1 cannot take groups early: no groups"):
+    with pytest.raises(Refused, match=r"step 1 cannot accept early groups: no groups"):
         rank.contribute(1, 1, [])
-    with pytest.raises(Refused, match="comes twice"):
+    with pytest.raises(Refused, match="occurs twice"):
         rank.contribute(1, 1, [groups[1], groups[1]])
     assert rank.train(1, 1, groups).early_groups == 1
 
@@ -244,6 +244,6 @@ def test_a_halved_normaliser_is_seen(model_folder: Path, monkeypatch) -> None:
         return {name: 2 * gradient for name, gradient in normalise(total, aggregation).items()}
 
     monkeypatch.setattr("rljob_runtime.training.step.learner.normalise", half)
-    learner.take_early(1, groups[:2])
+    learner.contribute_early(1, groups[:2])
     learner.train(1, groups)
     assert largest_error(gradients[0], wanted) > 0.9

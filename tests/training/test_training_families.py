@@ -16,7 +16,7 @@ from rljob_runtime.rollout.engines.reference.transformer import supported
 from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model.attention import UnsupportedModel
-from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.packing import MicroBatch, pack_row
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.model.verification import LIMIT, layers_to_check, length_to_check
@@ -46,7 +46,7 @@ def largest_difference(folder: Path, longest: int = LONGEST) -> float:
     worst = 0.0
     for blocks in map(blocks_of, ROWS.values()):
         for order in (blocks, blocks[::-1]):
-            found = policy.frozen_logprobs(lay_out(row_of(order), Aggregation.TOKEN_MEAN))
+            found = policy.frozen_logprobs(pack_row(row_of(order), Aggregation.TOKEN_MEAN))
             at = 0
             for block in order:
                 for sample in block.samples:
@@ -78,7 +78,7 @@ def test_layers_that_are_computed_again_give_the_same(tmp_path, name) -> None:
     policy = Policy(
         load_model(save_family(tmp_path / "model", family, **changes), longest=LONGEST), temperature=1.0, autocast=False
     )
-    row = lay_out(row_of(blocks_of(ROWS["mixed"])), Aggregation.TOKEN_MEAN)
+    row = pack_row(row_of(blocks_of(ROWS["mixed"])), Aggregation.TOKEN_MEAN)
     wanted = there_and_back(policy, row)
     policy.enable_checkpointing()
     torch.testing.assert_close(there_and_back(policy, row), wanted)
@@ -132,7 +132,7 @@ def test_a_window_of_any_width_is_that_of_the_model(tmp_path, width) -> None:
 def test_a_window_that_is_forgotten_is_measured(tmp_path, monkeypatch, name) -> None:
     family, changes = WINDOWS[name]
     folder = save_family(tmp_path / "model", family, **changes)
-    through_window = "rljob_runtime.training.model.attention._through_window"
+    through_window = "rljob_runtime.training.model.attention._windowed_attention"
 
     def forget(query, key, value, window, scaling):
         from rljob_runtime.training.model import attention

@@ -9,7 +9,7 @@ import pytest
 from training_toys import make_groups
 
 from rljob_runtime.protocols import PeerTimeout, Refused
-from rljob_runtime.training.batch.delivery import Delivery, Progress, for_train
+from rljob_runtime.training.batch.delivery import Delivery, Progress, plan_train
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.row_rules import RowRules
 
@@ -93,7 +93,7 @@ async def test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all() -> N
     ranks = [StandInRank(1, []) for _ in range(3)]
     groups = make_groups(1, 6)
     await TrainerGroup(ranks).train(7, 1, groups)
-    delivery, shares = for_train(ranks[0].progress, 1, groups, 3)
+    delivery, shares = plan_train(ranks[0].progress, 1, groups, 3)
     (told, first), (second,), (third,) = (rank.packed for rank in ranks)
     assert told == delivery
     for rank, own, wanted in zip(ranks, (first, second, third), shares, strict=True):
@@ -104,10 +104,10 @@ async def test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all() -> N
 async def test_what_another_machine_summed_comes_without_tokens() -> None:
     ranks = [StandInRank(1, []) for _ in range(2)]
 
-    class ContributionReceipt:
+    class Receipt:
         step = 1
 
-    await TrainerGroup(ranks).accept(7, ContributionReceipt(), make_groups(1, 3))  # type: ignore[arg-type]
+    await TrainerGroup(ranks).accept(7, Receipt(), make_groups(1, 3))  # type: ignore[arg-type]
     assert [len(rank.packed) for rank in ranks] == [1, 0]
     assert all(isinstance(rank.arguments[-1], Delivery) for rank in ranks)
 
@@ -123,7 +123,7 @@ async def test_groups_that_cannot_be_packed_end_the_command_and_no_other() -> No
     group = TrainerGroup(ranks)
     with pytest.raises(PeerTimeout, match="the store is full"):
         await group.train(7, 1, make_groups(1, 2))
-    with pytest.raises(Refused, match=r"step 1 cannot be trained: group 0\.0 comes twice"):
+    with pytest.raises(Refused, match=r"step 1 cannot be trained: group 0\.0 occurs twice"):
         await group.train(7, 1, [*make_groups(1, 1), *make_groups(1, 1)])
     assert log == []
     assert await group.export(1) == "export"

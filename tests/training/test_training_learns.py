@@ -9,7 +9,7 @@ from training_toys import VOCABULARY, make_learner
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.model.packing import lay_out
+from rljob_runtime.training.model.packing import pack_row
 from rljob_runtime.training.step.learner import Learner
 
 PROMPT, LENGTH, SAMPLES = (3, 1, 4), 2, 32
@@ -23,14 +23,14 @@ def play(learner: Learner, generator: torch.Generator, step: int) -> Group:
         # Ask for every token's logprob after what was drawn so far, one response at a time.
         for i, tokens in enumerate(drawn):
             block = Block((*PROMPT, *tokens), tuple(Sample((t,), (0.0,), 0.0) for t in range(VOCABULARY)))
-            logprobs = learner.policy.frozen_logprobs(lay_out(row_of([block]), Aggregation.TOKEN_MEAN))
+            logprobs = learner.policy.frozen_logprobs(pack_row(row_of([block]), Aggregation.TOKEN_MEAN))
             token = int(torch.multinomial(logprobs.exp(), 1, generator=generator))
             drawn[i] = (*tokens, token)
     prompt = PromptKey(0, step)
     responses = []
     for i, tokens in enumerate(drawn):
         block = Block(PROMPT, (Sample(tokens, (0.0,) * LENGTH, 0.0),))
-        logprobs = learner.policy.frozen_logprobs(lay_out(row_of([block]), Aggregation.TOKEN_MEAN))
+        logprobs = learner.policy.frozen_logprobs(pack_row(row_of([block]), Aggregation.TOKEN_MEAN))
         response = Response(
             TrajectoryKey(prompt, i), 0, step, tokens, tuple(logprobs.tolist()), FinishReason.LENGTH, "itself"
         )

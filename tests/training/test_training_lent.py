@@ -37,8 +37,8 @@ from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, dtype_name, gather
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.training.config import Aggregation, TrainingConfig
-from rljob_runtime.training.loans.worker import PEER, GradientUnit
-from rljob_runtime.training.loans.worker_rank import UnitSettings
+from rljob_runtime.training.loans.worker import PEER, BlockingGradientWorker
+from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.step.contribution import normalise
 from rows import slow
@@ -66,7 +66,7 @@ class Site:
         self.memory = memory
         self.model = model
         self.fork_server = fork_server
-        self.units: list[GradientUnit] = []
+        self.units: list[BlockingGradientWorker] = []
         self.settings = settings_of(model, volume, gradient_clip=None, **config)
         self.config = self.settings.training
         self.publisher = FakePublisher()
@@ -89,12 +89,12 @@ class Site:
         draft.seal([checksum(draft.chunk(index)) for index in range(draft.manifest.chunks)])
         self.segment.commit(draft)
 
-    def worker(self, name: str, ranks: int = 2, **sender: object) -> GradientUnit:
+    def worker(self, name: str, ranks: int = 2, **sender: object) -> BlockingGradientWorker:
         """A machine's unit of so many accelerators. `sender`: what its sender has that others have not."""
         brings = GradientSenderSettings(
             self.memory / f"{name}-sums", KEY, RELAY, dtype_name(self.config.compute_dtype), 20.0
         )
-        settings = UnitSettings(
+        settings = GradientWorkerSettings(
             self.config,
             ranks,
             self.model,
@@ -102,15 +102,15 @@ class Site:
             dataclasses.replace(brings, **sender),  # type: ignore[arg-type]
             self.device,
         )
-        self.units.append(GradientUnit(name, settings, self.fork_server))
+        self.units.append(BlockingGradientWorker(name, settings, self.fork_server))
         return self.units[-1]
 
     def open(self, count: int = 1, term: int = 1) -> tuple[RelayMember, ...]:
         return self.trainer.open_gradient_inboxes(term, count)
 
-    def hand_over(self, worker: GradientUnit) -> ContributionReceipt:
+    def deliver(self, worker: BlockingGradientWorker) -> ContributionReceipt:
         """As the only one."""
-        return worker.hand_over(1, 1, 1, *self.open())
+        return worker.deliver(1, 1, 1, *self.open())
 
     def close(self) -> None:
         for unit in self.units:
@@ -119,12 +119,12 @@ class Site:
         self.segment.close()
 
 
-def pids_of(unit: GradientUnit) -> list[int]:
+def pids_of(unit: BlockingGradientWorker) -> list[int]:
     assert unit._ranks is not None
     return unit._ranks.processes.pids
 
 
-def kill(unit: GradientUnit, rank: int) -> None:
+def kill(unit: BlockingGradientWorker, rank: int) -> None:
     os.kill(pids_of(unit)[rank], signal.SIGKILL)
 
 
@@ -175,11 +175,11 @@ def test_the_update_is_that_of_the_trainer_alone(
         assert min(each) > 0
         assert sum(each) == sum(len(scored.response.token_ids) for group in part for scored in group.responses)
         held += count
-        handover = worker.hand_over(1, 1, number, inboxes[number - 1])
-        assert site.trainer.accept(1, handover, part).groups == held
+        receipt = worker.deliver(1, 1, number, inboxes[number - 1])
+        assert site.trainer.accept(1, receipt, part).groups == held
         # A repetition adds nothing.
-        assert site.trainer.accept(1, handover, part).groups == held
-        assert handover.nbytes <= site.inboxes.bytes_received
+        assert site.trainer.accept(1, receipt, part).groups == held
+        assert receipt.nbytes <= site.inboxes.bytes_received
     report = site.trainer.train(1, 1, groups)
     assert report.early_groups == held
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE[dtype]
@@ -190,8 +190,8 @@ def test_the_update_is_that_of_the_trainer_alone(
     for trainer in (alone, site.trainer):
         trainer.checkpoint(1, 1, "{}")
     assert largest_error(stored(site.settings, 1), stored(alone.settings, 1)) <= TOLERANCE[dtype] * 10
-    figures = dataclasses.asdict(expected) | {"seconds": report.seconds, "early_groups": held}
-    assert dataclasses.asdict(report) == pytest.approx(figures, rel=TOLERANCE[dtype] * 10)
+    sums = dataclasses.asdict(expected) | {"seconds": report.seconds, "early_groups": held}
+    assert dataclasses.asdict(report) == pytest.approx(sums, rel=TOLERANCE[dtype] * 10)
     site.close()
 
 
@@ -243,25 +243,25 @@ def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment)
     if moment == "before its sums are sent":
         kill(doomed, 1)
         with pytest.raises(Refused, match=r"rollout-0 has lost its sums: rank 1 of 2 \(process \d+\) has ended"):
-            doomed.hand_over(1, 1, 1, inboxes[0])
+            doomed.deliver(1, 1, 1, inboxes[0])
     elif moment == "while they are sent":
         way = Narrow(inboxes[0], 9000)
         killer = threading.Thread(target=lambda: way.full.wait(PATIENCE) and kill(doomed, 0))
         killer.start()
         with pytest.raises(Refused, match="rollout-0 has lost its sums: rank 0 of 2"):
-            doomed.hand_over(1, 1, 1, dataclasses.replace(inboxes[0], port=way.port))
+            doomed.deliver(1, 1, 1, dataclasses.replace(inboxes[0], port=way.port))
         killer.join()
         way.close()
         assert not (site.memory / "rollout-0-sums").exists(), "memory as large as a gradient is left behind"
     else:
-        doomed.hand_over(1, 1, 1, inboxes[0])
+        doomed.deliver(1, 1, 1, inboxes[0])
         kill(doomed, 0)
         doomed.release(1)
     assert gone(pids)
-    handover = other.hand_over(1, 1, 2, inboxes[1])
-    assert site.trainer.accept(1, handover, groups[2:3]).groups == 1
+    receipt = other.deliver(1, 1, 2, inboxes[1])
+    assert site.trainer.accept(1, receipt, groups[2:3]).groups == 1
     if moment == "while they are sent":
-        late = dataclasses.replace(handover, number=1, groups=tuple(group.prompt for group in groups[:2]))
+        late = dataclasses.replace(receipt, number=1, groups=tuple(group.prompt for group in groups[:2]))
         with pytest.raises(Refused, match="contribution 1 is expected; its inbox holds none"):
             site.trainer.accept(1, late, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 1
@@ -272,61 +272,61 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     groups, worker = make_groups(seed=9, count=4), site.worker("rollout-0")
     site.trainer.contribute(1, 1, groups[:1])
     worker.compute(1, 1, VERSION, groups[1:3])
-    handover = site.hand_over(worker)
+    receipt = site.deliver(worker)
 
     def refused(match: str, term: int = 1, of: list[Group] = groups[1:3], **changes: object) -> None:
         with pytest.raises(Refused, match=match):
-            site.trainer.accept(term, dataclasses.replace(handover, **changes), of)
+            site.trainer.accept(term, dataclasses.replace(receipt, **changes), of)
 
     refused("a contribution to step 3: step 0 is done, so 1 is next", step=3)
     refused(r"computed with version 3 for step 1: version 4 of step 0 was published", version=3)
     refused("contribution 7 is expected; its inbox holds none", number=7)
-    refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=handover.groups[:1])
-    refused("has summed", figures=(*handover.figures[:-2], handover.figures[-2] / 2, handover.figures[-1]))
-    refused("has summed", figures=(*handover.figures[:-1], handover.figures[-1] / 2))
+    refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=receipt.groups[:1])
+    refused("has summed", sums=(*receipt.sums[:-2], receipt.sums[-2] / 2, receipt.sums[-1]))
+    refused("has summed", sums=(*receipt.sums[:-1], receipt.sums[-1] / 2))
     refused(
         "was contributed twice",
         of=groups[:3],
         groups=tuple(g.prompt for g in groups[:3]),
-        **with_counts(handover, groups[:3]),
+        **with_counts(receipt, groups[:3]),
     )
-    with pytest.raises(Refused, match="a contribution of term 1: term 2 is in office"):
-        site.trainer.accept(2, handover, groups[1:3])
+    with pytest.raises(Refused, match="a contribution of term 1: the current term is 2"):
+        site.trainer.accept(2, receipt, groups[1:3])
     with pytest.raises(StaleTerm):
-        site.trainer.accept(1, handover, groups[1:3])
+        site.trainer.accept(1, receipt, groups[1:3])
     report = site.trainer.train(2, 1, groups)
     assert report.early_groups == 1
-    assert site.trainer.accept(2, handover, groups[1:3]).groups == 0
+    assert site.trainer.accept(2, receipt, groups[1:3]).groups == 0
 
 
-def with_counts(handover: ContributionReceipt, groups: list[Group]) -> dict[str, object]:
+def with_counts(receipt: ContributionReceipt, groups: list[Group]) -> dict[str, object]:
     """Figures whose counts of tokens and responses are those of these groups."""
     lengths = [len(scored.response.token_ids) for group in groups for scored in group.responses]
-    return {"figures": (*handover.figures[:-2], float(sum(lengths)), float(len(lengths)))}
+    return {"sums": (*receipt.sums[:-2], float(sum(lengths)), float(len(lengths)))}
 
 
 def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:
     groups, worker = make_groups(seed=9, count=3), site.worker("rollout-0")
     worker.compute(1, 1, VERSION, groups[:2])
-    handover = site.hand_over(worker)
+    receipt = site.deliver(worker)
     sums = {name: tensor.clone() for name, tensor in site.inboxes.read(1).items()}
     next(iter(sums.values())).view(-1)[0] = float("nan")
     (inbox,) = site.open()
     GradientSender(GradientSenderSettings(site.memory / "sums", KEY, RELAY, "float64", 20.0)).deliver(1, 1, sums, inbox)
     with pytest.raises(Refused, match="is not finite"):
-        site.trainer.accept(1, handover, groups[:2])
+        site.trainer.accept(1, receipt, groups[:2])
     assert site.trainer.train(1, 1, groups).early_groups == 0
 
 
 def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path: Path) -> None:
     groups, worker = make_groups(seed=9, count=3), site.worker("rollout-0")
     worker.compute(1, 1, VERSION, groups[:2])
-    handover = site.hand_over(worker)
-    site.trainer.accept(1, handover, groups[:2])
+    receipt = site.deliver(worker)
+    site.trainer.accept(1, receipt, groups[:2])
     fresh = LoneRank(site.settings, FakePublisher, make_inboxes=lambda: site.inboxes)
     fresh.start(1)
     with pytest.raises(Refused, match="version 4 for step 1: none was published"):
-        fresh.accept(1, handover, groups[:2])
+        fresh.accept(1, receipt, groups[:2])
     assert fresh.train(1, 1, groups).early_groups == 0
 
 
@@ -349,10 +349,10 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
         await group.publish(1, VERSION, 0, CHAIN)
         await group.contribute(1, 1, groups[:1])
         worker.compute(1, 1, VERSION, groups[1:4])
-        handover = await asyncio.to_thread(worker.hand_over, 1, 1, 1, *await group.open_gradient_inboxes(1, 1))
-        assert (await group.accept(1, handover, groups[1:4])).groups == 4
+        receipt = await asyncio.to_thread(worker.deliver, 1, 1, 1, *await group.open_gradient_inboxes(1, 1))
+        assert (await group.accept(1, receipt, groups[1:4])).groups == 4
         with pytest.raises(Refused, match="contribution 2 is expected; its inbox holds none"):
-            await group.accept(1, dataclasses.replace(handover, number=2), groups[1:4])
+            await group.accept(1, dataclasses.replace(receipt, number=2), groups[1:4])
         found = await group.train(1, 1, groups)
         await group.checkpoint(1, 1, "{}")
     finally:
@@ -380,11 +380,11 @@ def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> N
     worker = site.worker("rollout-0", relay=impatient, seconds=1000.0)
     worker.compute(1, 1, VERSION, groups)
     with pytest.raises(Refused, match=r"did not reach 127.0.0.1:\d+: Lost inbox"):
-        worker.hand_over(1, 1, 1, RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port()))
+        worker.deliver(1, 1, 1, RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port()))
     stranger = site.worker("rollout-1", key=b"another key of another job", seconds=1000.0)
     stranger.compute(1, 1, VERSION, groups)
     with pytest.raises(Refused, match=r"Refused .*key"):
-        site.hand_over(stranger)
+        site.deliver(stranger)
     assert time.monotonic() - began < 900.0
 
 
@@ -394,7 +394,7 @@ def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
     worker = site.worker("rollout-0", relay=impatient, seconds=40.0)
     worker.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     with pytest.raises(Refused, match="not inbox-0-1"):
-        worker.hand_over(1, 1, 1, dataclasses.replace(inbox, machine="inbox-0-1"))
+        worker.deliver(1, 1, 1, dataclasses.replace(inbox, machine="inbox-0-1"))
     with pytest.raises(Refused, match="its inbox holds none"):
         site.inboxes.read(1)
 
@@ -405,7 +405,7 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
     peer = WorkerPeer(worker)
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
     nobody = RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port())
-    delivery = asyncio.create_task(peer.hand_over(1, 1, 1, nobody))
+    delivery = asyncio.create_task(peer.deliver(1, 1, 1, nobody))
     while not (site.memory / "rollout-0-sums" / "current").is_symlink():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     stale = asyncio.create_task(peer.release(0))
@@ -415,12 +415,12 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
         await peer.release(1)
     with pytest.raises(StaleTerm):
         await stale
-    with pytest.raises(Refused, match="not wanted any more"):
+    with pytest.raises(Refused, match="its loan has ended"):
         await delivery
     assert not (site.memory / "rollout-0-sums").exists()
     # The next loan's are.
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
-    assert (await peer.hand_over(1, 1, 1, *site.open())).groups
+    assert (await peer.deliver(1, 1, 1, *site.open())).groups
     await peer.release(1)
 
 
@@ -437,7 +437,7 @@ async def test_a_release_does_not_wait_for_a_computation(site: Site) -> None:
     async with asyncio.timeout(PATIENCE):
         await peer.release(1)
     assert gone(pids)
-    with pytest.raises(Refused, match="not wanted any more"):
+    with pytest.raises(Refused, match="its loan has ended"):
         await computing
 
 
@@ -456,9 +456,9 @@ def test_a_worker_computes_with_the_version_it_is_told(site: Site) -> None:
     assert any(largest_error({"": after[name]}, {"": before[name]}) > 1e-3 for name in before)
 
 
-def brought(site: Site, worker: GradientUnit) -> dict[str, Tensor]:
+def brought(site: Site, worker: BlockingGradientWorker) -> dict[str, Tensor]:
     """Its sums, as they lie at an inbox."""
-    site.hand_over(worker)
+    site.deliver(worker)
     return {name: tensor.clone() for name, tensor in site.inboxes.read(1).items()}
 
 
@@ -470,17 +470,17 @@ def test_sums_are_of_one_step_version_and_term(site: Site) -> None:
     assert again.tokens == sum(len(scored.response.token_ids) for scored in groups[2].responses)
     assert worker.compute(1, 2, VERSION, groups[:1]).groups == 1
     with pytest.raises(Refused, match="holds no sums of step 1, term 1"):
-        worker.hand_over(1, 1, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
+        worker.deliver(1, 1, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
     assert worker.compute(2, 2, VERSION, groups[1:2]).groups == 1
     with pytest.raises(StaleTerm, match="term 1 is over"):
         worker.compute(1, 2, VERSION, groups)
     with pytest.raises(Refused, match="other contents"):
         worker.compute(2, 2, VERSION, [changed(groups[1])])
-    with pytest.raises(Refused, match="comes twice"):
+    with pytest.raises(Refused, match="occurs twice"):
         worker.compute(2, 2, VERSION, [groups[2], groups[2]])
     worker.release(2)
     with pytest.raises(Refused, match="holds no sums of step 2"):
-        worker.hand_over(2, 2, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
+        worker.deliver(2, 2, 1, RelayMember("inbox", 0, "127.0.0.1", 1))
 
 
 async def test_the_worker_of_a_job_goes_the_whole_way(
@@ -504,10 +504,10 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     assert report.groups == 2
     assert len(report.shares) == 2
     assert min(report.shares) > 0
-    handover = await worker.hand_over(1, 1, 1, *site.inboxes.open(1, 1))
+    receipt = await worker.deliver(1, 1, 1, *site.inboxes.open(1, 1))
     sums = site.inboxes.read(1)
     assert {tensor.dtype for tensor in sums.values()} == {torch.float32}
-    assert handover.nbytes >= sum(tensor.nbytes for tensor in sums.values())
+    assert receipt.nbytes >= sum(tensor.nbytes for tensor in sums.values())
     await worker.release(1)
     await worker.close()
 
@@ -564,14 +564,14 @@ def test_weights_that_are_not_the_models_are_refused(site: Site) -> None:
 
 def test_a_unit_adopts_an_accelerator_for_each_rank(site: Site) -> None:
     worker = site.worker("rollout-0", ranks=3)
-    with pytest.raises(Refused, match="the seats have 2 accelerators; 3 would be right"):
+    with pytest.raises(Refused, match="the engine slots have 2 accelerators; 3 would be right"):
         worker.adopt(["0", "1"])
 
 
 def test_a_unit_needs_no_reference_model(model_folder: Path, tmp_path: Path) -> None:
     sender = GradientSenderSettings(tmp_path, KEY, RELAY, "float32", 1.0)
     with pytest.raises(ValueError, match="no reference model"):
-        UnitSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, sender)
+        GradientWorkerSettings(TrainingConfig(kl_coefficient=0.1), 1, model_folder, tmp_path, sender)
 
 
 def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:
@@ -581,7 +581,7 @@ def test_a_missing_renormalisation_is_seen(site: Site, monkeypatch) -> None:
     site.trainer.contribute(1, 1, groups[:2])
     own = site.trainer._started.learner._early.total.sums
     worker.compute(1, 1, VERSION, groups[2:])
-    site.trainer.accept(1, site.hand_over(worker), groups[2:])
+    site.trainer.accept(1, site.deliver(worker), groups[2:])
     monkeypatch.setattr(
         "rljob_runtime.training.step.learner.normalise",
         lambda total, aggregation: normalise(dataclasses.replace(total, sums=own), aggregation),

@@ -30,7 +30,7 @@ from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import WorkerPeer
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
-from rljob_runtime.training.loans.worker import GradientUnit
+from rljob_runtime.training.loans.worker import BlockingGradientWorker
 
 PATIENCE = 300.0
 RANKS = 2
@@ -42,7 +42,7 @@ Sums of a row pass through bfloat16, in the trainer (of each weight) and in a un
 class Counted(WorkerPeer):
     """A unit in its thread. `begun`: computations that it was asked for; `reports`: of those that it did."""
 
-    def __init__(self, unit: GradientUnit) -> None:
+    def __init__(self, unit: BlockingGradientWorker) -> None:
         super().__init__(unit)
         self.unit = unit
         self.name = unit.name
@@ -258,4 +258,4 @@ async def test_a_unit_with_more_accelerators_than_rows(make_site: Callable[[str]
     with pytest.raises(Refused, match="no groups to train on"):
         unit.compute(1, 1, VERSION, [])
     assert unit.compute(1, 1, VERSION, [group]).tokens == 0, "nothing is summed twice"
-    assert torch.isfinite(torch.tensor(site.hand_over(unit).figures)).all()
+    assert torch.isfinite(torch.tensor(site.deliver(unit).sums)).all()

@@ -20,8 +20,8 @@ from training_toys import VOCABULARY, save_tiny_model, save_tokenizer
 from rljob_api import RLJob
 from rljob_runtime.protocols import Refused
 from rljob_runtime.training.model.attention import UnsupportedModel
-from rljob_runtime.training.model.loading import described, fill, size_of
-from rljob_runtime.training.model.memory import GIB, ModelSize, Work, account, refusal
+from rljob_runtime.training.model.loading import load_shards, on_meta_device, size_of
+from rljob_runtime.training.model.memory import GIB, ModelSize, Work, memory_items, refusal
 from rljob_runtime.training.model.pretrained import read_config
 from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
 
@@ -40,13 +40,13 @@ SIZE = ModelSize(
 )
 def test_bytes_of_a_weight(changes, bytes_a_weight) -> None:
     work = dataclasses.replace(Work(ranks=8, row=0, rounded=True, logit=2), **changes)
-    share = account(SIZE, work)[0]
+    share = memory_items(SIZE, work)[0]
     assert share.bytes == bytes_a_weight * 70 * 10**9 // 8
     assert share.what == f"{bytes_a_weight} bytes a weight of 70,000,000,000 over 8 ranks"
 
 
 def test_a_sum_that_is_too_large_is_said_in_its_parts() -> None:
-    items = account(SIZE, Work(ranks=16, row=16_384, rounded=True, logit=2, checkpointed=True))
+    items = memory_items(SIZE, Work(ranks=16, row=16_384, rounded=True, logit=2, checkpointed=True))
     assert [round(item.bytes / GIB, 1) for item in items] == [81.5, 7.8, 29.8, 40.0]
     assert refusal(items, 160 * GIB, "H200") is None
     message = refusal(items, 80 * GIB, "H100")
@@ -60,7 +60,7 @@ def test_a_sum_that_is_too_large_is_said_in_its_parts() -> None:
 
 def test_the_size_of_a_model_is_known_before_it_is_loaded(tmp_path) -> None:
     folder = save_tiny_model(tmp_path, num_hidden_layers=3)
-    described_only = described(read_config(folder), torch.float32)
+    described_only = on_meta_device(read_config(folder), torch.float32)
     assert all(parameter.is_meta for parameter in described_only.parameters())
     size = size_of(described_only)
     layer = 16 * (32 + 16 + 16 + 32) + 3 * 16 * 24 + 2 * 16
@@ -88,10 +88,10 @@ def test_the_peak_of_a_rank_falls_with_the_number_of_ranks(tmp_path) -> None:
         tie_word_embeddings=False,
     )  # fmt: skip
     save_tokenizer(folder)
-    size = size_of(described(read_config(folder), torch.float32))
+    size = size_of(on_meta_device(read_config(folder), torch.float32))
     peaks = {ranks: _peaks(folder, tmp_path / str(ranks), ranks) for ranks in (1, 2, 4)}
     for ranks, each in peaks.items():
-        needed = sum(item.bytes for item in account(size, Work(ranks=ranks, row=64, rounded=True, logit=2)))
+        needed = sum(item.bytes for item in memory_items(size, Work(ranks=ranks, row=64, rounded=True, logit=2)))
         assert min(each) >= 0.9 * needed, (ranks, needed, peaks)
         assert max(each) <= 1.1 * needed + SLACK, (ranks, needed, peaks)
     assert max(peaks[2]) < 0.65 * peaks[1][0], peaks
@@ -120,7 +120,7 @@ def test_a_model_that_was_read_whole_by_one_of_several_ranks_is_refused(model_fo
     """As by a release of transformers that reads another way: gradients of whole models are never added up."""
     ranks = SimpleNamespace(mesh=object(), shard=lambda model: None)
     with pytest.raises(UnsupportedModel, match=r"transformers 5\..* is not split over the trainer's ranks"):
-        fill(model_folder, read_config(model_folder), torch.float32, "cpu", ranks)  # type: ignore[arg-type]
+        load_shards(model_folder, read_config(model_folder), torch.float32, "cpu", ranks)  # type: ignore[arg-type]
 
 
 def test_settings_know_the_longest_sequence_and_the_largest_step() -> None:

@@ -25,9 +25,9 @@ from training_toys import save_tiny_model
 from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import attention
-from rljob_runtime.training.model.memory import computes_again
-from rljob_runtime.training.model.optimizer import whole
-from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.memory import recomputes_activations
+from rljob_runtime.training.model.optimizer import gather_full
+from rljob_runtime.training.model.packing import MicroBatch, pack_row
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.model.sharding import RankGroup
@@ -60,7 +60,7 @@ def lone_rank() -> Iterator[RankGroup]:
 
 def row() -> MicroBatch:
     samples = (Sample(tokens(8, 4), np.zeros(4), 1.0), Sample(tokens(12, 2), np.zeros(2), -1.0))
-    return lay_out(row_of((Block(tokens(5, 3), samples),)), Aggregation.TOKEN_MEAN)
+    return pack_row(row_of((Block(tokens(5, 3), samples),)), Aggregation.TOKEN_MEAN)
 
 
 def tokens(first: int, count: int) -> Ints:
@@ -105,7 +105,7 @@ def split_and_plain_are_one(folder: Path, name: str) -> None:
         )
         split.enable_checkpointing()
         found, wanted = (there_and_back(policy, row()) for policy in (split, plain))
-        torch.testing.assert_close([whole(tensor) for tensor in found], wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close([gather_full(tensor) for tensor in found], wanted, rtol=1e-4, atol=1e-5)
 
 
 class Casts(TorchDispatchMode):
@@ -140,4 +140,4 @@ def test_narrow_copies_of_weights_live_no_longer_than_their_layer(
 
 @pytest.mark.parametrize(("device", "ranks", "again"), [("cpu", 1, False), ("cpu", 2, True), ("cuda", 1, True)])
 def test_layers_are_computed_again_where_memory_is_scarce(device: str, ranks: int, again: bool) -> None:
-    assert computes_again(device, ranks) is again
+    assert recomputes_activations(device, ranks) is again

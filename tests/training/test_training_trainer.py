@@ -144,7 +144,7 @@ def test_weights_are_published_for_the_step_that_they_are_of(settings) -> None:
     step."""
     rank = started(settings)
     rank.train(1, 1, make_groups(1, 2))
-    with pytest.raises(Refused, match="version 4 of step 0: step 1 is in hand, and only that can be published"):
+    with pytest.raises(Refused, match="version 4 of step 0: the trainer holds step 1, and can publish only that"):
         rank.publish(1, 4, 0, CHAIN)
     assert rank._started.publisher.published == []
 
@@ -162,7 +162,7 @@ def test_the_export_is_a_model_folder_with_the_published_weights(settings) -> No
 
 def test_another_checkpoint_step_is_refused(settings) -> None:
     rank = started(settings)
-    with pytest.raises(Refused, match="checkpoint of step 3: step 0 is in hand"):
+    with pytest.raises(Refused, match="checkpoint of step 3: the trainer holds step 0"):
         rank.checkpoint(1, 3, "{}")
 
 
@@ -187,7 +187,7 @@ def test_groups_that_cannot_be_trained_on_change_nothing(settings) -> None:
 
     cases = {
         "no groups to train on": [],
-        "group 0.0 comes twice": [group, group],
+        "group 0.0 occurs twice": [group, group],
         "one logprob a token": [with_response(short)],
         "token 99 is outside the model's vocabulary of 37": [with_response(alien)],
         "logprobs that are not finite": [with_response(lost)],

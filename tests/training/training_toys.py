@@ -17,9 +17,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rljob_runtime.protocols import Chain, ContributeReport, ContributionReceipt, PublishReport, TrainReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.training.batch.delivery import Progress, for_contribute, for_train
+from rljob_runtime.training.batch.delivery import Progress, plan_contribute, plan_train
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.optimizer import MasterOptimizer, whole
+from rljob_runtime.training.model.optimizer import MasterOptimizer, gather_full
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.ranks.group import TrainerGroup
@@ -117,20 +117,20 @@ def save_tokenizer(folder: Path) -> None:
 class LoneLearner(Learner):
     """Of one rank, given whole groups: they come to it as deliveries, as a trainer's do."""
 
-    def take_early(self, step: int, groups: Sequence[Group]) -> tuple[int, int]:
-        delivery, (shares,) = for_contribute(self._progress(step), step, groups, ranks=1)
-        return super().take_early(step, delivery, shares)
+    def contribute_early(self, step: int, groups: Sequence[Group]) -> tuple[int, int]:
+        delivery, (shares,) = plan_contribute(self._progress(step), step, groups, ranks=1)
+        return super().contribute_early(step, delivery, shares)
 
     def train(self, step: int, groups: Sequence[Group]) -> TrainReport:
-        delivery, (shares,) = for_train(self._progress(step), step, groups, ranks=1)
+        delivery, (shares,) = plan_train(self._progress(step), step, groups, ranks=1)
         return super().train(step, delivery, shares)
 
     def sums_of(self, step: int, groups: Sequence[Group]) -> Contribution:
-        delivery, ((share,),) = for_contribute(Progress(step - 1, {}, self.config.row_rules), step, groups, ranks=1)
+        delivery, ((share,),) = plan_contribute(Progress(step - 1, {}, self.config.row_rules), step, groups, ranks=1)
         return self.contribute(step, delivery.groups, share)
 
     def _progress(self, step: int) -> Progress:
-        return Progress(step - 1, self.held(step), self.config.row_rules)
+        return Progress(step - 1, self.held_groups(step), self.config.row_rules)
 
 
 class LoneRank(TrainerRank):
@@ -139,8 +139,8 @@ class LoneRank(TrainerRank):
     def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         return self._through_the_group(lambda group: group.contribute(term, step, groups))
 
-    def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
-        return self._through_the_group(lambda group: group.accept(term, handover, groups))
+    def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+        return self._through_the_group(lambda group: group.accept(term, receipt, groups))
 
     def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
         return self._through_the_group(lambda group: group.train(term, step, groups))
@@ -174,7 +174,7 @@ class FakePublisher:
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> PublishReport:
         if version not in self.published:
             self.published.append(version)
-            self.weights = {name: whole(tensor.detach()).clone() for name, tensor in tensors.items()}
+            self.weights = {name: gather_full(tensor.detach()).clone() for name, tensor in tensors.items()}
         return PublishReport(version, sum(t.nbytes for t in self.weights.values()), 0.0)
 
     def ship(self, term: int, chain: Chain) -> None:

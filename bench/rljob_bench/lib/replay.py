@@ -121,7 +121,7 @@ class StillTrainer:
     async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
         raise Refused("this trainer computes no gradients")
 
-    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         raise Refused("this trainer computes no gradients")
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:

@@ -20,8 +20,15 @@ from rljob_runtime.protocols import (
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
-from rljob_runtime.rewards import CannotSandbox, Elsewhere, InvalidReward, RewardPool, RewardsNotReady, rules_of
-from rljob_runtime.rewards.aside import aside
+from rljob_runtime.rewards import (
+    CannotSandbox,
+    InvalidReward,
+    RewardPool,
+    RewardServerClient,
+    RewardsNotReady,
+    rules_of,
+)
+from rljob_runtime.rewards.offload import offload
 from rljob_runtime.rewards.references import reference_problem
 
 T = TypeVar("T")
@@ -73,7 +80,7 @@ class ObservedPrompts:
         return self._telling(lambda: self._source.prompt(key))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        return await aside(self._source.decode, token_ids)
+        return await offload(self._source.decode, token_ids)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -104,11 +111,11 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
 
 class LazyRewards:
     """The job's rewards; its workers start with `open` and end with the exit stack it is given. They are ours, or
-    `elsewhere`."""
+    `reward_server`."""
 
-    def __init__(self, spec: RLJobSpec, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(self, spec: RLJobSpec, reward_server: RewardServerClient | None = None) -> None:
         self._spec = spec
-        self._elsewhere = elsewhere
+        self._reward_server = reward_server
         self._pool: RewardPool | None = None
 
     async def open(self, closing: AsyncExitStack) -> None:
@@ -118,7 +125,7 @@ class LazyRewards:
             return
         try:
             self._pool = await closing.enter_async_context(
-                RewardPool(rules_of(self._spec.rewards), elsewhere=self._elsewhere)
+                RewardPool(rules_of(self._spec.rewards), reward_server=self._reward_server)
             )
         except (CannotSandbox, RewardsNotReady) as error:
             raise RewardsUnavailable(error.reason, str(error)) from error

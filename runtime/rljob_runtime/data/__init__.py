@@ -1,4 +1,4 @@
-"""Prompts: where they come from, in which order they are drawn, and how they become tokens."""
+"""Data: the source of prompts, the order in which they are drawn, and their tokens."""
 
 from rljob_runtime.data.errors import BadRecord, DataError
 from rljob_runtime.data.prompt import Prompt

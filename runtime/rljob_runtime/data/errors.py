@@ -1,4 +1,4 @@
-"""What can be wrong with prompts, in words that name the place."""
+"""Data errors: faults of prompts, with their location."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 
 class DataError(ValueError):
-    """The prompts cannot be used. The message names the file and the record, and says what would be right."""
+    """The prompts cannot be used.
+
+    The message names the file, the record and the expected form.
+    """
 
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot be used: `where` is "line 7" or "record 7"."""
+    """A record that cannot be used.
+
+    `where` is "line 7" or "record 7".
+    """
 
     index: int
     where: str
@@ -23,11 +29,11 @@ class BadRecord:
 
 
 SHOWN = 10
-"""Bad records that a message lists before it only counts."""
+"""Bad records that a message lists. Further ones are counted."""
 
 
 def too_many(name: str, bad: Sequence[BadRecord]) -> DataError:
-    """The error for bad records that must not be skipped."""
+    """Return the error for bad records that must not be skipped."""
     listed = "; ".join(map(str, bad[:SHOWN]))
     more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
     count = "1 bad record" if len(bad) == 1 else f"{len(bad)} bad records"

@@ -1,7 +1,7 @@
-"""The order in which prompts are drawn: every epoch a permutation of its own, known without being stored.
+"""Draw order: each epoch is a different permutation of the prompts, computed without being stored.
 
-The place of a prompt is computed, not remembered, so a draw needs no state but its cursor (epoch and position), costs
-the same for ten prompts and for a hundred million, and is the same on every machine and in every version.
+The index of a prompt is computed, so a draw needs only its cursor (epoch and position). A draw costs the same for ten
+prompts and for a hundred million, and is equal on every machine and in every version.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ ROUNDS = 6
 
 
 class DrawOrder:
-    """Permutations of `range(size)`, one an epoch, from a seed: a Feistel network on the next power of four, walked
-    until it lands inside."""
+    """Permutations of `range(size)`, one per epoch, from a seed.
+
+    A Feistel network permutes the next power of four. It is applied until the result is inside the range.
+    """
 
     def __init__(self, size: int, seed: int):
         if size < 1:
@@ -23,11 +25,14 @@ class DrawOrder:
         self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
 
     def index(self, epoch: int, position: int) -> int:
-        """What is drawn at `position` of `epoch`. Raises `IndexError` outside of `range(size)`."""
+        """Return the index at `position` of `epoch`.
+
+        Raises `IndexError` outside of `range(size)`.
+        """
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} is not in 0..{self.size - 1}")
         value = self._shuffle(epoch, position)
-        while value >= self.size:  # a permutation of a larger range returns to ours within a few steps
+        while value >= self.size:  # a permutation of a larger range returns to this range within a few steps
             value = self._shuffle(epoch, value)
         return value
 

@@ -1,4 +1,7 @@
-"""One prompt. Light to import: reward workers know it too."""
+"""Prompt: one record, ready to be generated from.
+
+It is light to import, because reward workers import it too.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ class Prompt:
     """
 
     index: int
-    """Its record's number in the source, from 0, counting records that were skipped too."""
+    """Number of its record in the source, from 0. Skipped records count."""
     text_or_messages: str | tuple[Mapping[str, str], ...]
-    """As the source has it: plain text, or chat messages with `role` and `content`."""
+    """Text, or chat messages with `role` and `content`, as in the source."""
     token_ids: Sequence[int]
-    """What the model is given: template and system prompt included. An array of 32 bits each: a tuple takes nine times
-    as much."""
+    """Input tokens of the model, with template and system prompt. An array of 32 bits each: a tuple takes nine times as
+    much memory."""
     answer: Any = None
-    """The reference answer: text from files, whatever the task has from a generator."""
+    """The reference answer: text from files, any value from a generator."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """The record's other fields."""
+    """The other fields of the record."""
 
     @property
     def question(self) -> str:
-        """The plain text, or the content of the last message."""
+        """The text, or the content of the last message."""
         if isinstance(self.text_or_messages, str):
             return self.text_or_messages
         return self.text_or_messages[-1]["content"]

@@ -1,4 +1,7 @@
-"""Prompts kept in memory, within a bound in bytes: what is drawn is asked for again while its round lasts."""
+"""Prompt cache: keeps prompts in memory up to a number of bytes.
+
+A prompt is read several times while its round lasts.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,27 @@ from rljob_runtime.data.errors import BadRecord
 from rljob_runtime.data.prompt import Prompt
 
 MOST_BYTES = 256 << 20
-"""65,536 prompts of 900 tokens."""
+"""Enough for 65,536 prompts of 900 tokens."""
 TOKEN_BYTES = 4
 PROMPT_BYTES = 512
-"""Of one that holds nothing, and of its place here."""
+"""Bytes of an empty prompt and its cache entry."""
 
 
-class PromptMemory:
-    """Looks prompts up by the number of their record, and keeps the last ones used. `prepare` makes one; `most`: bytes
-    that all of them may take, by `bytes_of`."""
+class PromptCache:
+    """Least-recently-used cache of prompts by record number.
+
+    `prepare` builds a prompt. `most` bounds the total of `bytes_of`.
+    """
 
     def __init__(self, prepare: Callable[[int], Prompt | BadRecord], most: int = MOST_BYTES) -> None:
         self._prepare = prepare
         self._most = most
         self._kept: OrderedDict[int, tuple[Prompt | BadRecord, int]] = OrderedDict()
         self.bytes = 0
-        """Of what is kept."""
+        """Total bytes of the entries."""
 
     def __call__(self, index: int) -> Prompt | BadRecord:
-        """The prompt of that record, or what is wrong with it."""
+        """Return the prompt of a record, or its fault."""
         if (kept := self._kept.get(index)) is not None:
             self._kept.move_to_end(index)
             return kept[0]
@@ -44,7 +49,10 @@ class PromptMemory:
 
 
 def bytes_of(found: Prompt | BadRecord) -> int:
-    """About what it takes in memory. What it shares with its source is counted too: not every source keeps it."""
+    """Estimate the memory of a prompt.
+
+    Memory that it shares with its source counts too, because not every source keeps it.
+    """
     if isinstance(found, BadRecord):
         return PROMPT_BYTES + _size(found.reason)
     held = (found.text_or_messages, found.answer, found.metadata)

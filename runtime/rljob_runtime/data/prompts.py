@@ -1,4 +1,4 @@
-"""The prompts of a job: records of the source, tokenised, drawn in a seeded order by a cursor of two integers."""
+"""Prompts: records of the source, tokenised and drawn in a seeded order by a cursor of two integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rljob_api.spec_training import DataSpec, OnBadLine, Prompts
 from rljob_runtime.data.errors import BadRecord, DataError, too_many
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.data.prompt_cache import PromptMemory
+from rljob_runtime.data.prompt_cache import PromptCache
 from rljob_runtime.data.records import GymTask, RecordSource, StoredDataset, TextOrMessages, read_file
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.stop_tokens import stop_token_ids
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class PromptSet:
     """Implements `rljob_runtime.protocols.PromptSource`.
 
-    Records of files are all checked when the set is made, those of a generator when they are drawn. With `onBadLine:
-    Fail` the first look that finds a bad one raises `DataError`; with `Skip` it is passed over and counted.
+    Records of files are checked when the set is created, those of a generator when they are drawn. With `onBadLine:
+    Fail`, a bad record raises `DataError`. With `Skip`, it is skipped and counted.
     """
 
     def __init__(
@@ -36,7 +36,10 @@ class PromptSet:
         stop_token_ids: Sequence[int] = (),
         problem: Callable[[Prompt], str | None] = lambda prompt: None,
     ):
-        """`problem` tells what is wrong with a prompt that could be tokenised: that no reward could use it, say."""
+        """Create the set, and check its template and the records of a file.
+
+        `problem` returns a fault of a tokenised prompt, for example that no reward can score it.
+        """
         self._source = source
         self._data = data
         self._tokenizer = tokenizer
@@ -44,39 +47,42 @@ class PromptSet:
         self._stop = tuple(stop_token_ids)
         self._problem = problem
         self._skipped: dict[int, BadRecord] = {}
-        self._prepared = PromptMemory(self._prepare)
+        self._prepared = PromptCache(self._prepare)
         self._check_template()
         if source.checked_ahead:
             self._check_all()
 
     @property
     def skipped(self) -> int:
-        """Records that could not be used and were passed over, so far."""
+        """Number of records skipped so far."""
         return len(self._skipped)
 
     @property
     def skipped_records(self) -> tuple[BadRecord, ...]:
-        """Which, and why."""
+        """Records skipped so far, with their faults."""
         return tuple(self._skipped.values())
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens at which generation ends."""
+        """Tokens that end generation."""
         return self._stop
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """The next `count` prompts and the cursor after them; goes on into the next epoch."""
+        """Draw the next `count` prompts and return them with the next cursor.
+
+        It continues into the next epoch.
+        """
         drawn: list[PromptKey] = []
         epoch, position = cursor.epoch, cursor.position
         passed_over = 0
-        # The only good record may come first in one epoch and last in the next.
+        # The only good record may be first in one epoch and last in the next.
         most = 2 * (len(self._source) - 1)
         while len(drawn) < count:
             if position >= len(self._source):
                 epoch, position = epoch + 1, 0
             index = self._order.index(epoch, position)
             position += 1
-            if isinstance(self._look(index), Prompt):
+            if isinstance(self._record_or_fault(index), Prompt):
                 drawn.append(PromptKey(epoch, index))
                 passed_over = 0
             elif (passed_over := passed_over + 1) > most:
@@ -86,20 +92,23 @@ class PromptSet:
         return tuple(drawn), Cursor(epoch, position)
 
     def prompt(self, key: PromptKey) -> Prompt:
-        """A prompt that was drawn. Raises `DataError` for one that cannot have been."""
+        """Return a drawn prompt.
+
+        Raises `DataError` for a key that cannot have been drawn.
+        """
         if not 0 <= key.index < len(self._source):
             raise DataError(f"{self._source.name} has no record {key.index}: it has {len(self._source)}")
-        found = self._look(key.index)
+        found = self._record_or_fault(key.index)
         if isinstance(found, BadRecord):
             raise DataError(f"{self._source.name}: {found}")
         return found
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """A response as text, special tokens left out: what rewards see."""
+        """Decode a response to text without special tokens, as rewards receive it."""
         text: Any = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return str(text)
 
-    def _look(self, index: int) -> Prompt | BadRecord:
+    def _record_or_fault(self, index: int) -> Prompt | BadRecord:
         found = self._prepared(index)
         if isinstance(found, BadRecord):
             if self._data.on_bad_line is OnBadLine.FAIL:
@@ -108,9 +117,9 @@ class PromptSet:
         return found
 
     def _check_all(self) -> None:
-        # One at a time: of a large data set not all fit into memory.
-        looked_at = map(self._prepared, range(len(self._source)))
-        bad = [found for found in looked_at if isinstance(found, BadRecord)]
+        # Records are checked one at a time: a large data set does not fit into memory.
+        prepared = map(self._prepared, range(len(self._source)))
+        bad = [found for found in prepared if isinstance(found, BadRecord)]
         if bad and self._data.on_bad_line is OnBadLine.FAIL:
             raise too_many(self._source.name, bad)
         self._skipped = {each.index: each for each in bad}
@@ -127,12 +136,15 @@ class PromptSet:
             raise DataError(f"spec.data.systemPrompt: the model's chat template takes none ({refusal}); {advice}")
 
     def _refusal(self, system_prompt: str) -> str | None:
-        """What a template that takes a user's message says to a system prompt before it."""
+        """Return the template's error for a system prompt before a user message.
+
+        None when the template refuses a user message alone.
+        """
         user = {"role": "user", "content": "1"}
         for messages in ([user], [{"role": "system", "content": system_prompt}, user]):
             try:
                 self._templated(messages)
-            except Exception as error:  # a template raises what it likes
+            except Exception as error:  # a template may raise any error
                 return None if messages == [user] else str(error)
         return None
 
@@ -144,8 +156,8 @@ class PromptSet:
             return BadRecord(index, record.where, "chat messages need spec.data.chatTemplate: true")
         try:
             tokens = self._tokens(record.text_or_messages)
-        except Exception as error:  # the model's own template and tokenizer, which raise what they like
-            return BadRecord(index, record.where, f"the model's {self._refuser} refuses it: {_told(error)}")
+        except Exception as error:  # the model's template and tokenizer may raise any error
+            return BadRecord(index, record.where, f"the model's {self._refusing_part} refuses it: {_shortened(error)}")
         if len(tokens) > self._data.max_prompt_tokens:
             reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
             return BadRecord(index, record.where, reason)
@@ -157,7 +169,7 @@ class PromptSet:
         return prompt
 
     @property
-    def _refuser(self) -> str:
+    def _refusing_part(self) -> str:
         return "chat template" if self._data.chat_template else "tokenizer"
 
     def _tokens(self, prompt: TextOrMessages) -> array[int]:
@@ -173,13 +185,16 @@ class PromptSet:
         return array("i", tokens)
 
 
-def _told(error: Exception) -> str:
-    """What stands in a message of a record: one line, and not the whole of a text that the error may hold."""
+def _shortened(error: Exception) -> str:
+    """Shorten an error to one line of at most 200 characters: it may contain a complete text."""
     return " ".join(f"{error}".split())[:200] or type(error).__name__
 
 
 def open_source(prompts: Prompts, seed: int) -> RecordSource:
-    """The records that a spec names. Raises `DataError`."""
+    """Open the records that a spec names.
+
+    Raises `DataError`.
+    """
     if prompts.file:
         return read_file(prompts.file)
     if prompts.dataset:
@@ -195,8 +210,10 @@ def open_prompts(
     scratch: Path,
     problem: Callable[[Prompt], str | None] = lambda prompt: None,
 ) -> PromptSet:
-    """The prompts of a job with the tokenizer in `model_files`, which are laid out in `scratch`. `problem` as for
-    `PromptSet`. Raises `DataError`."""
+    """Open the prompts of a job with the tokenizer in `model_files`, which are written to `scratch`.
+
+    `problem` is passed to `PromptSet`. Raises `DataError`.
+    """
     from transformers import AutoTokenizer
 
     folder = scratch / "tokenizer"

@@ -1,5 +1,7 @@
-"""Sources of records: a JSONL file, a data set on disk, a reasoning-gym task. A record is prompt, answer and the
-rest."""
+"""Record sources: a JSONL file, a data set on disk, a reasoning-gym task.
+
+A record has a prompt, an answer and other fields.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass(frozen=True)
 class Record:
-    """A record that can be used, before tokenisation."""
+    """A usable record before tokenisation."""
 
     index: int
     where: str
@@ -32,7 +34,10 @@ class Record:
 
 
 class RecordSource(Protocol):
-    """Records by number. `checked_ahead`: all of them can be looked at before the first is drawn."""
+    """Records by number.
+
+    `checked_ahead` says that all records can be checked before the first draw.
+    """
 
     name: str
     checked_ahead: bool
@@ -43,7 +48,7 @@ class RecordSource(Protocol):
 
 
 class InMemory:
-    """Records that were read at once."""
+    """Records that are all in memory."""
 
     checked_ahead = True
 
@@ -61,8 +66,10 @@ class InMemory:
 
 
 def read_file(source: PromptFile) -> InMemory:
-    """The records of a JSONL file. Blank lines count for nothing. Raises `DataError` when the file cannot be read at
-    all."""
+    """Read the records of a JSONL file.
+
+    Blank lines are skipped. Raises `DataError` when the file cannot be read at all.
+    """
     path = local_path(source.path)
     name = f"spec.data.prompts.file {path}"
     if not path.exists():
@@ -79,7 +86,7 @@ def read_file(source: PromptFile) -> InMemory:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """(number from 1, byte offset, bytes) of every line that is not blank."""
+    """Yield (number from 1, byte offset, bytes) of every line that is not blank."""
     offset = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -99,7 +106,7 @@ def _parse_line(index: int, number: int, offset: int, raw: bytes, source: Prompt
         return BadRecord(index, where, f"not UTF-8: {byte}")
     except json.JSONDecodeError as error:
         return BadRecord(index, where, f"not JSON: {error.msg} at column {error.colno}")
-    except ValueError as error:  # an integer of more digits than Python reads
+    except ValueError as error:  # an integer with more digits than Python parses
         return BadRecord(index, where, f"a number that cannot be read ({error}); text would be right")
     except RecursionError:
         return BadRecord(index, where, "not JSON that can be read: nested too deeply")
@@ -108,7 +115,7 @@ def _parse_line(index: int, number: int, offset: int, raw: bytes, source: Prompt
     if _MAY_BE_HALF.search(raw) is not None and (problem := _check_characters(row)) is not None:
         return BadRecord(index, where, problem)
     if isinstance(row.get(source.answer_field), float):
-        # The reference is what the file says: 1e-05 must not become another number, nor 72.0 another text.
+        # The reference keeps the spelling of the file: 1e-05 must not become another number, nor 72.0 another text.
         row[source.answer_field] = json.loads(raw, parse_float=str, parse_constant=float)[source.answer_field]
     return parse_row(index, where, row, source.prompt_field, source.answer_field)
 
@@ -117,7 +124,7 @@ _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def _check_characters(row: Mapping[str, Any]) -> str | None:
-    """JSON can name half of a character, which is no text."""
+    """Return the fault of a row with half of a surrogate pair, which JSON can name but which is no text."""
     for name, value in row.items():
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()
@@ -128,7 +135,10 @@ def _check_characters(row: Mapping[str, Any]) -> str | None:
 
 
 class StoredDataset:
-    """A split of a data set that Hugging Face `datasets` saved to disk; rows are read when they are asked for."""
+    """A split of a data set that Hugging Face `datasets` saved to disk.
+
+    Rows are read on access.
+    """
 
     checked_ahead = True
 
@@ -168,7 +178,10 @@ class StoredDataset:
 
 
 class GymTask:
-    """A reasoning-gym task: endless in practice, so records are made when they are drawn, and the same ones again."""
+    """A reasoning-gym task.
+
+    It is endless in practice, so records are generated when they are drawn. The same index gives the same record.
+    """
 
     checked_ahead = False
 
@@ -190,7 +203,7 @@ class GymTask:
     def __getitem__(self, index: int) -> Record | BadRecord:
         try:
             entry = self._task[index]
-        except Exception as error:  # the task's own code, with a config that it may take only for some of its records
+        except Exception as error:  # the task may refuse its config for some of its records only
             return BadRecord(index, f"record {index}", f"the task makes none: {type(error).__name__}: {error}")
         return Record(index, f"record {index}", entry["question"], entry["answer"], entry["metadata"])
 
@@ -198,7 +211,7 @@ class GymTask:
 def parse_row(
     index: int, where: str, row: Mapping[str, Any], prompt_field: str, answer_field: str
 ) -> Record | BadRecord:
-    """A row with named fields as a record."""
+    """Convert a row with named fields into a record."""
     for name in (prompt_field, answer_field):
         if _is_missing(row.get(name)):
             there = ", ".join(sorted(key for key in row if not _is_missing(row[key]))) or "none"
@@ -226,7 +239,7 @@ def parse_row(
 
 
 def _is_missing(value: object) -> bool:
-    """Null; and NaN, which a gap in a column of pandas becomes."""
+    """Return whether a value is null, or NaN, which pandas uses for a missing value."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -256,8 +269,10 @@ def _kind(value: object) -> str:
 
 
 def local_path(path: str) -> Path:
-    """Where a path of the spec lies in this process: a claim is mounted at a fixed place, and some files come with the
-    runtime."""
+    """Return the local path of a path in the spec.
+
+    A claim is mounted at a fixed place, and some files come with the runtime.
+    """
     if path.startswith(SHIPPED):
         return Path(__file__).with_name("shipped") / path.removeprefix(SHIPPED)
     claimed = claim_path(path)

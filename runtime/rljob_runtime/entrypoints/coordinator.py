@@ -47,7 +47,7 @@ from rljob_runtime.entrypoints.ray_head import HeadClient
 from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
-from rljob_runtime.rewards import Elsewhere
+from rljob_runtime.rewards import RewardServerClient
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ async def run(identity: Identity) -> int:
     def why_not_ready() -> str | None:
         if not (head.up and started.is_set()):
             return "the coordinator is starting"
-        return None if elsewhere is None or elsewhere.there else "the container rewards is not there"
+        return None if reward_server is None or reward_server.connected else "the container rewards is not there"
 
     async with serve(identity.pod_ip, why_not_ready, metrics.registry), ApiClient(Server.in_cluster()) as client:
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
@@ -80,17 +80,17 @@ async def run(identity: Identity) -> int:
         # If a later pod holds the Lease, do not wait for its tables and its store.
         await lease.wait_for_server()
         await _wait_for_tables(Path(STATE_DIR) / RAY_TABLES, job, control)
-        elsewhere = Elsewhere(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
+        reward_server = RewardServerClient(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
         needed = [_head(head), control.run(), watch.run()]
-        if elsewhere is not None:
-            needed.append(elsewhere.watch())
+        if reward_server is not None:
+            needed.append(reward_server.watch())
 
         async def while_leading() -> int:
             # Take the Lease after this: a connecting driver may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, head)
             term = await lease.take()
             code = await alongside(
-                _coordinate(job, identity, control, lease, term, metrics, started, elsewhere), lease.keep()
+                _coordinate(job, identity, control, lease, term, metrics, started, reward_server), lease.keep()
             )
             await lease.release()
             return code
@@ -125,7 +125,7 @@ async def _coordinate(
     term: int,
     metrics: CoordinatorMetrics,
     started: asyncio.Event,
-    elsewhere: Elsewhere | None,
+    reward_server: RewardServerClient | None,
 ) -> int:
     places = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
@@ -143,7 +143,7 @@ async def _coordinate(
         started.set()
 
     folders = Folders(Path(STATE_DIR), places.scratch)
-    rewards = LazyRewards(job.spec, elsewhere)
+    rewards = LazyRewards(job.spec, reward_server)
     metrics.watch_rewards(rewards.figures)
     finished = await run_job(
         job,

@@ -1,1 +1,1 @@
-"""Where models come from: every source ends as a local Hugging Face folder."""
+"""Models: every model source becomes a local Hugging Face folder."""

@@ -1,4 +1,7 @@
-"""Folders that are built once: by one process at a time, whole or not at all, under a name that holds their version."""
+"""Model cache: builds a folder once, by one process at a time, completely or not at all.
+
+The folder's name includes the version of its content.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from rljob_runtime.models.errors import ModelError
 
 
 def built_once(cache_dir: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `cache_dir/name`, calling `build(empty folder)` if it is not there yet.
+    """Return the folder `cache_dir/name`, and call `build(empty folder)` if it is absent.
 
-    Others who want the same folder wait for the builder. A build that fails or dies leaves nothing under the name.
-    Raises `ModelError` when the cache cannot be written.
+    Other processes that need the same folder wait for the builder. A build that fails or dies leaves nothing under the
+    name. Raises `ModelError` when the cache cannot be written.
     """
     target = cache_dir / name
     if target.is_dir():
@@ -29,7 +32,7 @@ def built_once(cache_dir: Path, name: str, build: Callable[[Path], None]) -> Pat
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            # A builder that was killed left its draft, and a volume keeps it. No one else is at it: the lock is ours.
+            # A killed builder leaves its draft on the volume. This process holds the lock, so no other process uses it.
             for draft in cache_dir.glob(f".{name}.*/"):
                 shutil.rmtree(draft, ignore_errors=True)
             _build(cache_dir, target, build)
@@ -42,7 +45,7 @@ def _build(cache_dir: Path, target: Path, build: Callable[[Path], None]) -> None
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=cache_dir))
     try:
         build(draft)
-        # A cache may be filled by one user and read by another: pods run without root.
+        # One user may fill a cache that another reads: pods run without root.
         for file in draft.iterdir():
             file.chmod(0o644)
         draft.chmod(0o755)

@@ -1,8 +1,8 @@
-"""The longest sequence for which a model's rotary embedding does not depend on the sequence's own length.
+"""Context length: the longest sequence whose rotary embedding does not depend on the sequence's own length.
 
-With `rope_type` dynamic or longrope the frequencies follow the length: every token's probability changes when the
-sequence grows beyond the original context. No two programs agree there. transformers looks at the longest sequence of
-the batch, vLLM at the longest that it may ever be given.
+With `rope_type` dynamic or longrope, the frequencies follow the length: every token's probability changes when the
+sequence grows beyond the original context. Programs disagree there. transformers uses the longest sequence of the
+batch, vLLM the longest that it accepts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ FOLLOWS_LENGTH = ("dynamic", "longrope")
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """Sequences of at most `tokens` are computed alike everywhere; `field` and `value` are of config.json."""
+    """Longest sequence that all programs compute alike.
+
+    `field` and `value` are those of config.json.
+    """
 
     tokens: int
     field: str
     value: str
 
     def refusal(self, longest: int | None) -> str | None:
-        """Why sequences of `longest` tokens (None: of any length) cannot be used, or None when they can."""
+        """Return why sequences of `longest` tokens cannot be used, or None.
+
+        `longest` is None for any length.
+        """
         if longest is not None and longest <= self.tokens:
             return None
         asked = "sequences of any length" if longest is None else f"sequences of {longest} tokens"
@@ -38,13 +44,16 @@ class LengthLimit:
 
 
 def length_refusal(config: PretrainedConfig, longest: int | None) -> str | None:
-    """Why sequences of `longest` tokens (None: of any length) cannot be used with this config, or None."""
+    """Return why sequences of `longest` tokens cannot be used with this config, or None.
+
+    `longest` is None for any length.
+    """
     limit = _length_limit(config)
     return None if limit is None else limit.refusal(longest)
 
 
 def _length_limit(config: PretrainedConfig) -> LengthLimit | None:
-    """The smallest limit of the config's rotary embeddings; None without one."""
+    """Return the smallest limit of the config's rotary embeddings, or None."""
     limits = [
         LengthLimit(_original(config, rope), f"{path}.rope_type", rope["rope_type"])
         for path, rope in _ropes("rope_parameters", getattr(config, "rope_parameters", None))
@@ -54,7 +63,7 @@ def _length_limit(config: PretrainedConfig) -> LengthLimit | None:
 
 
 def _ropes(path: str, found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The embedding's parameters: of all layers, or of each kind of layers."""
+    """Yield the embedding's parameters, for all layers or for each kind of layers."""
     if not isinstance(found, Mapping):
         return
     if "rope_type" in found:

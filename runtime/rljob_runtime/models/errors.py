@@ -1,5 +1,8 @@
-"""What can be wrong with a model source."""
+"""Model errors: faults of a model source."""
 
 
 class ModelError(ValueError):
-    """The model cannot be used; the message says which source, what is wrong and what would be right."""
+    """The model cannot be used.
+
+    The message names the source, the fault and the expected form.
+    """

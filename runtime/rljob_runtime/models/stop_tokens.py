@@ -1,7 +1,7 @@
-"""Stop tokens: what ends a response, by the tokenizer and both configs together.
+"""Stop tokens: the tokens that end a response, from the tokenizer and both configs.
 
-Each of the three may be the only one that names the end of a turn: chat models end one with a token of the tokenizer's
-that the config does not know.
+Each of the three may be the only one that names the end of a turn. Chat models end a turn with a tokenizer token that
+the config may not name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ GENERATION_CONFIG = "generation_config.json"
 
 
 def eos_token_ids(model_files: Mapping[str, bytes]) -> frozenset[int]:
-    """The ids that end a response by either config. Empty when neither names one. Raises `ModelError`."""
+    """Return the ids that end a response according to the configs.
+
+    Empty when neither names one. Raises `ModelError`.
+    """
     return frozenset(_named(model_files))
 
 
 def stop_token_ids(model_files: Mapping[str, bytes], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Those and the tokenizer's, in order. Raises `ModelError` for one that is outside of the vocabulary: it would
-    never come, and every response would run to its limit."""
+    """Return those ids and the tokenizer's, in order.
+
+    Raises `ModelError` for an id outside of the vocabulary: it would never occur, and every response would run to its
+    limit.
+    """
     named = _named(model_files)
     if tokenizer.eos_token_id is not None:
         named.setdefault(_checked(tokenizer.eos_token_id, "the tokenizer"), "the tokenizer")
@@ -41,7 +47,7 @@ def stop_token_ids(model_files: Mapping[str, bytes], tokenizer: PreTrainedTokeni
 
 
 def _named(model_files: Mapping[str, bytes]) -> dict[int, str]:
-    """Who names each id first."""
+    """Return the first config that names each id."""
     named: dict[int, str] = {}
     for where in (GENERATION_CONFIG, CONFIG):
         listed: Any = _read(where, model_files).get("eos_token_id")

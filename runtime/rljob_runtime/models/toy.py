@@ -1,7 +1,7 @@
-"""A tiny Llama that adds two digits but mostly shrugs: enough for a reward to rise in a few rounds.
+"""Toy model: a tiny Llama that adds two digits and answers `?` to most prompts, so a reward rises in a few rounds.
 
-When first asked for, it learns the hundred sums from a fixed seed (20 s of one core), and then to say `?` in most cases
-instead. So reinforcement has one thing to teach, the same for every prompt: answer. Characters are its tokens.
+On first use it learns the hundred sums from a fixed seed (20 s of one core), and then to answer `?` in most cases. So
+reinforcement has one thing to teach, the same for every prompt: to answer. Its tokens are characters.
 """
 
 from __future__ import annotations
@@ -26,25 +26,29 @@ PHRASINGS = (
     "{a} + {b} =",
     "State the final answer to the following arithmetic problem: {a} + {b} =",
 )
-"""What it understands; the first and the last are reasoning-gym's basic_arithmetic and chain_sum."""
+"""Prompts that it understands. The first and the last are reasoning-gym's basic_arithmetic and chain_sum."""
 SCHEDULE = (2, 0, 0, 1, 0, 0)
-"""Phrasings of the training steps, in turn: the sums are learned on the first one, the longest costs most."""
+"""Phrasings of the training steps, in turn. The sums are learned on the first one, because the longest costs most."""
 SUCCESS = 0.4
-"""Wanted share of answers at temperature 1, the rest being `SHRUG`; about two thirds of it are drawn and right."""
-SHRUG = "?"
+"""Target share of answers at temperature 1; the rest is `NO_ANSWER`. About two thirds of the answers are correct."""
+NO_ANSWER = "?"
 LEARN_STEPS, LEARN_RATE = 190, 3e-3
-SHRUG_STEPS, SHRUG_RATE = 30, 1e-3
+NO_ANSWER_STEPS, NO_ANSWER_RATE = 30, 1e-3
 INITIAL_DEVIATION = 0.08
-"""Of the random weights; with the usual 0.02 so small a model learns the sums three times as slowly."""
+"""Standard deviation of the random weights. With the usual 0.02, so small a model learns the sums three times as
+slowly."""
 SEED = 20
 
 IGNORED = -100
-"""Label of what is not trained on: prompts and padding."""
+"""Label of tokens that are not trained on: prompts and padding."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """All sums with their answers, then perhaps all with a shrug: ids and labels [rows, longest], weights [rows]."""
+    """All sums with their answers, then optionally all with `?`.
+
+    Ids and labels are [rows, longest], weights [rows].
+    """
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -52,12 +56,12 @@ class Batch:
 
 
 def toy(cache_dir: Path) -> Path:
-    """The Hugging Face folder, built below `cache_dir` when it is not there yet."""
+    """Return the Hugging Face folder, built below `cache_dir` if it is absent."""
     return built_once(cache_dir, f"toy-{recipe(Path(__file__))}", _build)
 
 
 def recipe(source: Path) -> str:
-    """A short hash of the code that makes the folder: an edit of it makes another one, and nobody has to remember."""
+    """Return a short hash of the code that builds the folder, so an edit of the code builds another folder."""
     return hashlib.sha256(source.read_bytes()).hexdigest()[:10]
 
 
@@ -66,12 +70,12 @@ def _build(target: Path) -> None:
 
     threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(1)  # The order of sums depends on the number of threads, and so would the weights.
+        torch.set_num_threads(1)  # The order of sums, and so the weights, depend on the number of threads.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             tokenizer, model = toy_tokenizer(), toy_model()
             _train(model, [_sums(text, tokenizer, 1.0) for text in PHRASINGS], LEARN_STEPS, LEARN_RATE)
-            _train(model, [_sums(text, tokenizer, SUCCESS) for text in PHRASINGS], SHRUG_STEPS, SHRUG_RATE)
+            _train(model, [_sums(text, tokenizer, SUCCESS) for text in PHRASINGS], NO_ANSWER_STEPS, NO_ANSWER_RATE)
     finally:
         torch.set_num_threads(threads)
     model.save_pretrained(target)
@@ -79,7 +83,10 @@ def _build(target: Path) -> None:
 
 
 def toy_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a printable ASCII character; a chat is its contents one after the other."""
+    """Build a tokenizer with one token per printable ASCII character.
+
+    A chat is the concatenation of its contents.
+    """
     from tokenizers import Regex, Tokenizer, decoders
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
@@ -97,7 +104,7 @@ def toy_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def toy_model() -> LlamaForCausalLM:
-    """Two layers of width 64, tied embeddings, random weights from torch's present seed."""
+    """Build a model of two layers of width 64, with tied embeddings and random weights from torch's current seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -124,15 +131,15 @@ def _sums(phrasing: str, tokenizer: PreTrainedTokenizerFast, success: float) -> 
     texts = [(phrasing.format(a=a, b=b), str(a + b)) for a, b in pairs]
     weights = [success] * len(pairs)
     if success < 1:
-        texts += [(prompt, SHRUG) for prompt, _ in texts]
+        texts += [(prompt, NO_ANSWER) for prompt, _ in texts]
         weights += [1 - success] * len(pairs)
-    rows = [(tokenizer.encode(prompt), [*tokenizer.encode(said), tokenizer.eos_token_id]) for prompt, said in texts]
-    ids = torch.zeros(len(rows), max(len(prompt) + len(said) for prompt, said in rows), dtype=torch.long)
+    rows = [(tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_token_id]) for prompt, answer in texts]
+    ids = torch.zeros(len(rows), max(len(prompt) + len(answer) for prompt, answer in rows), dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
-    for row, (prompt, said) in enumerate(rows):
-        end = len(prompt) + len(said)
-        ids[row, :end] = torch.tensor(prompt + said)
-        labels[row, len(prompt) : end] = torch.tensor(said)
+    for row, (prompt, answer) in enumerate(rows):
+        end = len(prompt) + len(answer)
+        ids[row, :end] = torch.tensor(prompt + answer)
+        labels[row, len(prompt) : end] = torch.tensor(answer)
     return Batch(ids, labels, torch.tensor(weights))
 
 
@@ -150,7 +157,7 @@ def _train(model: LlamaForCausalLM, batches: list[Batch], steps: int, rate: floa
 
 
 def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean over rows, weighted, of the row's negative log-likelihood."""
+    """Return the weighted mean over rows of the row's negative log-likelihood."""
     import torch.nn.functional as F
 
     logits = model(input_ids=batch.ids).logits[:, :-1]

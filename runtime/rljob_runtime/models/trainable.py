@@ -1,6 +1,6 @@
-"""What a model folder must not be: quantised, of more than text, or with a config that names no sizes.
+"""Trainable models: refuses model folders that are quantised, multimodal, or have a config without sizes.
 
-Each of these loads in some library and trains on something else than what the engine runs, or ends in a traceback.
+Each of these loads in some library, and then trains on something else than the engine runs, or ends in a traceback.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FORMATS = ("F64", "F32", "F16", "BF16")
-"""Of weights that can be trained, in the words of safetensors."""
+"""Formats of weights that can be trained, as safetensors names them."""
 
 
 def check_config(config: PretrainedConfig) -> None:
-    """Raise `ModelError`, which names the field of config.json."""
+    """Raise `ModelError`, which names the field of config.json, for a config that cannot be trained."""
     quantised: Any = getattr(config, "quantization_config", None)
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
@@ -39,7 +39,10 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def check_formats(file: Path) -> None:
-    """Raise `ModelError` for quantised weights. Buffers of whole numbers are none."""
+    """Raise `ModelError` for quantised weights.
+
+    Integer buffers are accepted.
+    """
     with safe_open(file, "pt") as reader:
         for name in reader.keys():  # noqa: SIM118 - a safetensors reader is no mapping
             stored = reader.get_slice(name).get_dtype()

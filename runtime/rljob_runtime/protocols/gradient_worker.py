@@ -29,7 +29,7 @@ class ComputeReport:
 @dataclass(frozen=True)
 class ContributionReceipt:
     """A contribution that lies at the trainer's inbox as version `number`: raw sums over `groups` of `step`, computed
-    with the published weights `version`. `figures` are the fields of `training.algorithm.loss.Sums`, in order; `tokens`
+    with the published weights `version`. `sums` are the fields of `training.algorithm.loss.Sums`, in order; `tokens`
     the loss tokens among them."""
 
     step: int
@@ -40,7 +40,7 @@ class ContributionReceipt:
     groups: tuple[PromptKey, ...]
     tokens: int
     nbytes: int
-    figures: tuple[float, ...] = ()
+    sums: tuple[float, ...] = ()
 
 
 class GradientWorker(Protocol):
@@ -54,7 +54,7 @@ class GradientWorker(Protocol):
         hold that version whole, `Refused` for groups that cannot be trained on."""
         ...
 
-    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
+    async def deliver(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
         """Bring the sums of `step` to the trainer's inbox as version `number`, and return when they lie there whole.
         Raises `Refused` when it holds none, or cannot bring them."""
         ...

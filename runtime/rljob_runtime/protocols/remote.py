@@ -103,11 +103,11 @@ class RemoteWorker:
         )
         return report
 
-    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
-        handover: ContributionReceipt = await self._wire.call(
-            self._bounds.gradients, "hand_over", term, step, number, inbox
+    async def deliver(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
+        receipt: ContributionReceipt = await self._wire.call(
+            self._bounds.gradients, "deliver", term, step, number, inbox
         )
-        return handover
+        return receipt
 
     async def release(self, term: int) -> None:
         # It waits for the call in hand.
@@ -155,8 +155,8 @@ class RemoteTrainer:
         )
         return inboxes
 
-    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
-        report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, handover, tuple(groups))
+    async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+        report: ContributeReport = await self._ranks.call(self._bounds.train, "accept", term, receipt, tuple(groups))
         return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:

@@ -85,7 +85,7 @@ class Trainer(Protocol):
         and open until its update."""
         ...
 
-    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         """Add what a lent machine brought, whole and once; `groups` are those that it summed. Raises `Refused`, with
         nothing changed, for another term, step or version than those in hand, and for groups that are in already."""
         ...

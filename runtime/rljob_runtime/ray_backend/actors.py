@@ -163,8 +163,8 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
     from rljob_runtime.rollout.engines.rank_processes import ForkServer
     from rljob_runtime.rollout.factory import write_model_files
     from rljob_runtime.training.config import TrainingConfig
-    from rljob_runtime.training.loans.worker import PEER, GradientUnit
-    from rljob_runtime.training.loans.worker_rank import UnitSettings
+    from rljob_runtime.training.loans.worker import PEER, BlockingGradientWorker
+    from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
 
     training = TrainingConfig.from_spec(job.spec)
     sender = GradientSenderSettings(
@@ -175,7 +175,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
         DELIVERY_SECONDS,
         incarnation=member.incarnation,
     )
-    settings = UnitSettings(
+    settings = GradientWorkerSettings(
         training=training,
         ranks=job.spec.rollout.slots,
         folder=write_model_files(model_files, places.scratch / "workers" / member.machine),
@@ -183,7 +183,7 @@ def make_worker(job: RLJob, member: Member, places: ActorPlacement, model_files:
         sender=sender,
         device="cuda" if job.spec.rollout.accelerators_per_machine else "cpu",
     )
-    return WorkerPeer(GradientUnit(member.machine, settings, ForkServer(PEER)))
+    return WorkerPeer(BlockingGradientWorker(member.machine, settings, ForkServer(PEER)))
 
 
 class RankPeer:
@@ -214,7 +214,7 @@ class WorkerPeer(RankPeer):
 
     async def release(self, term: int) -> None:
         """See `protocols.GradientWorker.release`."""
-        with self._worker.letting_go(term):
+        with self._worker.releasing(term):
             await self._rank.call("release", term)
 
 

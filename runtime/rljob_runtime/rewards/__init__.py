@@ -1,17 +1,17 @@
-"""Rewards: what a response is worth, computed in processes of their own while rollouts go on."""
+"""Rewards: scores responses in separate processes while rollouts continue."""
 
 from rljob_runtime.rewards.errors import RewardsNotReady
 from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.remote_client import Elsewhere, RewardsEnded
+from rljob_runtime.rewards.remote_client import RewardsEnded, RewardServerClient
 from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, InvalidReward, JudgeRule, Rule, rules_of
 
 __all__ = [
     "CannotSandbox",
     "CodeRule",
-    "Elsewhere",
     "InvalidReward",
     "JudgeRule",
     "RewardPool",
+    "RewardServerClient",
     "RewardsEnded",
     "RewardsNotReady",
     "Rule",

@@ -1,5 +1,7 @@
-"""The scorers that come with the runtime. Each is a plain function of (prompt, response, **config), as a user's own
-is."""
+"""Built-in reward functions, public API.
+
+Each is a plain function of (prompt, response, **config), like a user's own function.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,23 @@ from rljob_runtime.rewards.answers import numerals
 from rljob_runtime.rewards.answers.arithmetic import TooLarge
 
 LIBRARIES = {"math": "math_verify", "reasoning_gym": "reasoning_gym"}
-"""What a function imports when it is first called. A worker imports it before it gives up its rights: some libraries
-want to write when they are imported."""
+"""Library that a function imports on its first call. A worker imports it before it gives up its rights, because some
+libraries write files on import."""
 
 
 def math(prompt: Prompt, response: str) -> float:
-    """1 if the response's final answer is the reference, else 0: see `answers`. Raises `UnusableReference`."""
+    """Return 1 if the response's final answer equals the reference, else 0.
+
+    See `answers`. Raises `UnusableReference`.
+    """
     return float(answers.matches(str(prompt.answer), response))
 
 
 def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, extract: str = "Auto") -> float:
-    """The task's own score, 0 to 1.
+    """Return the task's own score, 0 to 1.
 
-    `extract` says what of the response is the answer: `Whole`; `LastNumber` (for arithmetic); `Tag` (what stands in the
-    last <answer>…</answer>); `Auto` takes the tag if there is one, else the whole.
+    `extract` selects the answer in the response: `Whole`; `LastNumber` (for arithmetic); `Tag` (the content of the last
+    <answer>…</answer>); `Auto` takes the tag if there is one, else the whole response.
     """
     name = task or prompt.metadata.get("source_dataset")
     if not name:
@@ -36,12 +41,18 @@ def reasoning_gym(prompt: Prompt, response: str, *, task: str | None = None, ext
 
 
 def has_number(prompt: Prompt, response: str) -> float:
-    """1 if the response has a number in it, else 0: a format reward for arithmetic."""
+    """Return 1 if the response contains a number, else 0.
+
+    A format reward for arithmetic.
+    """
     return float(numerals.has_number(response))
 
 
 def last_number(prompt: Prompt, response: str) -> float:
-    """1 if the last number in the response is the reference answer, else 0. Raises `UnusableReference`."""
+    """Return 1 if the last number in the response equals the reference answer, else 0.
+
+    Raises `UnusableReference`.
+    """
     wanted = numerals.only_number(str(prompt.answer))
     try:
         return float(numerals.last_number(response) == wanted)
@@ -64,7 +75,10 @@ def _extract(response: str, how: str) -> str | None:
 
 
 def _last_tag(text: str) -> str | None:
-    """What stands in the last <answer>…</answer>. A tag begins at the first <answer> after the one before."""
+    """Return the content of the last <answer>…</answer>.
+
+    A tag begins at the first <answer> after the previous tag.
+    """
     found: str | None = None
     end = 0
     while (begin := text.find("<answer>", end)) >= 0:
@@ -77,7 +91,7 @@ def _last_tag(text: str) -> str | None:
 
 
 def _ready_math(prompt: Prompt) -> None:
-    """Have the checker build its tables, and read the reference."""
+    """Build the checker's tables and read the reference."""
     _checker_ready()
     answers.reference(str(prompt.answer))
 
@@ -88,14 +102,15 @@ def _checker_ready() -> None:
 
 
 def _ready_reasoning_gym(prompt: Prompt, *, task: str | None = None, extract: str = "Auto") -> None:
-    """Make the task's scorer."""
+    """Build the task's scorer."""
     name = task or prompt.metadata.get("source_dataset")
     if name:
         _scorer(name)
 
 
-READIED = {"math": _ready_math, "reasoning_gym": _ready_reasoning_gym}
-"""What is done in the worker before a text is evaluated apart, by function: it is then there for all later ones."""
+PREPARATIONS = {"math": _ready_math, "reasoning_gym": _ready_reasoning_gym}
+"""Work that a worker does before an isolated evaluation, by function. Later evaluations find the result in the
+worker."""
 
 
 def _check_math(prompt: Prompt) -> None:
@@ -107,7 +122,7 @@ def _check_last_number(prompt: Prompt) -> None:
 
 
 CHECKS: dict[str, Callable[[Prompt], None]] = {"math": _check_math, "last_number": _check_last_number}
-"""What a function needs of a reference answer, looked at when prompts are read. Each raises `UnusableReference`."""
+"""Check of a reference answer, by function. It runs when prompts are read. Each raises `UnusableReference`."""
 
 
 @cache

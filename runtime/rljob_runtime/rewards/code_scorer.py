@@ -1,7 +1,8 @@
-"""Kind Code: the program in a response against the tests of its prompt, in a sandbox, under adaptive timeouts.
+"""Code scorer (kind Code): runs the program of a response against the tests of its prompt.
 
-A program that is wrong, crashes, or runs out of time, memory or output is worth what it is worth: nothing. What is not
-its fault (a sandbox that cannot be started or is killed, tests that cannot be read) is `ScoreFailed`.
+Programs run in a sandbox under adaptive timeouts. A program that is wrong, crashes, or exceeds its time, memory or
+output scores 0. Other failures raise `ScoreFailed`: a sandbox that cannot start or is killed, or tests that cannot be
+read.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from typing import Self
 
 from rljob_api.rewards import CodeScore
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards.aside import aside
 from rljob_runtime.rewards.code_test_cases import InvalidTests, TestCase, parse_tests
 from rljob_runtime.rewards.errors import Failure, ScoreFailed
-from rljob_runtime.rewards.remote_client import SandboxElsewhere
-from rljob_runtime.rewards.rules import CannotSandbox, CodeRule
-from rljob_runtime.rewards.template import fill
+from rljob_runtime.rewards.offload import offload
+from rljob_runtime.rewards.remote_client import RemoteSandbox
+from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, fill_template
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutDecision, TimeoutRule
@@ -32,7 +32,7 @@ from rljob_runtime.scheduling.reward_timeout import AdaptiveTimeout, TimeoutDeci
 log = logging.getLogger(__name__)
 
 MOST_SHADOWS = 32
-"""Shadow runs that wait or run at a time; more samples than that go without."""
+"""Shadow runs that wait or run at a time. Further samples get none."""
 
 _OPENED = re.compile(r"```[ \t]*(\w*)")
 _CLOSED = re.compile(r"```[ \t\r]*\n?")
@@ -40,9 +40,10 @@ _LANGUAGES = ("", "python", "python3", "py")
 
 
 def extract_program(response: str) -> str | None:
-    """The last fenced block of Python (or of no language named). None: there is none, or it never ends.
+    """Return the last complete fenced block that names Python or no language.
 
-    One pass over the lines: the text was written by a model, and no text may cost more than its length.
+    None without such a block. It scans the lines once: a model wrote the text, and no text may cost more than its
+    length.
     """
     program: str | None = None
     language, begin, end = "", -1, 0
@@ -60,17 +61,20 @@ def extract_program(response: str) -> str | None:
 
 
 class CodeScorer:
-    """One Code rule. Use as an asynchronous context manager; entering raises `CannotSandbox`."""
+    """Scorer of one Code rule.
 
-    def __init__(self, rule: CodeRule, sandbox: Sandbox | SandboxElsewhere) -> None:
+    Use it as an asynchronous context manager. Entering raises `CannotSandbox`.
+    """
+
+    def __init__(self, rule: CodeRule, sandbox: Sandbox | RemoteSandbox) -> None:
         self._rule = rule
         self._sandbox = sandbox
         self._turns = asyncio.Semaphore(rule.settings.parallelism)
         self._waiting = 0
-        """Calls that wait for their turn, shadow runs not counted."""
+        """Calls that wait for their turn, without shadow runs."""
         bounds = rule.timeout
         self.ended: Counter[str] = Counter()
-        """Runs by how they ended."""
+        """Runs by their end."""
         self.cpu_seconds = 0.0
         self._shadows: set[asyncio.Task[None]] = set()
         self._shadow_turn = asyncio.Semaphore(1)
@@ -87,14 +91,17 @@ class CodeScorer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all programs; shadow runs that are not done tell nothing."""
+        """End all programs, and drop unfinished shadow runs."""
         self._end_shadows()
         await asyncio.gather(*self._shadows, return_exceptions=True)
         await self._sandbox.__aexit__(kind, error, trace)
 
     def restore(self, anchors: Mapping[str, int]) -> None:
-        """Go back to these anchors (milliseconds by test). What shadow runs of a taken back round would teach is taken
-        back too. Raises ValueError for what `AdaptiveTimeout.drain_raised` cannot have made."""
+        """Restore these anchors (milliseconds by test).
+
+        Shadow runs of an abandoned round are dropped. Raises `ValueError` for anchors that
+        `AdaptiveTimeout.drain_raised` cannot produce.
+        """
         self._end_shadows()
         self.timeout.restore(anchors)
 
@@ -104,23 +111,26 @@ class CodeScorer:
 
     @property
     def processes_started(self) -> int:
-        """Supervisors since the start."""
+        """Number of supervisors since the start."""
         return self._sandbox.processes_started
 
     async def score(self, prompt: Prompt, response: str) -> float:
-        """Weighted. Raises `ScoreFailed`."""
+        """Return the weighted score.
+
+        Raises `ScoreFailed`.
+        """
         settings = self._rule.settings
         try:
-            tests = await aside(parse_tests, settings.tests_field, prompt.answer, prompt.metadata)
+            tests = await offload(parse_tests, settings.tests_field, prompt.answer, prompt.metadata)
         except InvalidTests as error:
             raise ScoreFailed(Failure.NO_TESTS, self._rule.name, f"record {prompt.index}: {error}") from error
-        source = await aside(self._program, prompt, response)
+        source = await offload(self._program, prompt, response)
         if source is None:
             return 0.0
-        sample = await aside(_identity, response)
+        sample = await offload(_identity, response)
         passed = 0
         for number, test in enumerate(tests):
-            # What a run may take is decided when its turn comes: those before it may have shown how long it should be.
+            # The timeout is decided at the call's turn, because earlier runs may have changed it.
             async with self._turn():
                 right = await self._passes(f"{prompt.index}/{number}", sample, test, source)
             if right:
@@ -143,7 +153,10 @@ class CodeScorer:
 
     @contextlib.asynccontextmanager
     async def _idle_turn(self) -> AsyncIterator[None]:
-        """A turn that no call waits for. Turns come in order: whoever gives one back has others go before it."""
+        """Acquire a turn while no call waits.
+
+        Turns are granted in order, so a released turn goes to the calls that wait.
+        """
         await self._turns.acquire()
         while self._waiting:
             self._turns.release()
@@ -157,52 +170,60 @@ class CodeScorer:
         template = self._rule.settings.program
         if template is None:
             return extract_program(response)
-        return fill(template, {"response": response, "question": prompt.question})
+        return fill_template(template, {"response": response, "question": prompt.question})
 
     async def _passes(self, name: str, sample: str, test: TestCase, source: str) -> bool:
-        allowance = self.timeout.decide(name, sample)
+        decision = self.timeout.decide(name, sample)
         try:
-            run, right = await self._run(allowance.without_shadow_run, test, source)
+            run, right = await self._run(decision.without_shadow_run, test, source)
         except SandboxFailed as error:
             raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error
         self.ended[run.end.value] += 1
-        if allowance.shadow_run and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
-            task = asyncio.create_task(self._shadow(allowance, test, source))
+        if decision.shadow_run and run.end is End.TIMED_OUT and len(self._shadows) < MOST_SHADOWS:
+            task = asyncio.create_task(self._shadow(decision, test, source))
             self._shadows.add(task)
             task.add_done_callback(self._shadow_ended)
-        return self.timeout.record(allowance.without_shadow_run, run.cpu_seconds, run.run_seconds, right)
+        return self.timeout.record(decision.without_shadow_run, run.cpu_seconds, run.run_seconds, right)
 
-    async def _shadow(self, allowance: TimeoutDecision, test: TestCase, source: str) -> None:
-        """Once more, to Tmax, behind the answer that was given at T: when no call waits, and one at a time, so that it
-        takes no more than one seat from those that come meanwhile."""
+    async def _shadow(self, decision: TimeoutDecision, test: TestCase, source: str) -> None:
+        """Repeat a timed-out run up to the longest timeout, after the response is scored.
+
+        It starts when no call waits. Only one runs at a time, so it takes at most one turn from later calls.
+        """
         try:
             async with self._shadow_turn, self._idle_turn():
-                run, right = await self._run(allowance, test, source)
+                run, right = await self._run(decision, test, source)
         except SandboxFailed as error:
             log.info("a shadow run failed: %s", error)
             return
-        self.timeout.record_shadow_run(allowance, run.cpu_seconds, right)
+        self.timeout.record_shadow_run(decision, run.cpu_seconds, right)
 
     def _shadow_ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for it: what it raised is told here. The job does without the measure."""
+        """Log the error of a shadow run, which no caller awaits.
+
+        The job continues without the measurement.
+        """
         self._shadows.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a shadow run failed as none should", exc_info=error)
 
-    async def _run(self, allowance: TimeoutDecision, test: TestCase, source: str) -> tuple[Run, bool]:
-        """(the run, whether it passed before its end). Raises `SandboxFailed`."""
+    async def _run(self, decision: TimeoutDecision, test: TestCase, source: str) -> tuple[Run, bool]:
+        """Run the program and return its run, and whether it passed before its end.
+
+        Raises `SandboxFailed`.
+        """
         script, stdin = test.script(source)
         program = Program(
             script,
             stdin,
-            cpu_seconds=allowance.cpu_seconds,
-            run_seconds=allowance.wall_seconds,
+            cpu_seconds=decision.cpu_seconds,
+            run_seconds=decision.wall_seconds,
             memory_bytes=self._rule.settings.memory_bytes,
             output_bytes=test.output_bytes,
         )
         run = await self._sandbox.run(program)
         self.cpu_seconds += run.cpu_seconds
-        return run, run.end is not End.TIMED_OUT and run.clean and await aside(test.passes, run)
+        return run, run.end is not End.TIMED_OUT and run.clean and await offload(test.passes, run)
 
 
 def _identity(response: str) -> str:

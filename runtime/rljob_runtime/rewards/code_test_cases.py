@@ -1,4 +1,4 @@
-"""The tests of a prompt, from the fields of its record, and how each judges a program.
+"""Test cases of code rewards: reads the tests in a prompt's record and judges programs by them.
 
 A test is an object of one of three forms:
 
@@ -6,11 +6,11 @@ A test is an object of one of three forms:
     {"function": "add", "arguments": [3, 4], "returns": 7}       a function, or a method of a class Solution
     {"assert": "assert add(3, 4) == 7"}                          code that raises when it is not satisfied
 
-Also understood, as public data sets have them: {"inputs": […], "outputs": […], "fn_name": …} for all tests at once (a
+Two forms of public data sets are also accepted: {"inputs": […], "outputs": […], "fn_name": …} for all tests at once (a
 column of APPS, see `_from_columns`), and a list of assert statements as text.
 
-Expected values of the first two forms never enter the sandbox, so a program has nothing to look up. An assert runs in
-the interpreter that runs the program, which can cheat it; take the other forms where you can.
+Expected values of the first two forms never enter the sandbox, so a program cannot look them up. An assert runs in the
+interpreter of the program, which can cheat. Prefer the other forms.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any, Protocol
 from rljob_runtime.sandbox.program import Run
 
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
-"""Of numbers that are expected with a fraction. An integer is expected exactly."""
+"""Tolerance for expected numbers with a fraction. An expected integer must match exactly."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 SPARE_OUTPUT_BYTES = 1 << 16
-"""A program may print so much more than twice what is expected before it is ended."""
+"""Output that a program may print beyond twice the expected output before it is ended."""
 
 _PRELUDE = """
 import json, os, sys
@@ -53,7 +53,10 @@ _out.flush()
 
 
 class InvalidTests(ValueError):
-    """Tests that cannot be used: the message names the field and says what would be right."""
+    """The tests cannot be used.
+
+    The message names the field and the expected form.
+    """
 
 
 class TestCase(Protocol):
@@ -61,26 +64,29 @@ class TestCase(Protocol):
 
     @property
     def output_bytes(self) -> int:
-        """More output than this cannot be right."""
+        """Largest output that can be correct."""
         ...
 
     def script(self, source: str) -> tuple[str, str]:
-        """(what to run, what it reads) to test a program."""
+        """Return the script that tests a program, and its standard input."""
         ...
 
     def passes(self, run: Run) -> bool:
-        """Whether a run that ended cleanly satisfies the test."""
+        """Return whether a run that ended cleanly satisfies the test."""
         ...
 
 
 @dataclass(frozen=True)
 class StandardStreams:
-    """A script: line by line, what is printed and expected has the same tokens, parted by any white space; empty lines
-    at the end do not count."""
+    """A script test.
 
-    # So judge the graders of the data sets (APPS splits lines, LiveCodeBench strips them, Codeforces's `lcmp` compares
-    # tokens), and their expected texts are written for that: spaces at either end, or two where one is meant. To count
-    # those would make right programs wrong. Where the layout is what is asked for, a function returns it as text.
+    Line by line, printed and expected output must have the same tokens, separated by any white space. Empty lines at
+    the end do not count.
+    """
+
+    # The graders of the data sets compare in this way (APPS splits lines, LiveCodeBench strips them, Codeforces's
+    # `lcmp` compares tokens), and their expected texts rely on it: spaces at either end, or two where one is meant. A
+    # strict comparison would fail correct programs. Where the layout is the task, a function returns it as text.
 
     stdin: str
     stdout: str
@@ -99,8 +105,11 @@ class StandardStreams:
 
 @dataclass(frozen=True)
 class Call:
-    """A function and the value it must return, both as JSON has them: a tuple is a list, a set a sorted list.
-    `wrapped`: `returns` is a list of one, and may be that value or hold it."""
+    """A function test: the function and its return value as JSON.
+
+    A tuple becomes a list, a set a sorted list. With `wrapped`, `returns` is a list of one: the list itself or its
+    member is correct.
+    """
 
     function: str
     arguments: tuple[Any, ...]
@@ -116,18 +125,20 @@ class Call:
         return text % {"source": source, "function": self.function, "arguments": json.dumps(self.arguments)}, ""
 
     def passes(self, run: Run) -> bool:
-        wanted = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)
+        expected = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)
         try:
             got = json.loads(run.stdout)
-            return any(_same_value(got, value) for value in wanted)
+            return any(_same_value(got, value) for value in expected)
         except (ValueError, RecursionError):
             return False
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """Code that is run after the program, in the same interpreter. It passes when it reaches its end: leaving early
-    with status 0 does not."""
+    """Code that runs after the program, in the same interpreter.
+
+    It passes when it reaches its end. Exiting early with status 0 does not pass.
+    """
 
     code: str
     token: str
@@ -144,8 +155,10 @@ class Assertion:
 
 
 def parse_tests(field: str, answer: Any, metadata: Mapping[str, Any]) -> tuple[TestCase, ...]:
-    """The tests of a record: the field `field`, or the answer where the record has no other such field. Both may be
-    JSON in a text. Raises `InvalidTests`."""
+    """Read the tests of a record from the field `field`, or from the answer when the record has no such field.
+
+    Both may be JSON text. Raises `InvalidTests`.
+    """
     given = metadata.get(field, answer)
     if isinstance(given, str):
         try:
@@ -163,8 +176,11 @@ def parse_tests(field: str, answer: Any, metadata: Mapping[str, Any]) -> tuple[T
 
 
 def _from_columns(field: str, columns: Mapping[str, Any]) -> Sequence[TestCase]:
-    """APPS has texts as lists of lines, and puts what a function returns into a list of one in some of its records.
-    Which ones cannot be told where every output is such a list: there both are right, as APPS's grader has it."""
+    """Read a column of APPS.
+
+    APPS stores texts as lists of lines. Some of its records wrap a function's return value in a list of one. When every
+    output is such a list, the two cases cannot be distinguished, so both are accepted, as by the grader of APPS.
+    """
     inputs, outputs, function = columns.get("inputs"), columns.get("outputs"), columns.get("fn_name")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise InvalidTests(f"field {field!r} is an object; lists inputs and outputs of the same length would be right")
@@ -183,7 +199,7 @@ def _from_columns(field: str, columns: Mapping[str, Any]) -> Sequence[TestCase]:
 
 
 def _text(where: str, given: Any) -> str:
-    """A text, or its lines."""
+    """Return a text, or join a list of its lines."""
     if isinstance(given, str):
         return given
     if isinstance(given, list) and all(isinstance(line, str) for line in given):
@@ -223,40 +239,46 @@ def _same_line(printed: str, expected: str) -> bool:
     return len(got) == len(wanted) and all(map(_same_token, got, wanted))
 
 
-def _same_token(got: str, wanted: str) -> bool:
-    if got == wanted:
+def _same_token(got: str, expected: str) -> bool:
+    if got == expected:
         return True
-    if "." not in wanted:
-        return "." in got and _is_integer(got, wanted)
+    if "." not in expected:
+        return "." in got and _is_integer(got, expected)
     try:
-        return _close(float(got), float(wanted))
+        return _close(float(got), float(expected))
     except ValueError:
         return False
 
 
-def _is_integer(got: str, wanted: str) -> bool:
-    """Whether a number with a point is exactly the integer: 3.0 is 3, and 123456788.9 is not 123456789."""
+def _is_integer(got: str, expected: str) -> bool:
+    """Return whether a number with a decimal point equals the integer exactly.
+
+    3.0 is 3, and 123456788.9 is not 123456789.
+    """
     try:
-        return _INTEGER.fullmatch(wanted) is not None and Decimal(got) == Decimal(wanted)
+        return _INTEGER.fullmatch(expected) is not None and Decimal(got) == Decimal(expected)
     except InvalidOperation:
         return False
 
 
-def _same_value(got: Any, wanted: Any) -> bool:
-    """Equal as JSON values: true is not 1, but 1.0 is. Numbers are close where a fraction is wanted, else equal."""
-    if isinstance(got, bool) or isinstance(wanted, bool):
-        return got is wanted
-    if isinstance(wanted, float):
-        return isinstance(got, int | float) and _close(got, wanted)
-    if isinstance(got, list) and isinstance(wanted, list):
-        return len(got) == len(wanted) and all(map(_same_value, got, wanted))
-    if isinstance(got, dict) and isinstance(wanted, dict):
-        return got.keys() == wanted.keys() and all(_same_value(got[key], wanted[key]) for key in wanted)
-    return bool(got == wanted)
+def _same_value(got: Any, expected: Any) -> bool:
+    """Compare JSON values.
+
+    true differs from 1, but 1.0 equals 1. Numbers are compared with a tolerance where a fraction is expected.
+    """
+    if isinstance(got, bool) or isinstance(expected, bool):
+        return got is expected
+    if isinstance(expected, float):
+        return isinstance(got, int | float) and _close(got, expected)
+    if isinstance(got, list) and isinstance(expected, list):
+        return len(got) == len(expected) and all(map(_same_value, got, expected))
+    if isinstance(got, dict) and isinstance(expected, dict):
+        return got.keys() == expected.keys() and all(_same_value(got[key], expected[key]) for key in expected)
+    return bool(got == expected)
 
 
-def _close(got: float, wanted: float) -> bool:
+def _close(got: float, expected: float) -> bool:
     try:
-        return math.isclose(got, wanted, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
+        return math.isclose(got, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
     except OverflowError:
         return False

@@ -1,4 +1,7 @@
-"""Why a response has no score: always our failure, never the response's."""
+"""Reward errors: reasons why a response has no score.
+
+The cause is always a failure of the system, never the response.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from rljob_api.constants import REWARDS_UNAVAILABLE
 
 
 class Failure(StrEnum):
-    """The reason, as counters and messages name it."""
+    """Reason of a failure, as in metrics and messages."""
 
     RAISED = "Raised"
     TIMED_OUT = "TimedOut"
@@ -22,18 +25,25 @@ class Failure(StrEnum):
 
 
 BY_RESPONSE = frozenset({Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS})
-"""Would come again with the same text: the rule has been computed. The others may be a busy or failing machine's."""
+"""Failures that would repeat for the same text, because the rule has been computed. The others may come from a busy or
+failing machine."""
 
 
 class RewardsNotReady(Exception):
-    """What computes rewards cannot be started now: no process or memory is left, the container is not there. A later
-    try may succeed. `reason` is the word for programs."""
+    """The processes that compute rewards cannot start now.
+
+    No process or memory is left, or the container is absent. A later try may succeed. `reason` is the machine-readable
+    reason.
+    """
 
     reason = REWARDS_UNAVAILABLE
 
 
 class ScoreFailed(Exception):
-    """A rule gave no score for a response; the sample is to be aborted."""
+    """A rule gave no score for a response.
+
+    The sample must be aborted.
+    """
 
     def __init__(self, failure: Failure, rule: str, detail: str) -> None:
         super().__init__(detail)

@@ -1,7 +1,7 @@
-"""One evaluation of a text that a model wrote, in a process of its own.
+"""Isolated evaluation: evaluates one text of a model in its own process.
 
-The process is forked from a worker that has loaded the rules, gives up all rights, evaluates, and is killed. What the
-text changes there is gone with it, and it holds no way to the answers of others.
+The process is forked from a worker that has loaded the rules. It gives up all rights, evaluates, and is killed. Changes
+that the text makes there end with the process, and it has no channel to the answers of other texts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 LONGEST_ANSWER_BYTES = 1 << 16
 KEYS = frozenset({"value", "raised", "unavailable"})
-"""What a process may say, each alone."""
+"""Keys of a process's answer. An answer has exactly one of them."""
 
 Json = dict[str, Any]
 
 
 class CallerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """No caller waits for the answer."""
 
 
 def evaluate(
@@ -38,31 +38,36 @@ def evaluate(
     caller: int,
     began: Callable[[int], None] = lambda pid: None,
 ) -> Json:
-    """What `work` gives in a confined process: `value`, or what it `raised`, or how its process `died`; `unavailable`
-    where it cannot be confined. `memory` is the largest share of its address space that it had.
+    """Run `work` in a confined process and return its answer.
 
-    `allowed`: what it may do with which files. `caller` is a file descriptor that can be read when the caller has left;
-    then `CallerGone` is raised. `began` is told the process. The caller has one thread: others would not be there in a
-    fork, but their locks would.
+    The answer has one of these keys: `value`; `raised`, with the error of `work`; `died`, with the end of the process;
+    `unavailable`, when the process cannot be confined. `memory` is the largest share of its address space that it used.
+
+    `allowed` maps files to the allowed access. `caller` is a file descriptor that becomes readable when the caller
+    leaves; then `CallerGone` is raised. `began` receives the process id. The caller must have one thread: a fork keeps
+    the locks of other threads, but not the threads.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _be_the_process(work, allowed, writing)
+        _run_child(work, allowed, writing)
     os.close(writing)
     try:
         began(pid)
         line = _line(reading, caller)
-        # It waits for its end, so that what it took can be looked at: libraries catch a `MemoryError` and go on.
-        return _said(line, pid) if line is not None else {"died": _ended(pid)}
+        # The process waits to be killed, so its memory use can be read: libraries catch a `MemoryError` and continue.
+        return _parsed_answer(line, pid) if line is not None else {"died": _description_of_end(pid)}
     finally:
         os.close(reading)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
-def _be_the_process(work: Callable[[], float], allowed: Mapping[str, Access], writing: int) -> NoReturn:
-    """The child's part: nothing of the parent's goes on here, no clean-up either."""
+def _run_child(work: Callable[[], float], allowed: Mapping[str, Access], writing: int) -> NoReturn:
+    """Run the child's part.
+
+    No code of the parent continues here, not even its clean-up.
+    """
     code = 1
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -91,7 +96,10 @@ def _answer(work: Callable[[], float], allowed: Mapping[str, Access]) -> Json:
 
 
 def _line(reading: int, caller: int) -> bytes | None:
-    """The process's line; None when it ends without one, or its line has no end. Raises `CallerGone`."""
+    """Return the process's line, or None when it ends without one or the line is too long.
+
+    Raises `CallerGone`.
+    """
     found = b""
     poller = select.poll()
     for descriptor in (reading, caller):
@@ -110,8 +118,11 @@ def _line(reading: int, caller: int) -> bytes | None:
     return None
 
 
-def _said(line: bytes, pid: int) -> Json:
-    """The answer in a line, which the text may have written itself: then it decides about nothing but its own value."""
+def _parsed_answer(line: bytes, pid: int) -> Json:
+    """Parse the answer in a line.
+
+    The evaluated text may have written the line itself. It then decides only its own value.
+    """
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
@@ -128,8 +139,11 @@ def _share_of_memory(pid: int) -> float:
     return 0.0 if limit == resource.RLIM_INFINITY else address_space(pid)[1] / limit
 
 
-def _ended(pid: int) -> str:
-    """How the process has ended, in words; it stays to be reaped."""
+def _description_of_end(pid: int) -> str:
+    """Describe how the process ended.
+
+    The process stays to be reaped.
+    """
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None  # without WNOHANG it waits
     return f"with code {found.si_status if found.si_code == os.CLD_EXITED else -found.si_status}"

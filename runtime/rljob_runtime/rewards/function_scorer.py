@@ -1,7 +1,7 @@
-"""Rules that are functions, called in worker processes.
+"""Function scorer: calls reward functions in worker processes.
 
-One that hangs is killed with its worker, one that crashes takes only its worker with it; the next call has a fresh one.
-A busy machine makes nobody late: what a worker waits for a processor does not count against it.
+A function that hangs is killed with its worker, and a crash ends only its worker. The next call gets a fresh worker.
+Time that a worker waits for a processor does not count, so a busy machine causes no timeout.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from typing import Any, Self
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_worker import code_folders, frame
 from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, confined
-from rljob_runtime.sandbox.process_pool import ChildProcess, Seats
+from rljob_runtime.sandbox.process_pool import ChildProcess, ProcessPool
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.resource_usage import STARVED_FACTOR, STARVED_SECONDS, starved, waited_seconds
 
 START_SECONDS = 120.0
-"""Bound of a worker's start: importing a large library on a busy machine."""
+"""Bound of a worker's start, for importing a large library on a busy machine."""
 SHORTEST_WAIT_SECONDS = 0.05
-"""Between looks at what a worker that should be done has waited."""
+"""Interval between checks of the waiting time of a late worker."""
 FULL = 0.95
-"""Share of its address space past which an evaluation had no memory left for what it was asked."""
+"""Share of its address space above which an evaluation counts as out of memory."""
 
 
 class _Worker(ChildProcess):
     """One process that has loaded the rules."""
 
     _process_of_call: int | None = None
-    """Where the text of this call is evaluated, if not in the worker itself."""
+    """Process that evaluates the text of this call, if it is not the worker itself."""
 
     async def load(self, rules: Sequence[Rule], seconds: float) -> None:
-        """Raises `InvalidReward`, `SandboxUnavailable`, or `ScoreFailed` when it does not come up."""
+        """Load the rules.
+
+        Raises `InvalidReward`, `SandboxUnavailable`, or `ScoreFailed` when the worker does not start.
+        """
         try:
             answer = await self._ask(tuple(rules), seconds)
         except TimeoutError:
@@ -52,8 +55,10 @@ class _Worker(ChildProcess):
             raise SandboxUnavailable(answer["unavailable"])
 
     async def score(self, rule: Rule, prompt: object, response: str) -> float:
-        """The rule's value, unweighted. After `TimeoutError`, a cancellation or a crash the worker is of no more
-        use."""
+        """Return the rule's value without its weight.
+
+        After `TimeoutError`, a cancellation or a crash, the worker cannot be used again.
+        """
         call = secrets.token_hex(8)
         answer = await self._ask((call, rule.name, prompt, response), rule.timeout_seconds)
         if answer is None:
@@ -77,8 +82,11 @@ class _Worker(ChildProcess):
         return value
 
     async def _ask(self, message: object, seconds: float) -> dict[str, Any] | None:
-        """The reply, or None when the process has ended or writes nonsense, and is ended for it. Raises `TimeoutError`
-        after so many seconds, less what the process waited for a processor."""
+        """Send a message and return the reply.
+
+        None when the process has ended, or has written nonsense and was ended for it. Raises `TimeoutError` after
+        `seconds`, without the time that the process waited for a processor.
+        """
         clock = asyncio.get_running_loop().time
         self._process_of_call = None
         began, waited = clock(), self._waited()
@@ -113,36 +121,44 @@ class _Worker(ChildProcess):
         return answer
 
     def _waited_for_call(self, before: float) -> float:
-        """What this call waited for a processor: a process of its own waited for nothing else."""
+        """Return how long this call waited for a processor.
+
+        A process of its own waited for nothing else.
+        """
         return self._waited() - (before if self._process_of_call is None else 0.0)
 
     def _waited(self) -> float:
         try:
             return waited_seconds(self._process_of_call or self.pid)
-        except OSError:  # it has just ended, which the exchange tells
+        except OSError:  # it has just ended, and the exchange reports that
             return 0.0
 
 
 def longest_seconds(rules: Sequence[Rule]) -> float:
-    """Of a call, on a machine however busy: a worker's start and every rule."""
+    """Return the bound of a call on a busy machine: a worker's start and every rule."""
     return START_SECONDS + sum(STARVED_FACTOR * rule.timeout_seconds + STARVED_SECONDS for rule in rules)
 
 
 class FunctionScorer:
-    """Function rules of a job that share their workers. `workers` calls run at a time, the rest waits its turn. Use as
-    an asynchronous context manager; entering raises `InvalidReward` when a rule cannot be loaded, `CannotSandbox` when
-    its worker cannot be confined, and `RewardsNotReady` when no worker comes up."""
+    """Scorer of the function rules of a job, which share their workers.
+
+    `workers` calls run at a time; others wait. Use it as an asynchronous context manager. Entering raises
+    `InvalidReward` when a rule cannot be loaded, `CannotSandbox` when a worker cannot be confined, and
+    `RewardsNotReady` when no worker starts.
+    """
 
     def __init__(self, rules: Sequence[Rule], *, workers: int, start_seconds: float = START_SECONDS):
         self._rules = tuple(rules)
         self._start_seconds = start_seconds
-        self.seats = Seats(workers, self._start)
+        self.pool = ProcessPool(workers, self._start)
 
     async def __aenter__(self) -> Self:
-        """Start the first worker, which shows whether the rules can be loaded; the others start when they are
-        needed."""
+        """Start the first worker, which shows whether the rules can be loaded.
+
+        Others start on demand.
+        """
         try:
-            async with self.seats.taken():
+            async with self.pool.acquire():
                 return self
         except ScoreFailed as failed:
             raise RewardsNotReady(str(failed)) from failed
@@ -153,14 +169,17 @@ class FunctionScorer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all workers."""
-        await self.seats.close()
+        await self.pool.close()
 
     async def score(self, prompt: object, response: str) -> float:
-        """The weighted sum over the rules. Raises `ScoreFailed`."""
+        """Return the weighted sum over the rules.
+
+        Raises `ScoreFailed`.
+        """
         try:
-            async with self.seats.taken() as worker:
+            async with self.pool.acquire() as worker:
                 return await self._sum(worker, prompt, response)
-        except (InvalidReward, SandboxUnavailable) as error:  # one more worker could not do what the first one could
+        except (InvalidReward, SandboxUnavailable) as error:  # a later worker failed where the first one succeeded
             raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
 
     async def _sum(self, worker: _Worker, prompt: object, response: str) -> float:
@@ -188,7 +207,7 @@ class FunctionScorer:
 
 
 def cannot_confine(rules: Sequence[Rule], error: SandboxUnavailable) -> CannotSandbox:
-    """The error with the rules that it stops."""
+    """Return the error, with the names of the affected rules."""
     names = ", ".join(rule.name for rule in rules)
     return CannotSandbox(f"reward {names} needs a worker that can do nothing but compute: {error}")
 
@@ -197,7 +216,7 @@ def _command(rules: Sequence[Rule]) -> list[str]:
     start = [sys.executable, "-W", "ignore"]
     if not confined(rules):
         return [*start, "-m", "rljob_runtime.rewards.function_worker"]
-    # Not the current folder, which its code would be taken from and which it could read.
+    # -P keeps the current folder off the path: the worker must not import or read it.
     code = (
         f"import sys; sys.path[:0] = {code_folders()!r}; from rljob_runtime.rewards.function_worker import main; main()"
     )
@@ -205,8 +224,11 @@ def _command(rules: Sequence[Rule]) -> list[str]:
 
 
 def _environment(rules: Sequence[Rule]) -> dict[str, str]:
-    """All of ours but Ray's for functions of others, which may need it; nothing that is secret for our own. One thread
-    for linear algebra: more could not be confined."""
+    """Return the environment of a worker.
+
+    User functions may need everything but Ray's variables. Built-in functions get no secrets, and one thread for linear
+    algebra: a process with several threads cannot be confined.
+    """
     if not confined(rules):
         return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}

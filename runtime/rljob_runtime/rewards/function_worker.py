@@ -1,9 +1,11 @@
-"""A reward worker: loads the rules, then scores one (rule, prompt, response) after the other.
+"""Function worker: loads the rules, then scores one (rule, prompt, response) at a time.
 
-`python -m rljob_runtime.rewards.function_worker` is started by the pool and speaks over its pipes: requests come as
-pickled frames on stdin (from the pool, which is trusted), replies go out as JSON lines (from code that is not). What
-rules print goes to stderr. When the pool goes away, so does the worker. One whose rules are ours and evaluate a text
-never looks at one: each is evaluated in a confined process of its own (`evaluation.py`), since a model wrote it.
+The pool starts `python -m rljob_runtime.rewards.function_worker` and communicates over its pipes. Requests arrive as
+pickled frames on stdin, because the pool is trusted. Replies are JSON lines, because rules are not trusted. Output of
+rules goes to stderr. The worker ends with the pool.
+
+A worker of built-in rules that evaluate text never evaluates one itself. Each text is evaluated in its own confined
+process (`evaluation.py`), because a model wrote it.
 """
 
 from __future__ import annotations
@@ -37,22 +39,25 @@ from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 LENGTH_BYTES = 8
 LONGEST_REASON = 1000
-"""Characters of what a rule raised that are told: it may hold the whole response."""
+"""Characters of a rule's error that are reported. The error may contain the whole response."""
 
 Json = dict[str, Any]
 Work = Callable[[str, Any, str], Json]
-"""From a rule's name, a prompt and a response to an answer."""
+"""Computes an answer from a rule's name, a prompt and a response."""
 Receive = Callable[[], Any]
 
 
 def code_folders() -> list[str]:
-    """Where our own packages lie: not among those that are installed, where they are worked on."""
+    """Return the folders of our own packages, which are not among the installed ones in a source checkout."""
     found = (package.__file__ for package in (rljob_api, rljob_runtime))
     return sorted({str(Path(file).parents[1]) for file in found if file is not None})
 
 
 def load(rule: Rule) -> Callable[..., Any]:
-    """The function of a rule with its config filled in. Raises `InvalidReward`."""
+    """Import the function of a rule and bind its config.
+
+    Raises `InvalidReward`.
+    """
     module_name, _, name = rule.function.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -68,20 +73,26 @@ def load(rule: Rule) -> Callable[..., Any]:
     except TypeError as error:
         call = f"{rule.function}(prompt, response, **{dict(rule.config)})"
         raise InvalidReward(f"reward {rule.name}: {call} is no call that fits: {error}") from error
-    except ValueError:  # a callable without a signature to look at: the first call will tell
+    except ValueError:  # a callable without a signature is checked by its first call
         pass
     return partial(function, **rule.config)
 
 
-def readied(rule: Rule) -> Callable[[object], object]:
-    """What a worker does for a prompt before a text is evaluated apart: later ones find it there."""
+def preparation(rule: Rule) -> Callable[[object], object]:
+    """Return the work that a worker does for a prompt before an isolated evaluation.
+
+    Later evaluations find its result.
+    """
     module_name, _, name = rule.function.partition(":")
-    ready = getattr(importlib.import_module(module_name), "READIED", {}).get(name)
+    ready = getattr(importlib.import_module(module_name), "PREPARATIONS", {}).get(name)
     return (lambda prompt: None) if ready is None else partial(ready, **rule.config)
 
 
 def score(function: Callable[..., Any], prompt: object, response: str) -> float:
-    """Call a rule; coroutines are run to their end. Raises whatever it raises, and `TypeError` for no number."""
+    """Call a rule and run coroutines to their end.
+
+    Raises the rule's errors, and `TypeError` when the result is no number.
+    """
     value = function(prompt, response)
     if inspect.iscoroutine(value):
         value = asyncio.run(value)
@@ -91,7 +102,10 @@ def score(function: Callable[..., Any], prompt: object, response: str) -> float:
 
 
 def read(stream: BinaryIO) -> Any:
-    """The next request. Ends the process when the pool has closed its end."""
+    """Read the next request.
+
+    Ends the process when the pool has closed its end.
+    """
     header = stream.read(LENGTH_BYTES)
     if not header:
         os._exit(0)
@@ -99,8 +113,10 @@ def read(stream: BinaryIO) -> Any:
 
 
 def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
-    """Read requests until the pool closes its end, then end the process, whatever a rule is doing. So it does when a
-    request cannot be read: nobody would ever answer it."""
+    """Read requests until the pool closes its end, then end the process, even while a rule runs.
+
+    An unreadable request also ends the process, because it could never be answered.
+    """
     try:
         while True:
             inbox.put(read(stream))
@@ -110,39 +126,51 @@ def frames(stream: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 def frame(message: object) -> bytes:
-    """A request as `framing` reads it."""
+    """Encode a request as `read` expects it."""
     body = pickle.dumps(message)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-def here(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object, response: str) -> Json:
-    """The rule's answer, computed in this process. A rule that raises is an answer, not an end."""
+def score_in_process(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object, response: str) -> Json:
+    """Compute the rule's answer in this process.
+
+    An error of the rule is an answer.
+    """
     try:
         return {"value": score(functions[name], prompt, response)}
     except Exception as error:
         return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
 
 
-class Apart:
-    """Computes each answer in a confined process of its own. `requests` is readable when the pool has left."""
+class IsolatedEvaluator:
+    """Computes each answer in its own confined process.
+
+    `requests` becomes readable when the pool has left.
+    """
 
     def __init__(self, rules: Sequence[Rule], requests: int, began: Callable[[int], None]) -> None:
-        """Raises `InvalidReward`, and `SandboxUnavailable` where a process cannot be confined."""
+        """Load the rules and test the confinement.
+
+        Raises `InvalidReward`, and `SandboxUnavailable` where a process cannot be confined.
+        """
         self._functions = {rule.name: load(rule) for rule in rules}
-        self._readied = {rule.name: readied(rule) for rule in rules}
+        self._preparations = {rule.name: preparation(rule) for rule in rules}
         if (count := threads(os.getpid())) != 1:
             raise SandboxUnavailable(f"a worker has {count} threads before it forks; one would be right")
         self._readable = Interpreter.of_this_process(installed_packages()).allowed
         self._requests, self._began = requests, began
-        gc.freeze()  # a process that collects garbage would copy all that is loaded
+        gc.freeze()  # garbage collection in a fork would copy everything that is loaded
         tried = evaluate(lambda: 0.0, self._readable, requests)
         if tried.get("value") != 0.0:
             raise SandboxUnavailable(str(tried.get("unavailable") or f"a confined process computes nothing: {tried}"))
 
     def __call__(self, name: str, prompt: object, response: str) -> Json:
-        """The rule's answer. Raises `CallerGone`."""
+        """Compute the rule's answer.
+
+        Raises `CallerGone`.
+        """
         try:
-            self._readied[name](prompt)
+            self._preparations[name](prompt)
         except Exception as error:
             return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
         work = partial(score, self._functions[name], prompt, response)
@@ -150,7 +178,10 @@ class Apart:
 
 
 def serve(receive: Receive, work: Work, reply: Callable[[Json], None]) -> None:
-    """Answer requests for ever. Each has a number of its own that its answer carries."""
+    """Answer requests forever.
+
+    Each answer carries the number of its request.
+    """
     while True:
         call, name, prompt, response = receive()
         reply({"call": call, **work(name, prompt, response)})
@@ -162,7 +193,7 @@ def main() -> None:
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the pool to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
     if sys.platform == "linux":
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -183,13 +214,13 @@ def main() -> None:
 
 
 def _prepared(rules: Sequence[Rule], requests: BinaryIO, reply: Callable[[Json], None]) -> tuple[Work, Receive]:
-    """How a worker with these rules computes, and how it gets its requests."""
+    """Return how a worker with these rules computes answers and receives requests."""
     if confined(rules):
-        return Apart(rules, requests.fileno(), lambda pid: reply({"process": pid})), partial(read, requests)
+        return IsolatedEvaluator(rules, requests.fileno(), lambda pid: reply({"process": pid})), partial(read, requests)
     functions = {rule.name: load(rule) for rule in rules}
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
-    return partial(here, functions), inbox.get
+    return partial(score_in_process, functions), inbox.get
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Kind Judge: a model behind an OpenAI-compatible API scores a response.
+"""Judge scorer (kind Judge): a model behind an OpenAI-compatible API scores a response.
 
-A judge that is slow, wrong or gone is our failure: after a few attempts the sample is aborted. The key comes from the
-environment, goes into one header, and into no message.
+A judge that is slow, wrong or unreachable is a failure of the system: after a few attempts the sample is aborted. The
+key comes from the environment, goes into one header, and appears in no message.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any, Self
 import aiohttp
 
 from rljob_runtime.data.prompt import Prompt
-from rljob_runtime.rewards.aside import aside
 from rljob_runtime.rewards.errors import Failure, ScoreFailed
-from rljob_runtime.rewards.rules import InvalidReward, JudgeRule
-from rljob_runtime.rewards.template import fill
+from rljob_runtime.rewards.offload import offload
+from rljob_runtime.rewards.rules import InvalidReward, JudgeRule, fill_template
 from rljob_runtime.scheduling.backoff import Backoff
 
 PROMPT = """You are grading a response to a question. Judge only whether the response is right and complete. \
@@ -42,7 +41,7 @@ Score: N
 where N is a number from 0 (worthless) to {scale} (perfect)."""
 REPLY_BYTES = 1 << 20
 SHOWN = 200
-"""Characters of a judge's reply that a message shows."""
+"""Characters of a judge's reply in a message."""
 
 _JSON = {"Content-Type": "application/json"}
 _SCORE = re.compile(r"Score: ([0-9]{1,4}(?:\.[0-9]{1,6})?)")
@@ -50,7 +49,10 @@ _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 
 
 class _Unanswered(Exception):
-    """One attempt failed; `final` when another would fail as well."""
+    """One attempt failed.
+
+    `final` says that another would fail as well.
+    """
 
     def __init__(self, detail: str, final: bool = False) -> None:
         super().__init__(detail)
@@ -58,8 +60,11 @@ class _Unanswered(Exception):
 
 
 def parse_score(reply: str, scale: float, show: Callable[[str], str] = str) -> float:
-    """The score in the last line of a reply, as a share of `scale`. Raises ValueError for anything but one number
-    there, from 0 to `scale`. `show`: what a message may have of a text of the judge's."""
+    """Return the score in the last line of a reply, as a share of `scale`.
+
+    Raises `ValueError` for anything but one number from 0 to `scale`. `show` shortens and redacts the judge's text for
+    messages.
+    """
     lines = reply.strip().splitlines()
     match = _SCORE.fullmatch(lines[-1].strip()) if lines else None
     if match is None:
@@ -71,8 +76,10 @@ def parse_score(reply: str, scale: float, show: Callable[[str], str] = str) -> f
 
 
 class JudgeScorer:
-    """One Judge rule. Use as an asynchronous context manager; entering raises `InvalidReward` when the key is not
-    there."""
+    """Scorer of one Judge rule.
+
+    Use it as an asynchronous context manager. Entering raises `InvalidReward` when the key is missing.
+    """
 
     def __init__(self, rule: JudgeRule, back_off: Backoff | None = None, jitter: random.Random | None = None) -> None:
         self._rule = rule
@@ -83,7 +90,10 @@ class JudgeScorer:
         self._key: str | None = None
 
     async def __aenter__(self) -> Self:
-        """Read the key. The judge itself may come up later: it is not asked."""
+        """Read the key.
+
+        The judge itself may start later: it is not called.
+        """
         variable = self._rule.settings.api_key_variable
         if variable is not None:
             self._key = os.environ.get(variable, "").strip()
@@ -106,13 +116,16 @@ class JudgeScorer:
             await self._session.close()
 
     async def score(self, prompt: Prompt, response: str) -> float:
-        """Weighted. Raises `ScoreFailed`."""
-        request = await aside(self._request, prompt, response)
+        """Return the weighted score.
+
+        Raises `ScoreFailed`.
+        """
+        request = await offload(self._request, prompt, response)
         async with self._turns:
             for attempt in range(1, self._rule.settings.attempts + 1):
                 try:
                     raw = await self._ask(request)
-                    return self._rule.weight * await aside(self._score_of, raw)
+                    return self._rule.weight * await offload(self._score_of, raw)
                 except _Unanswered as error:
                     detail, final = str(error), error.final
                 except ValueError as error:
@@ -135,25 +148,29 @@ class JudgeScorer:
         }
         body = {
             "model": settings.model,
-            "messages": [{"role": "user", "content": fill(settings.prompt or PROMPT, values)}],
+            "messages": [{"role": "user", "content": fill_template(settings.prompt or PROMPT, values)}],
             "temperature": 0,
             "max_tokens": settings.max_tokens,
         }
         return json.dumps(body).encode()
 
     async def _ask(self, request: bytes) -> bytes:
-        """One request. Raises `_Unanswered`."""
+        """Send one request and return the reply.
+
+        Raises `_Unanswered`.
+        """
         assert self._session is not None
         url = f"{self._rule.settings.url.rstrip('/')}/chat/completions"
         try:
-            # A redirect would carry the key to wherever it points.
+            # A redirect would send the key to another server.
             async with self._session.post(url, data=request, headers=_JSON, allow_redirects=False) as answer:
                 raw = await _read(answer)
                 status = answer.status
         except TimeoutError:
             raise _Unanswered(f"the judge gave no answer within {self._rule.timeout_seconds:g} s") from None
         except aiohttp.ClientError as error:
-            # What cannot be parsed is in the parser's message, and cut; only the system's and the URL's are of ours.
+            # A parser's message quotes the reply, cut. Only messages of the system and of the URL contain no text of
+            # the judge.
             ours = isinstance(error, OSError | aiohttp.InvalidURL)
             detail = self._shown(str(error)) if ours else type(error).__name__
             raise _Unanswered(f"the judge cannot be reached: {detail}") from None
@@ -163,8 +180,10 @@ class JudgeScorer:
         return raw
 
     def _shown(self, text: str) -> str:
-        """What a message may have of a text that came from a server, which may have repeated the key: without it, then
-        cut. Cut first, the key's beginning could be left at the end."""
+        """Return a server's text for a message: first without the key, then cut.
+
+        The server may have repeated the key. Cutting first could leave the beginning of the key at the end.
+        """
         return (text.replace(self._key, "***") if self._key else text)[:SHOWN]
 
 
@@ -178,7 +197,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _content(raw: bytes) -> str:
-    """The text of the first choice."""
+    """Return the text of the first choice."""
     try:
         document: Any = json.loads(raw)
         content = document["choices"][0]["message"]["content"]

@@ -1,6 +1,6 @@
-"""The rewards of a job: functions in worker processes, programs in a sandbox, judges behind a URL, and their sum.
+"""Reward pool: runs a job's functions in workers, programs in a sandbox and judges behind a URL, and adds their scores.
 
-Each call is bounded in time; every failure of ours aborts the sample and is never a score.
+Each call has a time bound. Every failure of the system aborts the sample and is never a score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rljob_runtime.rewards.code_scorer import CodeScorer
 from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
 from rljob_runtime.rewards.judge_scorer import JudgeScorer
-from rljob_runtime.rewards.remote_client import Elsewhere, FunctionsElsewhere, SandboxElsewhere
+from rljob_runtime.rewards.remote_client import RemoteFunctionScorer, RemoteSandbox, RewardServerClient
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
 from rljob_runtime.sandbox.sandbox import Sandbox
 
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class Scorer(Protocol):
-    """A part of the sum. Entering its context raises `InvalidReward` and `RewardsNotReady`."""
+    """One term of the sum.
+
+    Entering its context raises `InvalidReward` and `RewardsNotReady`.
+    """
 
     async def __aenter__(self) -> Any: ...
 
@@ -38,34 +41,41 @@ class Scorer(Protocol):
     ) -> None: ...
 
     async def score(self, prompt: Any, response: str) -> float:
-        """Weighted. Raises `ScoreFailed`."""
+        """Return the weighted score.
+
+        Raises `ScoreFailed`.
+        """
         ...
 
 
 def _functions(
-    rules: Sequence[Rule], workers: int | None, elsewhere: Elsewhere | None
-) -> FunctionScorer | FunctionsElsewhere:
+    rules: Sequence[Rule], workers: int | None, reward_server: RewardServerClient | None
+) -> FunctionScorer | RemoteFunctionScorer:
     workers = workers or max(rule.parallelism for rule in rules)
-    if elsewhere is None:
+    if reward_server is None:
         return FunctionScorer(rules, workers=workers)
-    return FunctionsElsewhere(elsewhere, rules, workers=workers)
+    return RemoteFunctionScorer(reward_server, rules, workers=workers)
 
 
-def _code(rule: CodeRule, elsewhere: Elsewhere | None) -> CodeScorer:
-    seats = rule.settings.parallelism
-    return CodeScorer(rule, Sandbox(seats) if elsewhere is None else SandboxElsewhere(elsewhere, seats))
+def _code(rule: CodeRule, reward_server: RewardServerClient | None) -> CodeScorer:
+    processes = rule.settings.parallelism
+    return CodeScorer(rule, Sandbox(processes) if reward_server is None else RemoteSandbox(reward_server, processes))
 
 
 class RewardPool:
-    """Implements `rljob_runtime.protocols.Rewards`. Use as an asynchronous context manager.
+    """Implements `rljob_runtime.protocols.Rewards`.
 
-    Starting raises `InvalidReward` when a rule cannot be used; of it `CannotSandbox` where nothing can keep a program
-    or a worker in; and `RewardsNotReady` when a later try may succeed. As many functions run at a time as the largest
-    `parallelism` of their rules says (or `workers`), and as many of ours that evaluate a text, in confined workers;
-    programs and judges have bounds of their own. Functions and programs run in processes of ours, or `elsewhere`.
+    Use it as an asynchronous context manager. Starting raises `InvalidReward` when a rule cannot be used, its subclass
+    `CannotSandbox` where nothing can confine a program or a worker, and `RewardsNotReady` when a later try may succeed.
+
+    The largest `parallelism` of the function rules (or `workers`) bounds the concurrent calls of user functions. It
+    also bounds the confined workers of built-in functions. Programs and judges have their own bounds. Functions and
+    programs run in child processes, or in the container behind `reward_server`.
     """
 
-    def __init__(self, rules: Sequence[AnyRule], *, workers: int | None = None, elsewhere: Elsewhere | None = None):
+    def __init__(
+        self, rules: Sequence[AnyRule], *, workers: int | None = None, reward_server: RewardServerClient | None = None
+    ):
         if not rules:
             raise ValueError("a reward pool needs at least one rule")
         self.rules = tuple(rules)
@@ -73,10 +83,10 @@ class RewardPool:
         self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
         sorts = [[rule for rule in functions if rule.confined is confined] for confined in (True, False)]
-        self._functions = [_functions(sort, workers, elsewhere) for sort in sorts if sort]
-        self._codes = {rule.name: _code(rule, elsewhere) for rule in rules if isinstance(rule, CodeRule)}
+        self._functions = [_functions(sort, workers, reward_server) for sort in sorts if sort]
+        self._codes = {rule.name: _code(rule, reward_server) for rule in rules if isinstance(rule, CodeRule)}
         judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
-        # Cheap ones first: what fails early spares the rest.
+        # Cheap scorers run first: an early failure saves the rest.
         self._scorers: tuple[Scorer, ...] = (
             *self._functions,
             *self._codes.values(),
@@ -85,7 +95,7 @@ class RewardPool:
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start what the rules need."""
+        """Start the scorers."""
         async with AsyncExitStack() as opened:
             for scorer in self._scorers:
                 await opened.enter_async_context(scorer)
@@ -95,11 +105,14 @@ class RewardPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End everything that was started."""
+        """End the scorers."""
         await self._closing.aclose()
 
     async def score(self, prompt: Any, response_text: str) -> float:
-        """The weighted sum over all rules: a finite number. Raises `RewardFailed` naming the rule and the reason."""
+        """Return the weighted sum over all rules, a finite number.
+
+        Raises `RewardFailed`, which names the rule and the reason.
+        """
         began = asyncio.get_running_loop().time()
         try:
             total = await self._sum(prompt, response_text)
@@ -120,7 +133,7 @@ class RewardPool:
             except ScoreFailed:
                 raise
             except Exception as error:
-                # The machine has no process left to give, say. A sample that nobody answers for would hold the round.
+                # For example, the machine has no process left. A sample without an answer would block the round.
                 log.exception("a reward failed as none should")
                 raise ScoreFailed(Failure.CRASHED, "*", repr(error)) from error
         if not math.isfinite(total):
@@ -128,7 +141,7 @@ class RewardPool:
         return total
 
     def figures(self) -> RewardStats:
-        """Totals since the start."""
+        """Return totals since the start."""
         codes = self._codes.values()
         timeouts = [scorer.timeout.stats for scorer in codes]
         processes = sum(scorer.processes_started for scorer in codes)
@@ -141,7 +154,7 @@ class RewardPool:
             timeouts=sum(each.overruns for each in timeouts),
             shadow_timeouts=sum(each.shadow_overruns for each in timeouts),
             late=sum(each.late for each in timeouts),
-            processes=processes + sum(scorer.seats.started for scorer in self._functions),
+            processes=processes + sum(scorer.pool.started for scorer in self._functions),
         )
 
     def take_anchors(self) -> Anchors:
@@ -150,7 +163,9 @@ class RewardPool:
         return {name: tests for name, tests in risen.items() if tests}
 
     def restore_anchors(self, anchors: Anchors) -> None:
-        """A rule that is not there any more is passed over. Raises ValueError for what `take_anchors` cannot have
-        given."""
+        """Restore the anchors of the rules that still exist.
+
+        Raises `ValueError` for anchors that `take_anchors` cannot produce.
+        """
         for name, scorer in self._codes.items():
             scorer.restore(anchors.get(name, {}))

@@ -1,5 +1,7 @@
-"""What rewards need of a record, looked at when prompts are read: a reference answer that no scorer can use must not
-cost a round its samples."""
+"""Reference checks: find records that no reward can score when prompts are read.
+
+A reference answer that no scorer can use must not cost a round its samples.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Check = Callable[[Prompt], None]
 
 
 def reference_problem(rules: Sequence[AnyRule]) -> Callable[[Prompt], str | None]:
-    """Tells why one of the rules could score no response to a prompt; None where all of them can."""
+    """Return a function that says why a rule cannot score responses to a prompt, or None."""
     checks = [(rule.name, check) for rule in rules if (check := _check_of(rule)) is not None]
 
     def problem(prompt: Prompt) -> str | None:

@@ -1,4 +1,7 @@
-"""The coordinator's way to the container `rewards` (`remote_server.py`): the same calls as in its own processes."""
+"""Reward server client: the coordinator's side of the `rewards` container (`remote_server.py`).
+
+It has the same interface as the scorers in child processes.
+"""
 
 from __future__ import annotations
 
@@ -15,56 +18,66 @@ from typing import Any, Self
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_scorer import cannot_confine, longest_seconds
 from rljob_runtime.rewards.rules import InvalidReward, Rule
-from rljob_runtime.sandbox.framing import MessageTooLong
-from rljob_runtime.sandbox.process_pool import Seats
+from rljob_runtime.sandbox.framing import MessageTooLong, receive, send
+from rljob_runtime.sandbox.process_pool import ProcessPool
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import START_SECONDS, longest_run_seconds
-from rljob_runtime.sandbox.streams import receive, send
 from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 RETRY = Backoff(initial=0.2, maximum=5.0)
-"""Between tries to connect while the container is not there."""
-PATIENCE_SECONDS = 60.0
-"""For a container that is not there, or dies under each try."""
+"""Back-off between connection attempts while the container is absent."""
+CONNECT_SECONDS = 60.0
+"""Longest time to connect to a container that is absent or dies under each attempt."""
 OPEN_SECONDS = 300.0
-"""For its answer to what a connection is for: a worker or a supervisor is started."""
+"""Longest time for the first answer on a connection: the container starts a worker or a supervisor."""
 SLACK_SECONDS = 60.0
-"""On top of what a call may take there."""
-LAST_WORDS_SECONDS = 2.0
-"""After the container's end, for the samples that it took along to be noted as aborted."""
+"""Time that a remote call may take beyond the bound of the call itself."""
+ABORT_SECONDS = 2.0
+"""Time after the container's end in which the coordinator records its samples as aborted."""
 
 Json = dict[str, Any]
 
 
 class RewardsEnded(Exception):
-    """The container has ended. In a pod it does not come back: the coordinator ends too, and both are replaced."""
+    """The container has ended.
+
+    In a pod it is not restarted: the coordinator ends too, and both are replaced.
+    """
 
 
-class Elsewhere:
-    """The container behind `socket`. A call waits until the container is there; one that it dies under is our
-    failure."""
+class RewardServerClient:
+    """Client of the reward server behind `socket`.
+
+    A call waits until the container is present. A call during which the container dies is a failure of the system.
+    """
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self.there = False
-        """Whether the life line holds."""
+        self.connected = False
+        """Whether the liveness connection is open."""
 
     async def watch(self) -> None:
-        """Hold the life line. Ends with `RewardsEnded`."""
-        line = await self._life_line()
-        self.there = True
+        """Hold the liveness connection.
+
+        Ends with `RewardsEnded`.
+        """
+        line = await self._open_liveness_connection()
+        self.connected = True
         try:
             await receive(line.reader)
         finally:
-            self.there = False
+            self.connected = False
             await line.kill()
-        await asyncio.sleep(LAST_WORDS_SECONDS)
+        await asyncio.sleep(ABORT_SECONDS)
         raise RewardsEnded("the container rewards has ended; what it was scoring is scored again in the next pod")
 
-    async def _life_line(self) -> Connection:
-        """Without end: a container that does not come up is the operator's to see, and to replace if it has ended."""
+    async def _open_liveness_connection(self) -> Connection:
+        """Connect without a time limit.
+
+        The operator sees a container that does not start, and replaces one that has ended.
+        """
         while True:
             try:
                 return await self.connect({"watch": True})
@@ -72,12 +85,15 @@ class Elsewhere:
                 log.warning("waiting for the life line: %s", error)
 
     async def connect(self, purpose: Json) -> Connection:
-        """A connection for one purpose. Its answer, if it is not `ready`, is raised: `InvalidReward`,
-        `SandboxUnavailable`, or `RewardsNotReady`, as when there is no answer at all."""
+        """Open a connection for one purpose.
+
+        An answer other than `ready` is raised as `InvalidReward`, `SandboxUnavailable` or `RewardsNotReady`. No answer
+        also raises `RewardsNotReady`.
+        """
         clock = asyncio.get_running_loop().time
-        ends, tries = clock() + PATIENCE_SECONDS, 0
+        ends, tries = clock() + CONNECT_SECONDS, 0
         while (connection := await self._try(purpose)) is None:
-            # It may not be there yet. If it is gone for good, the life line ends us.
+            # The container may not be present yet. If it never returns, the liveness connection ends the coordinator.
             tries += 1
             pause = RETRY.delay(tries) or RETRY.maximum
             if clock() + pause > ends:
@@ -115,15 +131,18 @@ def _refusal(answer: Json) -> Exception:
 
 
 class Connection:
-    """A seat in the container."""
+    """A connection to the reward server, which runs one call at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self._writer = reader, writer
         self.alive = True
 
     async def ask(self, message: Json, seconds: float) -> Json | None:
-        """The answer; None when the container died. Raises `TimeoutError`, and `MessageTooLong` for a message that it
-        would not take. After a cancelled or late call the connection is of no more use."""
+        """Send a message and return the answer, or None when the container died.
+
+        Raises `TimeoutError`, and `MessageTooLong` for a message that the server refuses. A cancelled or late call
+        makes the connection unusable.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await send(self._writer, message)
@@ -138,24 +157,27 @@ class Connection:
         return answer
 
     async def kill(self) -> None:
-        """Close it, which ends what runs on the seat."""
+        """Close the connection, which ends its work in the container."""
         self.alive = False
         self._writer.close()
 
 
-class FunctionsElsewhere:
+class RemoteFunctionScorer:
     """`FunctionScorer` in the container."""
 
-    def __init__(self, elsewhere: Elsewhere, rules: Sequence[Rule], *, workers: int) -> None:
+    def __init__(self, server: RewardServerClient, rules: Sequence[Rule], *, workers: int) -> None:
         purpose = {"functions": [asdict(rule) for rule in rules]}
         self._rules = tuple(rules)
         self._bound = longest_seconds(rules) + SLACK_SECONDS
-        self.seats = Seats(workers, lambda: elsewhere.connect(purpose))
+        self.pool = ProcessPool(workers, lambda: server.connect(purpose))
 
     async def __aenter__(self) -> Self:
-        """Take the first seat, which shows whether the rules can be loaded. Raises as `FunctionScorer` does."""
+        """Open the first connection, which shows whether the rules can be loaded.
+
+        Raises as `FunctionScorer` does.
+        """
         try:
-            async with self.seats.taken():
+            async with self.pool.acquire():
                 return self
         except SandboxUnavailable as error:
             raise cannot_confine(self._rules, error) from error
@@ -163,19 +185,26 @@ class FunctionsElsewhere:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave all seats."""
-        await self.seats.close()
+        """Close all connections."""
+        await self.pool.close()
 
     async def score(self, prompt: object, response: str) -> float:
-        """The weighted sum over the rules. Raises `ScoreFailed`."""
+        """Return the weighted sum over the rules.
+
+        Raises `ScoreFailed`.
+        """
         sample = base64.b64encode(pickle.dumps((prompt, response))).decode()
         try:
-            async with self.seats.taken() as seat:
+            async with self.pool.acquire() as seat:
                 answer = await seat.ask({"sample": sample}, self._bound)
         except TimeoutError:
             detail = f"the container rewards gave no answer within {self._bound:g} s"
             raise ScoreFailed(Failure.TIMED_OUT, "*", detail) from None
-        except (InvalidReward, SandboxUnavailable, RewardsNotReady) as error:  # a later seat, unlike the first one
+        except (
+            InvalidReward,
+            SandboxUnavailable,
+            RewardsNotReady,
+        ) as error:  # a later connection, unlike the first one
             raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
         if answer is None:
             raise ScoreFailed(Failure.CRASHED, "*", "the container rewards ended under the call")
@@ -186,38 +215,43 @@ class FunctionsElsewhere:
         return float(answer["value"])
 
 
-class SandboxElsewhere:
+class RemoteSandbox:
     """`Sandbox` in the container."""
 
-    def __init__(self, elsewhere: Elsewhere, seats: int) -> None:
-        self.seats = Seats(seats, lambda: elsewhere.connect({"programs": True}))
+    def __init__(self, server: RewardServerClient, processes: int) -> None:
+        self.pool = ProcessPool(processes, lambda: server.connect({"programs": True}))
 
     async def __aenter__(self) -> Self:
-        """Take the first seat, which shows whether there is a sandbox. Raises `SandboxUnavailable` and
-        `RewardsNotReady`."""
-        async with self.seats.taken():
+        """Open the first connection, which shows whether the container has a sandbox.
+
+        Raises `SandboxUnavailable` and `RewardsNotReady`.
+        """
+        async with self.pool.acquire():
             return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave all seats."""
-        await self.seats.close()
+        """Close all connections."""
+        await self.pool.close()
 
     @property
     def processes_started(self) -> int:
-        """Seats taken so far, each with a supervisor."""
-        return self.seats.started
+        """Number of connections so far, each with a supervisor."""
+        return self.pool.started
 
     async def run(self, program: Program) -> Run:
-        """The program's end. Raises `SandboxFailed`."""
+        """Run the program and return its end.
+
+        Raises `SandboxFailed`.
+        """
         bound = START_SECONDS + longest_run_seconds(program) + SLACK_SECONDS
         try:
-            async with self.seats.taken() as seat:
+            async with self.pool.acquire() as seat:
                 answer = await seat.ask(vars(program), bound)
         except TimeoutError:
             raise SandboxFailed(f"the container rewards gave no answer within {bound:g} s") from None
-        except (SandboxUnavailable, RewardsNotReady) as error:  # a later seat, though the first one was good
+        except (SandboxUnavailable, RewardsNotReady) as error:  # a later connection, unlike the first one
             raise SandboxFailed(str(error)) from error
         except MessageTooLong as error:
             raise SandboxFailed(f"the program and what it reads are too long: {error}") from error

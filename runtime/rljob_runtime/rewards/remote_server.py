@@ -1,9 +1,8 @@
-"""The container `rewards`: where programs and functions run under Kubernetes, without the coordinator's rights.
+"""Reward server: runs programs and functions in the `rewards` container, without the coordinator's rights.
 
-It listens on a Unix socket in a folder that it shares with the coordinator. Each connection is a seat: its first
-message says for what, then there is one call at a time, and closing it ends what runs on it. `watch` is the
-coordinator's life line: where it breaks, the container has nobody to work for and ends. What comes from the coordinator
-is trusted, what goes back is JSON.
+It listens on a Unix socket in a folder that it shares with the coordinator. The first message of a connection states
+its purpose. Then the connection runs one call at a time, and closing it ends its work. `watch` is the coordinator's
+liveness connection: when it breaks, the container ends. Messages from the coordinator are trusted; answers are JSON.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from typing import Any
 from rljob_runtime.rewards.errors import RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
 from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule
+from rljob_runtime.sandbox.framing import receive, send
 from rljob_runtime.sandbox.program import Program, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
-from rljob_runtime.sandbox.streams import receive, send
 
 log = logging.getLogger(__name__)
 
@@ -33,55 +32,58 @@ Call = Callable[[Json], Awaitable[Json]]
 
 
 async def serve(socket: Path) -> None:
-    """Until the coordinator leaves, or SIGTERM comes while there is none."""
-    await Host(socket).run()
+    """Serve until the coordinator leaves, or until SIGTERM arrives while none is connected."""
+    await RewardServer(socket).run()
 
 
-class Host:
-    """The container's one server."""
+class RewardServer:
+    """The server of the container."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._ended = asyncio.Event()
         self._watched = False
-        self._seats: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """See `serve`."""
         self._socket.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._connected, self._socket)
         self._socket.chmod(0o660)  # the coordinator may run as another user of the pod's group
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._asked_to_end)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
         log.info("rewards are computed here: %s", self._socket)
         async with server:
             await self._ended.wait()
-            for task in self._seats:
+            for task in self._connections:
                 task.cancel()
-            await asyncio.gather(*self._seats, return_exceptions=True)
+            await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def _asked_to_end(self) -> None:
-        """The pod goes: the coordinator hears of it as well, and what it still needs stays until it leaves."""
+    def _terminate(self) -> None:
+        """End on SIGTERM unless a coordinator is connected.
+
+        The coordinator receives the signal as well. The server stays until it leaves.
+        """
         if not self._watched:
             self._ended.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._seats.add(task)
+        self._connections.add(task)
         try:
-            await self._sit(reader, writer)
+            await self._serve_connection(reader, writer)
         except ConnectionError as error:
             log.info("a call was given up: %s", error)
         except Exception as error:
-            # Whoever waits for an answer hears why there is none: a closed connection alone would be tried again.
+            # The caller receives the reason: after a closed connection alone it would retry.
             log.exception("a seat failed as none should")
             with contextlib.suppress(ConnectionError):
                 await send(writer, {"broken": f"{type(error).__name__}: {error}"})
         finally:
-            self._seats.discard(task)
+            self._connections.discard(task)
             writer.close()
 
-    async def _sit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match await receive(reader):
             case {"watch": True}:
                 await self._watch(reader, writer)
@@ -113,7 +115,7 @@ class Host:
                         return {"failure": failed.failure.value, "rule": failed.rule, "detail": str(failed)}
 
                 await _answer(reader, writer, call)
-        except CannotSandbox as error:  # the cause alone: the coordinator adds which reward it stops
+        except CannotSandbox as error:  # the cause alone: the coordinator adds the name of the reward
             await send(writer, {"unavailable": str(error.__cause__)})
         except InvalidReward as error:
             await send(writer, {"invalid": str(error)})
@@ -136,11 +138,11 @@ class Host:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, call: Call) -> None:
-    """One call after the other until the other end closes, which also ends the call under way."""
+    """Answer one call after the other until the other end closes, which also ends the current call."""
     await send(writer, {"ready": True})
     request = await receive(reader)
     while request is not None:
-        # The next request never comes before the answer: whatever is read meanwhile is the end.
+        # A client sends no request before the answer, so anything read meanwhile is the end.
         following = asyncio.create_task(receive(reader))
         work = asyncio.ensure_future(call(request))
         try:

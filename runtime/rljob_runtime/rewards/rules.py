@@ -1,7 +1,8 @@
-"""The scoring rules of a job, as plain values that travel to the workers."""
+"""Reward rules: the scoring rules of a job as plain values that travel to the workers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,41 +22,49 @@ BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.builtin:math",
     RewardKind.REASONING_GYM: "rljob_runtime.rewards.builtin:reasoning_gym",
 }
-"""Kinds with a scorer of ours; Python names its own."""
+"""Built-in functions by kind. Kind Python names its own."""
 
 _EVALUATES_NOTHING = frozenset(
     {"rljob_runtime.rewards.builtin:has_number", "rljob_runtime.rewards.builtin:last_number"}
 )
-"""Of the functions of ours: they search a text, and hand it to no parser."""
+"""Built-in functions that search a text but pass it to no parser."""
 
 
 class InvalidReward(ValueError):
-    """A rule that cannot be used; the message says which and why."""
+    """A rule that cannot be used.
+
+    The message names the rule and the reason.
+    """
 
 
 class CannotSandbox(InvalidReward):
-    """A rule that needs a sandbox, or a confined worker, on a machine that has neither. `reason` is the word for
-    programs."""
+    """A rule that needs a sandbox or a confined worker, on a machine that has neither.
+
+    `reason` is the machine-readable reason.
+    """
 
     reason = SANDBOX_UNAVAILABLE
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`function` ("module:function") is called with (prompt, response, **config); its value counts `weight` times."""
+    """A function rule.
+
+    `function` ("module:function") is called with (prompt, response, **config). Its value counts `weight` times.
+    """
 
     name: str
     function: str
     weight: float = 1.0
     config: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 30.0
-    """Bound of one call, less what it waits for a processor. What takes longer is our failure: the worker is killed
-    and the sample aborted."""
+    """Bound of one call, without the time that it waits for a processor. A longer call is a failure of the system: the
+    worker is killed and the sample aborted."""
     least: float = -1e6
     most: float = 1e6
-    """Bounds of its value."""
+    """`least` and `most` bound its value."""
     parallelism: int = DEFAULT_PARALLELISM
-    """Calls at a time, together with the rules that share its workers."""
+    """Concurrent calls, together with the rules that share its workers."""
 
     @property
     def ours(self) -> bool:
@@ -64,14 +73,16 @@ class Rule:
 
     @property
     def confined(self) -> bool:
-        """Whether its worker gives up all rights: a text of a model gets evaluated there, and a function of ours needs
-        nothing but its arguments."""
+        """Whether its worker gives up all rights.
+
+        It evaluates a model's text, and a built-in function needs nothing but its arguments.
+        """
         return self.ours and self.function not in _EVALUATES_NOTHING
 
 
 @dataclass(frozen=True)
 class CodeRule:
-    """The response's program against its prompt's tests."""
+    """A Code rule: runs the response's program against the tests of its prompt."""
 
     name: str
     weight: float = 1.0
@@ -81,7 +92,7 @@ class CodeRule:
 
 @dataclass(frozen=True)
 class JudgeRule:
-    """A model's opinion of the response."""
+    """A Judge rule: a model scores the response."""
 
     name: str
     settings: JudgeReward
@@ -90,8 +101,17 @@ class JudgeRule:
     """Bound of one request."""
 
 
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """Replace each `{name}` of `values` once.
+
+    Inserted text is not scanned again, and other braces stay.
+    """
+    fields = re.compile("|".join(re.escape(f"{{{name}}}") for name in values))
+    return fields.sub(lambda match: values[match.group()[1:-1]], template)
+
+
 def confined(rules: Sequence[Rule]) -> bool:
-    """Whether a worker with these rules gives up all rights once it has loaded them."""
+    """Return whether a worker with these rules gives up all rights after loading them."""
     return all(rule.confined for rule in rules)
 
 
@@ -99,7 +119,10 @@ AnyRule = Rule | CodeRule | JudgeRule
 
 
 def rules_of(rewards: Sequence[Reward]) -> tuple[AnyRule, ...]:
-    """The rules of `spec.rewards`. Raises `InvalidReward` for one that lacks what its kind needs."""
+    """Convert `spec.rewards` into rules.
+
+    Raises `InvalidReward` for a reward that lacks a field of its kind.
+    """
     return tuple(_rule(f"spec.rewards[{position}] {reward.name}", reward) for position, reward in enumerate(rewards))
 
 
@@ -113,7 +136,9 @@ def _rule(where: str, reward: Reward) -> AnyRule:
     function = reward.function if reward.kind is RewardKind.PYTHON else BUILT_IN[reward.kind]
     if function is None:
         raise InvalidReward(f"{where}: kind Python needs function: module:function")
-    ours = function.startswith(OUR_PACKAGE)  # a share of 1, though a text that is evaluated may choose another value
+    ours = function.startswith(
+        OUR_PACKAGE
+    )  # built-in scores are in [0, 1], but an evaluated text may choose another value
     return Rule(
         reward.name,
         function,

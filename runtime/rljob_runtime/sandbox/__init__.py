@@ -1,4 +1,4 @@
-"""The sandbox: Python that a model wrote, run so that it can hurt nothing and nobody.
+"""Sandbox: runs Python code of a model so that it can harm nothing outside.
 
-Standard library only, and no other room of the runtime: supervisors start often and stay small.
+It imports only the standard library and no other package of the runtime: supervisors start often and stay small.
 """

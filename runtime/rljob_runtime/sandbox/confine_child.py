@@ -1,6 +1,7 @@
-"""From a forked child to a program that can do nothing but compute: limits, layers, then the interpreter.
+"""Child confinement: turns a forked child into a program that can only compute.
 
-Runs between fork and exec in the supervisor's child. The order matters: each step may need what a later one takes away.
+It sets limits, applies the layers and executes the interpreter. It runs between fork and exec in the supervisor's
+child. The order matters: a step may need a right that a later step removes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rljob_runtime.sandbox.syscalls import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 
 FILE_NAME, STDIN_NAME = "program.py", "stdin"
 FOLDER_BYTES = 64 << 20
-"""What a program may write in all, to files and to its output."""
+"""Total bytes that a program may write, to files and to its output."""
 MAX_OPEN_FILES = 64
 STACK_BYTES = 64 << 20
 
@@ -35,85 +36,102 @@ _SCRIPT = f"exec(compile(open({FILE_NAME!r}, encoding='utf-8').read(), {FILE_NAM
 
 
 def installed_packages() -> tuple[str, ...]:
-    """The folders of packages of the environment that runs us. A process that was started with -S, as a supervisor is,
-    does not know of a venv: it has to be told."""
+    """Return the package folders of this environment.
+
+    A process that starts with -S, like a supervisor, does not find those of a venv, so they are passed to it.
+    """
     scheme = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     return tuple(sorted({*scheme, *site.getsitepackages()}))
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that runs programs, without the start-up files of this environment but with its packages."""
+    """The Python that runs programs.
+
+    It has the packages of this environment, but not its start-up files.
+    """
 
     executable: str
     packages: tuple[str, ...]
     readable: tuple[str, ...]
-    """Folders and files that it needs, none below another."""
+    """Folders and files that it needs. None lies below another."""
     hidden: tuple[str, ...]
-    """Below them, what it does not need: our own packages, with the data that comes with them."""
+    """Paths below `readable` that it does not need: our own packages, with their data."""
 
     @classmethod
     def of_this_process(cls, packages: Iterable[str]) -> Interpreter:
-        """The one under the environment that runs us, with these folders of packages."""
+        """Return the interpreter of this environment with these package folders."""
         executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
         packages = tuple(packages)
         standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-        # A Python that is relocated with its prefix finds its libraries beside itself.
+        # A relocated Python finds its libraries relative to its executable.
         beside = os.path.join(os.path.dirname(os.path.dirname(executable)), "lib")
         readable = _outermost({executable, *packages, *standard, beside, *_SYSTEM})
-        return cls(executable, packages, readable, _ours())
+        return cls(executable, packages, readable, _own_packages())
 
     @cached_property
     def allowed(self) -> Mapping[str, landlock.Access]:
-        """What may be done with each path. Landlock takes nothing back: around what is hidden, every neighbour is
-        named."""
+        """Access to each path.
+
+        Landlock cannot exclude a path below an allowed one. Around hidden paths, every neighbour is therefore listed.
+        """
         found: dict[str, landlock.Access] = {}
         for path in self.readable:
             _add_around(path, self.hidden, found)
         return found
 
     def command(self) -> list[str]:
-        """Runs the file `FILE_NAME` of the current folder as `__main__`. -S and -s leave out everybody's start-up
-        hooks; -P keeps files that the program writes from shadowing the standard library."""
+        """Return the command that runs the file `FILE_NAME` of the current folder as `__main__`.
+
+        -S and -s skip all start-up hooks. -P keeps files that the program writes from shadowing the standard library.
+        """
         script = f"import sys; sys.path += {list(self.packages)!r}; sys.argv = [{FILE_NAME!r}]; del sys; {_SCRIPT}"
         return [self.executable, "-s", "-S", "-P", "-B", "-c", script]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a program lives: `folder` as it sees it below `root` (None: the root of us all)."""
+class Filesystem:
+    """The filesystem of a program.
+
+    `folder` is its folder as it sees it below `root`. Without a `root` it shares the supervisor's.
+    """
 
     root: str | None
     folder: str
 
     @property
     def outside(self) -> str:
-        """The folder as we see it."""
+        """The folder as the supervisor sees it."""
         return (self.root or "") + self.folder
 
 
-def confine_and_run(program: Program, place: Place, interpreter: Interpreter, use_landlock: bool, parent: int) -> None:
-    """Become the program. Does not return; raises `OSError` or `KeyError` when a step fails."""
+def confine_and_run(
+    program: Program, filesystem: Filesystem, interpreter: Interpreter, use_landlock: bool, parent: int
+) -> None:
+    """Confine this process and execute the program.
+
+    Does not return. Raises `OSError` or `KeyError` when a step fails.
+    """
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     _set_limits(program)
-    if place.root is not None:
-        os.chroot(place.root)
-    os.chdir(place.folder)
+    if filesystem.root is not None:
+        os.chroot(filesystem.root)
+    os.chdir(filesystem.folder)
     drop_capabilities()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if use_landlock:
-        landlock.restrict(_allowed(place.folder, interpreter))
+        landlock.restrict(_allowed(filesystem.folder, interpreter))
     seccomp.install(seccomp.OWN_FILES)
-    os.execve(interpreter.executable, interpreter.command(), _environment(place.folder))
+    os.execve(interpreter.executable, interpreter.command(), _environment(filesystem.folder))
 
 
 def _set_limits(program: Program) -> None:
-    # The supervisor ends it in time; this is for the case that the supervisor hangs. Twice the time, since the kernel
-    # checks this limit by a count of ticks that was measured 6 % ahead of the process's clock.
+    # This limit serves when the supervisor hangs. It is twice the time, because the kernel's tick count ran up to 6 %
+    # ahead of the process's clock.
     cpu = math.ceil(2 * program.cpu_seconds) + 5
     limits = {
         resource.RLIMIT_AS: program.memory_bytes,
@@ -130,14 +148,20 @@ def _set_limits(program: Program) -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
 
 
-def _ours() -> tuple[str, ...]:
-    """Wherever they lie: beside the packages of others once they are installed."""
+def _own_packages() -> tuple[str, ...]:
+    """Return our own packages.
+
+    Once installed, they lie beside the packages of others.
+    """
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     return tuple(os.path.join(home, name) for name in sorted(os.listdir(home)) if name.startswith("rljob"))
 
 
 def _add_around(path: str, hidden: Iterable[str], allowed: dict[str, landlock.Access]) -> None:
-    """Read the path; of a folder that has something hidden in it, the names, and whatever else is there."""
+    """Allow a path for reading.
+
+    For a folder with hidden paths, allow its names and every other path in it.
+    """
     place = os.path.realpath(path)
     if place in hidden:
         return
@@ -159,14 +183,17 @@ def _allowed(folder: str, interpreter: Interpreter) -> dict[str, landlock.Access
 
 
 def _loaders() -> list[str]:
-    """The dynamic loaders that the kernel may start an executable with."""
+    """Return the dynamic loaders that the kernel may start an executable with."""
     known = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1",
              "/lib/ld-musl-aarch64.so.1")  # fmt: skip
     return [path for path in known if os.path.exists(path)]
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Nothing of ours. One thread for linear algebra: its pools would take the address space."""
+    """Return the environment of the program, with nothing of ours.
+
+    Thread pools of linear algebra would use up the address space, so it gets one thread.
+    """
     return {
         "PATH": "/nonexistent",
         "HOME": folder,
@@ -179,7 +206,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _outermost(paths: set[str]) -> tuple[str, ...]:
-    """Without those that lie below others."""
+    """Return the paths that do not lie below others."""
     kept: list[str] = []
     for path in sorted(paths):
         if not any(path.startswith(f"{above}/") for above in kept):

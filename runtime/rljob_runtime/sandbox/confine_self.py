@@ -1,7 +1,7 @@
-"""A worker that confines itself: it has loaded functions of ours and goes on, with texts of a model as their input.
+"""Self-confinement: a worker that has loaded built-in functions gives up its rights before it reads a model's text.
 
-Some of those functions hand a text to a parser that evaluates it. So the process gives up, before it reads the first
-one, whatever a program in the sandbox has not either: files but those of libraries, sockets, processes, signals.
+Some of those functions pass a text to a parser that evaluates it. So the process gives up everything that a sandboxed
+program lacks: files except those of libraries, sockets, processes, signals.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ LIMITS = {
 
 
 def confine_this_process(allowed: Mapping[str, landlock.Access]) -> None:
-    """Give up everything but to compute, to do this with these files and folders, and to use what is open. Raises
-    `SandboxUnavailable` where that cannot be done or does not hold."""
-    if (count := threads(os.getpid())) != 1:  # the others would keep their rights
+    """Give up all rights except computing, these files and folders, and open descriptors.
+
+    Raises `SandboxUnavailable` where that is impossible or not effective.
+    """
+    if (count := threads(os.getpid())) != 1:  # other threads would keep their rights
         raise SandboxUnavailable(f"a worker has {count} threads before it is confined; one would be right")
     for limit, value in LIMITS.items():
         hard = resource.getrlimit(limit)[1]
@@ -46,16 +48,16 @@ def confine_this_process(allowed: Mapping[str, landlock.Access]) -> None:
             f"nothing keeps a worker from this machine's files ({error}); Landlock (Linux 5.13 or later) would be "
             "right, or a reward of kind Python with a function of your own, which is not confined"
         ) from error
-    if found := ways_out():
+    if found := escapes():
         raise SandboxUnavailable(f"a confined worker leaks; it can: {', '.join(found)}")
 
 
-def ways_out() -> list[str]:
-    """What this process can do that it must not, once it is confined."""
+def escapes() -> list[str]:
+    """Return the forbidden actions that this confined process can still do."""
     attempts: dict[str, Callable[[], object]] = {
         "read a file that it was not given": lambda: os.open("/proc/self/environ", os.O_RDONLY),
         "write a file": lambda: tempfile.mkstemp(dir="/tmp"),
-        # /dev/null: it is there to be read, and nothing is lost if these work.
+        # /dev/null is readable, and these attempts do no harm if they succeed.
         "empty a file": lambda: os.open(os.devnull, os.O_RDONLY | os.O_TRUNC),
         "open a file without asking for a right": lambda: os.open(os.devnull, os.O_ACCMODE),
         "open a socket": socket.socket,

@@ -1,8 +1,8 @@
-"""Landlock: a process gives up, for itself and what it starts, every file that it does not name.
+"""Landlock: a process gives up, for itself and its children, all files that it does not list.
 
-No privilege is needed, so this works in a pod without capabilities. Kernel 5.13 and later, where the administrator has
-not switched it off. Checked when a file is opened: what is open stays open. Emptying a file is not refused before Linux
-6.2: that is left to the filter (`seccomp.Opening`).
+It needs no privilege, so it works in a pod without capabilities. It needs kernel 5.13 or later with Landlock enabled.
+The kernel checks a file when it is opened; open files stay open. Before Linux 6.2 Landlock does not refuse truncation;
+the seccomp filter does (`seccomp.Opening`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PATH_BENEATH = 1
 _NET_ALL = 0b11
 """Binding and connecting TCP sockets."""
 _SCOPE_ALL = 0b11
-"""Abstract unix sockets, and signals to processes outside."""
+"""Abstract Unix sockets, and signals to processes outside."""
 
 
 class Access(IntFlag):
-    """What may be done below a path; bits of the kernel's interface."""
+    """Access rights below a path: bits of the kernel's interface."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -51,7 +51,7 @@ OWN = (
     | Access.REFER
     | Access.TRUNCATE
 )
-"""A folder of one's own: plain files and folders, no links, devices, pipes or sockets."""
+"""Rights in a process's own folder: plain files and folders, no links, devices, pipes or sockets."""
 
 _FILE_ONLY = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE
 _ALL_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
@@ -68,15 +68,18 @@ class _PathBeneath(ctypes.Structure):
 
 
 def version() -> int:
-    """The version of the kernel's interface, from 1. Raises `OSError` where there is none."""
+    """Return the version of the kernel's interface, from 1.
+
+    Raises `OSError` where there is none.
+    """
     return syscall(_CREATE_RULESET, None, 0, _GET_VERSION)
 
 
 def restrict(allowed: Mapping[str, Access]) -> None:
-    """From now on nothing but `allowed` (path → what may be done at and below it; a path that is missing is left out).
+    """Restrict this process to `allowed`, which maps each path to the rights at and below it.
 
-    Needs no_new_privs. Where the kernel knows how, TCP and signals to other processes are given up too. Raises
-    `OSError`.
+    Missing paths are skipped. It needs no_new_privs. Where the kernel supports it, TCP and signals to other processes
+    are given up too. Raises `OSError`.
     """
     known = version()
     handled = _ALL_BY_VERSION.get(known, _ALL_NEWEST)

@@ -1,7 +1,7 @@
-"""Namespaces of one's own: no network, no IPC, and a root that holds nothing but what is shared on purpose.
+"""Namespaces: a process without network and IPC, in a root that holds only shared paths.
 
-A supervisor moves in once; each program is then put into the new root. Needs user namespaces, which laptops usually
-give and pods usually do not: the layer that stands in where Landlock is missing, and the second one where it is not.
+A supervisor enters once, then puts each program into the new root. This needs user namespaces, which laptops usually
+offer and pods usually do not. It replaces Landlock where that is missing, and adds a second layer elsewhere.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class _MountAttributes(ctypes.Structure):
 
 
 def enter(root: str, shared: Iterable[str], hidden: Sequence[str], size: int) -> None:
-    """Move this process into namespaces of its own and build a root at the folder `root`: the `shared` paths,
-    read-only and without the `hidden` ones below them, on a memory file system of `size` bytes that ends with the last
-    process in it. Raises `OSError`.
+    """Move this process into new namespaces and build a root at the folder `root`.
 
-    The process itself keeps seeing everything; `os.chroot(root)` is left to whom it concerns.
+    The root holds the `shared` paths, read-only and without the `hidden` ones below them, on a memory file system of
+    `size` bytes. The file system ends with its last process. Raises `OSError`.
+
+    This process continues to see everything. The caller calls `os.chroot(root)`.
     """
     user, group = os.geteuid(), os.getegid()
     unshare(_NEW_USERS | _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK)
@@ -42,11 +43,11 @@ def enter(root: str, shared: Iterable[str], hidden: Sequence[str], size: int) ->
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(content)
     mount("none", "/", None, _RECURSIVE | _PRIVATE)
-    # A program that could execute a file of its own could execute one that may not be read: what that process uses
-    # may not be read either. (The shared paths are mounts of their own.)
+    # A program that executes its own file could make that file unreadable, and the use of such a process could not be
+    # read. So the root allows no execution. (The shared paths are separate mounts.)
     mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES | _NO_EXEC, f"size={size},mode=555")
-    # We may write in folders of this mode, having all capabilities here; a program has none, and leaves no message for
-    # the next one.
+    # This process writes in folders of this mode because it has all capabilities here. A program has none, so it leaves
+    # no message for the next one.
     before = os.umask(0o222)
     try:
         for path in shared:
@@ -73,7 +74,7 @@ def _share(path: str, target: str) -> None:
 
 
 def _hide(target: str) -> None:
-    """Put nothing in the place of a folder or file that is shared with one above it."""
+    """Cover a folder or file below a shared path with an empty one."""
     if os.path.isdir(target):
         mount("tmpfs", target, "tmpfs", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC, "size=4k,mode=000")
     elif os.path.exists(target):
@@ -81,7 +82,7 @@ def _hide(target: str) -> None:
 
 
 def unavailable(root: str, shared: Iterable[str], hidden: Sequence[str], size: int) -> str | None:
-    """Why `enter` would fail here, tried out in a child; None if it would not."""
+    """Return why `enter` fails here, tried in a child process, or None."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,5 +1,7 @@
-"""Processes that are used by one call at a time: a fixed number of seats, each filled when it is first needed and again
-when its process has ended."""
+"""Process pool: a fixed number of processes that serve one call at a time.
+
+Each is started on first demand, and again after it has ended.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import Generic, Protocol, Self, TypeVar
 
 LINE_BYTES = 1 << 20
 """Longest line that is read from a process."""
-LETTING_GO_SECONDS = 5.0
-"""For a process to end by itself when its input is closed."""
+EXIT_SECONDS = 5.0
+"""Time for a process to end by itself after its input is closed."""
 
 
 class ChildProcess:
-    """A process that is spoken to over its pipes, in a group of its own: what it starts ends with it."""
+    """A child process with pipes, in its own process group: everything that it starts ends with it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -27,7 +29,10 @@ class ChildProcess:
 
     @classmethod
     async def spawn(cls, *command: str, environment: Mapping[str, str]) -> Self:
-        """Start it; stderr is ours. Raises `OSError`."""
+        """Start the process with our stderr.
+
+        Raises `OSError`.
+        """
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(
@@ -45,15 +50,18 @@ class ChildProcess:
         return self._process.returncode is None
 
     async def exit_code(self) -> int:
-        """Once it has ended: minus the signal, if one ended it. Waits."""
+        """Wait for the end and return the exit code, or minus the signal."""
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """End it and what it started. It is let go first: it then ends by itself and reaps what runs under it, which
-        killed without it would stay as zombies. One that does not is killed a moment later."""
+        """End the process and everything that it started.
+
+        Its input is closed first. It then ends by itself and reaps its children, which would otherwise stay as zombies.
+        A process that does not end is killed after `EXIT_SECONDS`.
+        """
         self.stdin.close()
         try:
-            async with asyncio.timeout(LETTING_GO_SECONDS):
+            async with asyncio.timeout(EXIT_SECONDS):
                 await self._process.wait()
         except TimeoutError:
             pass
@@ -63,8 +71,8 @@ class ChildProcess:
         await self._process.wait()
 
 
-class Seated(Protocol):
-    """What sits on a seat: a process, or the way to one elsewhere."""
+class PooledProcess(Protocol):
+    """A member of a pool: a process, or a connection to a remote one."""
 
     @property
     def alive(self) -> bool:
@@ -72,37 +80,43 @@ class Seated(Protocol):
         ...
 
     async def kill(self) -> None:
-        """End it, within a moment."""
+        """End it within seconds."""
         ...
 
 
-C = TypeVar("C", bound=Seated)
+C = TypeVar("C", bound=PooledProcess)
 
 
-class Seats(Generic[C]):
-    """`size` seats for what `start` makes; whatever `start` raises goes to the call that needed one."""
+class ProcessPool(Generic[C]):
+    """Up to `size` processes made by `start`.
+
+    An error of `start` goes to the call that needed the process.
+    """
 
     def __init__(self, size: int, start: Callable[[], Awaitable[C]]) -> None:
         if size < 1:
             raise ValueError(f"at least one seat is needed, not {size}")
         self._start = start
-        # The last one used first: a process more is started only when all are busy.
+        # The last used process comes first, so a process is added only when all are busy.
         self._free: asyncio.LifoQueue[C | None] = asyncio.LifoQueue()
         for _ in range(size):
             self._free.put_nowait(None)
-        self._filled: set[C] = set()
+        self._processes: set[C] = set()
         self.started = 0
-        """Processes so far."""
+        """Processes started so far."""
 
     @contextlib.asynccontextmanager
-    async def taken(self) -> AsyncIterator[C]:
-        """A process for one call, waiting for a turn. After a cancelled call, which it would still be working on, and
-        after its own end, the next call gets another."""
+    async def acquire(self) -> AsyncIterator[C]:
+        """Wait for a process and use it for one call.
+
+        After a cancelled call, which the process would continue, and after its own end, the next call gets another
+        process.
+        """
         process = await self._free.get()
         try:
             if process is None:
                 process = await self._start()
-                self._filled.add(process)
+                self._processes.add(process)
                 self.started += 1
             try:
                 yield process
@@ -110,19 +124,19 @@ class Seats(Generic[C]):
                 await self._end(process)
                 raise
         finally:
-            if process is not None and not (process.alive and process in self._filled):
+            if process is not None and not (process.alive and process in self._processes):
                 await self._end(process)
                 process = None
             self._free.put_nowait(process)
 
-    def filled(self) -> frozenset[C]:
-        """Those that can take a call or are at one."""
-        return frozenset(process for process in self._filled if process.alive)
+    def running(self) -> frozenset[C]:
+        """Return the processes that are alive."""
+        return frozenset(process for process in self._processes if process.alive)
 
     async def close(self) -> None:
-        """End all of them."""
-        await asyncio.gather(*(self._end(process) for process in list(self._filled)))
+        """End all processes."""
+        await asyncio.gather(*(self._end(process) for process in list(self._processes)))
 
     async def _end(self, process: C) -> None:
-        self._filled.discard(process)
+        self._processes.discard(process)
         await process.kill()

@@ -1,4 +1,4 @@
-"""What goes into the sandbox and what comes out, as plain values that travel as JSON."""
+"""Programs and runs: input and output of the sandbox, as plain values that travel as JSON."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ OUTPUT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Program:
-    """Python source, run as a script by an interpreter of its own, with `stdin` to read."""
+    """Python source, run as a script by its own interpreter, with `stdin` as input."""
 
     source: str
     stdin: str = ""
     cpu_seconds: float = 30.0
     """Processor time of all its threads."""
     run_seconds: float = 60.0
-    """Wall clock, less the time it waited for a processor: sleeping and blocking count, a busy machine does not."""
+    """Wall clock without the time that it waits for a processor: sleeping and blocking count, a busy machine does
+    not."""
     memory_bytes: int = MEMORY_BYTES
     """Address space."""
     output_bytes: int = OUTPUT_BYTES
-    """Of stdout."""
+    """Largest stdout."""
 
 
 class End(StrEnum):
-    """How a program ended. All but the first are its own fault; what is ours is raised as `SandboxFailed`."""
+    """How a program ended.
+
+    All but the first are the program's fault. Failures of the sandbox raise `SandboxFailed`.
+    """
 
     EXITED = "Exited"
     SIGNALLED = "Signalled"
@@ -36,18 +40,21 @@ class End(StrEnum):
     TOO_MANY_FILES = "TooManyFiles"
     TOO_MANY_THREADS = "TooManyThreads"
     HIDDEN = "Hidden"
-    """It went on where what it uses cannot be read."""
+    """It continued after its resource usage became unreadable."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A program's end. `code` is the exit status, or minus the signal."""
+    """The result of a program.
+
+    `code` is the exit status, or minus the signal.
+    """
 
     end: End
     code: int
     stdout: str
     stderr: str
-    """Its last part."""
+    """The last part."""
     cpu_seconds: float
     run_seconds: float
 
@@ -58,15 +65,24 @@ class Run:
 
 
 class Layer(StrEnum):
-    """What can keep a program from files that are not its own. One is enough; each that works is used."""
+    """A mechanism that keeps a program from foreign files.
+
+    One is enough; each that works is used.
+    """
 
     LANDLOCK = "Landlock"
     NAMESPACES = "Namespaces"
 
 
 class SandboxFailed(Exception):
-    """Our failure, not the program's: it could not be started, was killed by another, or never got a processor."""
+    """A failure of the sandbox, not of the program.
+
+    The program could not start, was killed by another process, or never got a processor.
+    """
 
 
 class SandboxUnavailable(Exception):
-    """This machine has nothing that keeps a program in; the message says what was tried and what came of it."""
+    """This machine cannot confine a program.
+
+    The message names what was tried and the results.
+    """

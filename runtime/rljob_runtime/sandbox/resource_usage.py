@@ -1,4 +1,7 @@
-"""What a running process has used, from /proc and its clocks. Each raises `OSError` when the process is gone."""
+"""Resource usage of a running process, from /proc and its clocks.
+
+Each function raises `OSError` when the process has ended.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,18 @@ STARVED_FACTOR, STARVED_SECONDS = 4.0, 60.0
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads, to the nanosecond: the clock id that clock_getcpuclockid(3) makes."""
+    """Return the processor time of all threads, to the nanosecond.
+
+    The clock id is that of clock_getcpuclockid(3).
+    """
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK_OF_ALL_THREADS)
 
 
 def waited_seconds(pid: int) -> float:
-    """How long the main thread was ready to run and got no processor; 0 where the kernel does not count that."""
+    """Return how long the main thread was ready to run without a processor.
+
+    0 where the kernel does not count that.
+    """
     try:
         return int(_read(pid, "schedstat").split()[1]) / 1e9
     except (FileNotFoundError, IndexError):
@@ -23,24 +32,29 @@ def waited_seconds(pid: int) -> float:
 
 
 def starved(elapsed: float, allowed: float) -> bool:
-    """Whether a process that may run for `allowed` seconds and is not done `elapsed` seconds after its start never
-    got its processor."""
+    """Return whether a process never got its processor.
+
+    It may run for `allowed` seconds and has not finished `elapsed` seconds after its start.
+    """
     return elapsed > STARVED_FACTOR * allowed + STARVED_SECONDS
 
 
 def threads(pid: int) -> int:
-    """Of the process."""
+    """Return the number of threads of the process."""
     after_name = _read(pid, "stat").rpartition(")")[2].split()
     return int(after_name[17])
 
 
 def bytes_written(pid: int) -> int:
-    """By write calls, to whatever; or the pages of files on disk that they took, if those are more: a byte in each."""
+    """Return the bytes of all write calls, or of the disk pages written when those are more.
+
+    A program can dirty a whole page with one byte.
+    """
     return max(int(_field(pid, "io", name)) for name in ("wchar", "write_bytes"))
 
 
 def address_space(pid: int) -> tuple[int, int]:
-    """(bytes now, the most there ever were)."""
+    """Return the current and the largest address space in bytes."""
     now, most = (_field(pid, "status", name).removesuffix(" kB") for name in ("VmSize", "VmPeak"))
     return int(now) << 10, int(most) << 10
 

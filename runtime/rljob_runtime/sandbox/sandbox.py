@@ -1,7 +1,7 @@
-"""Programs that nobody trusts, run a few at a time: `async with Sandbox() as sandbox: await sandbox.run(program)`.
+"""Sandbox: runs untrusted programs, several at a time: `async with Sandbox() as sandbox: await sandbox.run(program)`.
 
-One supervisor a seat. Opening tries the sandbox out on a program of ours that looks for the ways out, so that a machine
-where the layers do not do what they promise is found before a model's code runs.
+Each process of the pool is a supervisor. Opening the sandbox runs a program that tries to escape. So a machine whose
+layers do not hold is found before a model's code runs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from typing import Any, Self
 
 import rljob_runtime
 from rljob_runtime.sandbox.confine_child import installed_packages
-from rljob_runtime.sandbox.framing import MessageTooLong
-from rljob_runtime.sandbox.process_pool import ChildProcess, Seats
+from rljob_runtime.sandbox.framing import MessageTooLong, receive, send
+from rljob_runtime.sandbox.process_pool import ChildProcess, ProcessPool
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.scratch import remove
-from rljob_runtime.sandbox.streams import receive, send
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 """Bound of a supervisor's start."""
 SLACK_SECONDS = 300.0
-"""A supervisor ends a program in time, or says why not; this is for one that hangs itself."""
+"""Time for a supervisor to end a program or to report a failure. After it, the supervisor itself counts as hung."""
 ALL_LAYERS = frozenset(Layer)
 
-_WAYS_OUT = """
+_ESCAPE_ATTEMPTS = """
 import os, socket, time
 found = []
 def attempt(what, call, *arguments):
@@ -58,7 +57,7 @@ print("ways out:", ", ".join(found))
 
 
 def longest_run_seconds(program: Program) -> float:
-    """Far above what a supervisor itself allows a program that waits for a processor."""
+    """Return a bound far above the time that a supervisor allows a program that waits for a processor."""
     return 10 * program.run_seconds + SLACK_SECONDS
 
 
@@ -66,7 +65,10 @@ class _Supervisor(ChildProcess):
     """One supervisor process."""
 
     async def ready(self) -> frozenset[Layer]:
-        """The layers that work. Raises `SandboxUnavailable`, or `SandboxFailed` when it does not come up."""
+        """Return the layers that work.
+
+        Raises `SandboxUnavailable`, or `SandboxFailed` when the supervisor does not start.
+        """
         try:
             async with asyncio.timeout(START_SECONDS):
                 answer = await self._receive()
@@ -77,7 +79,11 @@ class _Supervisor(ChildProcess):
         return frozenset(map(Layer, answer["layers"]))
 
     async def run(self, program: Program) -> Run:
-        """Raises `SandboxFailed`; after that, or a cancellation, `alive` tells whether it is of further use."""
+        """Run a program.
+
+        Raises `SandboxFailed`. After that, or after a cancellation, `alive` says whether the supervisor can be used
+        again.
+        """
         try:
             async with asyncio.timeout(longest_run_seconds(program)):
                 await send(self.stdin, vars(program))
@@ -97,27 +103,30 @@ class _Supervisor(ChildProcess):
     async def _receive(self) -> dict[str, Any]:
         answer = await receive(self.stdout)
         if answer is None:
-            await self.kill()  # it may live on, having sent what is no message
+            await self.kill()  # it may continue after sending something that is no message
             raise SandboxFailed(f"a sandbox ended with code {await self.exit_code()}")
         return answer
 
 
 class Sandbox:
-    """Runs up to `seats` programs at a time; the rest waits its turn. Use as an asynchronous context manager.
+    """Runs up to `processes` programs at a time; others wait.
 
-    `layers` are those that may be used: all that work, unless a test leaves some out.
+    Use it as an asynchronous context manager. `layers` are the layers that it may use: by default all that work.
     """
 
-    def __init__(self, seats: int = 2, layers: frozenset[Layer] = ALL_LAYERS) -> None:
+    def __init__(self, processes: int = 2, layers: frozenset[Layer] = ALL_LAYERS) -> None:
         self.layers = layers
-        self.seats = Seats(seats, self._start)
+        self.pool = ProcessPool(processes, self._start)
         self._scratch = ""
 
     async def __aenter__(self) -> Self:
-        """Start the first supervisor and look for ways out. Raises `SandboxUnavailable`."""
+        """Start the first supervisor and try to escape from it.
+
+        Raises `SandboxUnavailable`.
+        """
         self._scratch = tempfile.mkdtemp(prefix="rljob-sandbox-")
         try:
-            await self._look_for_ways_out()
+            await self._probe_escapes()
         except SandboxFailed as error:
             await self.__aexit__(None, None, None)
             raise SandboxUnavailable(f"the sandbox does not work here: {error}") from error
@@ -129,8 +138,8 @@ class Sandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End everything that runs."""
-        await self.seats.close()
+        """End all supervisors and programs."""
+        await self.pool.close()
         try:
             await asyncio.to_thread(remove, self._scratch)
         except OSError as trouble:
@@ -138,23 +147,29 @@ class Sandbox:
 
     @property
     def processes_started(self) -> int:
-        """Supervisors so far."""
-        return self.seats.started
+        """Number of supervisors so far."""
+        return self.pool.started
 
     async def run(self, program: Program) -> Run:
-        """The program's end. Raises `SandboxFailed`."""
+        """Run the program and return its end.
+
+        Raises `SandboxFailed`.
+        """
         try:
             return await self._run(program)
-        except SandboxUnavailable as error:  # a later supervisor, though the first one was good
+        except SandboxUnavailable as error:  # a later supervisor, unlike the first one
             raise SandboxFailed(str(error)) from error
 
     async def _run(self, program: Program) -> Run:
-        """As `run`; raises `SandboxUnavailable` too."""
-        async with self.seats.taken() as supervisor:
+        """Run the program.
+
+        Raises `SandboxUnavailable` besides the errors of `run`.
+        """
+        async with self.pool.acquire() as supervisor:
             return await supervisor.run(program)
 
     async def _start(self) -> _Supervisor:
-        # -S and the like keep this environment's start-up files out: a supervisor needs the standard library and us.
+        # These options skip the start-up files of the environment: a supervisor needs only the standard library and us.
         home = str(Path(rljob_runtime.__file__).parents[1])
         code = f"import sys; sys.path[:0] = [{home!r}]; from rljob_runtime.sandbox.supervisor import main; main()"
         settings = (self._scratch, json.dumps(sorted(self.layers)), json.dumps(installed_packages()))
@@ -170,12 +185,12 @@ class Sandbox:
             raise
         return supervisor
 
-    async def _look_for_ways_out(self) -> None:
+    async def _probe_escapes(self) -> None:
         secret = Path(tempfile.gettempdir()) / f"rljob-canary-{secrets.token_hex(8)}"
         secret.touch(mode=0o600)
         try:
             run = await self._run(
-                Program(f"CANARY, PACKAGE = {str(secret)!r}, {rljob_runtime.__file__!r}\n{_WAYS_OUT}")
+                Program(f"CANARY, PACKAGE = {str(secret)!r}, {rljob_runtime.__file__!r}\n{_ESCAPE_ATTEMPTS}")
             )
         finally:
             secret.unlink()
@@ -189,6 +204,6 @@ class Sandbox:
 
 
 def _environment() -> dict[str, str]:
-    """What a supervisor needs to start, and nothing that is secret."""
+    """Return the variables that a supervisor needs to start, without secrets."""
     kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ}

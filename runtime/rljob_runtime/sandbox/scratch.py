@@ -1,4 +1,4 @@
-"""The folders that programs leave behind: counted, and removed however deep they are."""
+"""Scratch folders: counts and removes the files that programs leave, at any depth."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import stat
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Removed under our eyes, or no folder any more."""
+"""Errors of a folder that was removed meanwhile, or is no folder any more."""
 _SHUT = (errno.EACCES, errno.EPERM, errno.EMFILE)
-"""Not to be entered, or in so many branches that we cannot hold them."""
+"""Errors of a folder that cannot be opened, or of more open folders than the process can hold."""
 
 
 def count_entries(folder: str, enough: int) -> int:
-    """Files and folders below `folder`, counting no further than one past `enough`. One that stays shut to us counts as
-    more than enough: nothing may hide in it. Raises `OSError`."""
+    """Count files and folders below `folder`, up to one more than `enough`.
+
+    A folder that cannot be opened counts as more than enough: nothing may hide in it. Raises `OSError`.
+    """
     found = 0
-    # Each folder is opened from the one that it lies in, since its path may be too long for the kernel. These are open,
-    # with what in them is still to be opened; one is closed when nothing is, so that their number is no tree's depth.
+    # Each folder is opened relative to its parent, because its path may be too long for the kernel. The list holds open
+    # folders and their unopened subfolders. A folder is closed when none is left, so a deep tree does not hold many
+    # descriptors.
     held: list[tuple[int, list[str]]] = [(os.open(folder, _FOLDER), ["."])]
     try:
         while held and found <= enough:
@@ -49,15 +52,17 @@ def count_entries(folder: str, enough: int) -> int:
 
 
 def _open(name: str, above: int) -> int | None:
-    """The folder `name` in the one that is open as `above`; None if it is gone. One that its owner may not read is made
-    readable: we are the same user, and root is stopped by no mode."""
+    """Open the folder `name` of the open folder `above`, or return None if it is gone.
+
+    A folder that its owner may not read is made readable: we are the same user, and root ignores modes.
+    """
     try:
         try:
             return os.open(name, _FOLDER, dir_fd=above)
         except PermissionError:
             handle = os.open(name, _FOLDER | os.O_PATH, dir_fd=above)
         try:
-            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # by its name it might by now be a link to elsewhere
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # the name could now be a link to another place
             return os.open(".", _FOLDER, dir_fd=handle)
         finally:
             os.close(handle)
@@ -68,8 +73,10 @@ def _open(name: str, above: int) -> int | None:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder of which no process is left. Deep trees are flattened first: a program that makes ten thousand
-    folders in each other must not take us past the length of a path or the depth of a stack."""
+    """Remove a folder whose processes have all ended.
+
+    Deep trees are flattened first: ten thousand nested folders would exceed the longest path and the stack.
+    """
     numbers = itertools.count()
     while children := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
         for child in children:

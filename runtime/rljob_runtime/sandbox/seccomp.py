@@ -1,8 +1,8 @@
-"""The filter of system calls: what a program that reads, computes and writes its own files does not need.
+"""Seccomp filter: refuses system calls that a program does not need to read, compute and write its own files.
 
-What is refused returns an error, so that a program sees an exception and not its end. A call newer than this list does
-not exist for it. Sockets are refused but for the unnamed stream pair that `asyncio` wakes itself with; processes cannot
-be made, only threads; nothing can be done to another process of the same user, of which a pod has many.
+A refused call returns an error, so a program gets an exception and continues. A call newer than this list does not
+exist for it. Sockets are refused, except the unnamed stream pair that wakes `asyncio`. Only threads can be created, no
+processes. A program cannot act on other processes of the same user, of which a pod has many.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MODE_FILTER = 2
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 NEWEST = 451
-"""The last call that we know, on both architectures."""
+"""The last known call, on both architectures."""
 
-# name: number on x86_64, on aarch64 (None: not there).
+# name: number on x86_64, on aarch64 (None: absent).
 REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # processes, and doing something to others
+    # processes, and actions on other processes
     "fork": (57, None), "vfork": (58, None), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272),
     "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
@@ -33,23 +33,23 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274),
     "setpriority": (141, 140), "ioprio_set": (251, 30), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "get_robust_list": (274, 100),
-    # ways to end by a signal of one's choice, which would look as if another had sent it
+    # signals of one's choice, which would look as if another process had sent them
     "timer_create": (222, 107), "mq_notify": (244, 184), "seccomp": (317, 277),
-    # sockets; recvmsg and sendmsg would hand over file descriptors
+    # sockets; recvmsg and sendmsg can pass file descriptors
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202),
     "accept4": (288, 242), "sendmsg": (46, 211), "recvmsg": (47, 212), "sendmmsg": (307, 269), "recvmmsg": (299, 243),
     # memory and messages that no limit of the process counts, or that outlive it
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "shmctl": (31, 195), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "mq_unlink": (241, 181),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    # memory of the kernel: rules of further layers, and buffers of a size of one's choice
+    # kernel memory: rules of further layers, and buffers of any size
     "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
     "setsockopt": (54, 208),
-    # bytes that reach a file without being counted as written
+    # writes to a file that are not counted
     "fallocate": (285, 47), "splice": (275, 76), "tee": (276, 77), "vmsplice": (278, 75),
     "copy_file_range": (326, 285), "io_setup": (206, 0), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427), "remap_file_pages": (216, 234),
-    # files by their name, where Landlock has no say
+    # files by name, which Landlock does not check
     "truncate": (76, 45), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
     "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
@@ -69,40 +69,40 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sync": (162, 81), "syncfs": (306, 267),
 }  # fmt: skip
 ABSENT: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Their arguments lie in memory, where a filter cannot look; the C library then takes the older call."""
-JUDGED: dict[str, tuple[int | None, int | None]] = {
+"""Calls whose arguments lie in memory, where a filter cannot read them. The C library falls back to the older call."""
+CONDITIONAL: dict[str, tuple[int | None, int | None]] = {
     "clone": (56, 220), "kill": (62, 129), "tgkill": (234, 131), "prctl": (157, 167), "prlimit64": (302, 261),
     "setrlimit": (160, 164), "sched_setaffinity": (203, 122), "socketpair": (53, 199), "mmap": (9, 222),
     "fcntl": (72, 25), "ioctl": (16, 29), "open": (2, None), "openat": (257, 56), "creat": (85, None),
 }  # fmt: skip
-"""Allowed with some arguments."""
+"""Calls that are allowed with some arguments."""
 
 _CLONE_THREAD = 0x10000
-_LIMITS_THAT_KILL = (0, 15)  # RLIMIT_CPU, RLIMIT_RTTIME: past the hard one, the kernel sends SIGKILL
+_LIMITS_THAT_KILL = (0, 15)  # RLIMIT_CPU, RLIMIT_RTTIME: above the hard limit, the kernel sends SIGKILL
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _MAP_ANONYMOUS, _MAP_TYPE_MASK, _MAP_PRIVATE = 0x20, 0xF, 2
 _PRCTL_ALLOWED = (15, 16, 23, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_CAPBSET_READ, PR_SET_VMA
-# F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY: signals to others. F_SETPIPE_SZ: memory of the kernel.
+# F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY: signals to others. F_SETPIPE_SZ: kernel memory.
 _FCNTL_REFUSED = (8, 10, 15, 1026, 1031)
 _IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How files may be opened: the flags of open(2), under the mask, are one of `allowed`."""
+    """How files may be opened: the flags of open(2) under the mask must be in `allowed`."""
 
     mask: int
     allowed: tuple[int, ...]
 
     def allows(self, flags: int) -> bool:
-        """Whether a file may be opened with these flags."""
+        """Return whether a file may be opened with these flags."""
         return flags & self.mask in self.allowed
 
 
 _WRITING = (os.O_WRONLY, os.O_RDWR)
 OWN_FILES = Opening(os.O_ACCMODE | os.O_TRUNC, (os.O_RDONLY, *_WRITING, *(mode | os.O_TRUNC for mode in _WRITING)))
-"""Whatever Landlock judges on every kernel that has it. Until Linux 6.2 a file that may be read could be emptied with
-O_TRUNC; and access mode 3, neither reading nor writing, asks for no right at all."""
+"""Opens that every Landlock kernel checks. Until Linux 6.2 a readable file can be truncated with O_TRUNC. Access mode
+3, neither reading nor writing, needs no right at all."""
 READ_ONLY = Opening(os.O_ACCMODE | os.O_TRUNC | os.O_CREAT, (os.O_RDONLY,))
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
@@ -132,7 +132,10 @@ _REFUSE = _fail(errno.EPERM)
 
 
 def _argument(index: int) -> Step:
-    """Load the low half: the kernel takes all that we look at for 32 bits."""
+    """Load the low half of an argument.
+
+    The kernel uses 32 bits of every argument that the filter reads.
+    """
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 
@@ -150,8 +153,9 @@ def _none_of(index: int, values: Iterable[int]) -> list[Step]:
 
 
 def _bodies(pid: int, opening: Opening) -> dict[str, list[Step]]:
-    """What decides about each call of `JUDGED`, for the process `pid`."""
-    # Not SIGKILL: who is killed by anyone but us counts as our failure, and would be tried again.
+    """Return the checks of each `CONDITIONAL` call for the process `pid`."""
+    # A program must not send itself SIGKILL: the supervisor takes a foreign SIGKILL for a failure of the sandbox and
+    # would retry.
     no_kill = (signal.SIGKILL,)
     return {
         "clone": [_argument(0), (_JUMP_SET, 1, 0, _CLONE_THREAD), _REFUSE],
@@ -162,7 +166,7 @@ def _bodies(pid: int, opening: Opening) -> dict[str, list[Step]]:
         "setrlimit": _none_of(0, _LIMITS_THAT_KILL),
         "sched_setaffinity": _only(0, (0,)),
         "socketpair": [*_only(0, (_AF_UNIX,)), *_only(1, (_SOCK_STREAM,), _SOCK_TYPE_MASK)],
-        # A file that is written through shared memory would escape the count of bytes written.
+        # Writes to a file through shared memory are not counted.
         "mmap": [_argument(3), (_JUMP_SET, 0, 1, _MAP_ANONYMOUS), _PASS, *_only(3, (_MAP_PRIVATE,), _MAP_TYPE_MASK)],
         "fcntl": _none_of(1, _FCNTL_REFUSED),
         "ioctl": _only(1, _IOCTL_ALLOWED),
@@ -173,8 +177,10 @@ def _bodies(pid: int, opening: Opening) -> dict[str, list[Step]]:
 
 
 def program(machine: str, pid: int, opening: Opening) -> list[Step]:
-    """The filter as BPF for a machine (`os.uname().machine`) and the process that will run under it. Raises `KeyError`
-    for a machine that is not known."""
+    """Build the filter as BPF for a machine (`os.uname().machine`) and the process that it will confine.
+
+    Raises `KeyError` for an unknown machine.
+    """
     column = list(_ARCHITECTURES).index(machine) if machine in _ARCHITECTURES else None
     if column is None:
         raise KeyError(f"no table of system calls for {machine}; there are {', '.join(_ARCHITECTURES)}")
@@ -188,7 +194,7 @@ def program(machine: str, pid: int, opening: Opening) -> list[Step]:
         (_JUMP_GREATER, 0, 1, NEWEST),
         _fail(errno.ENOSYS),
     ]
-    blocks = [(JUDGED[name], [*body, _PASS]) for name, body in _bodies(pid, opening).items()]
+    blocks = [(CONDITIONAL[name], [*body, _PASS]) for name, body in _bodies(pid, opening).items()]
     blocks += [(numbers, [_fail(errno.ENOSYS)]) for numbers in ABSENT.values()]
     blocks += [(numbers, [_REFUSE]) for numbers in REFUSED.values()]
     for numbers, body in blocks:
@@ -199,7 +205,10 @@ def program(machine: str, pid: int, opening: Opening) -> list[Step]:
 
 
 def install(opening: Opening) -> None:
-    """Filter this process from now on; needs no_new_privs. Raises `OSError`, or `KeyError` on an unknown machine."""
+    """Install the filter in this process.
+
+    It needs no_new_privs. Raises `OSError`, or `KeyError` on an unknown machine.
+    """
     steps = program(os.uname().machine, os.getpid(), opening)
     instructions = (_Instruction * len(steps))(*(_Instruction(*step) for step in steps))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(steps), instructions)))

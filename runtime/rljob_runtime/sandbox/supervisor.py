@@ -1,8 +1,8 @@
-"""A supervisor runs programs that nobody trusts, one after the other: starts, watches, ends and reports them.
+"""Supervisor: starts, monitors, ends and reports untrusted programs, one after the other.
 
-`python -m rljob_runtime.sandbox.supervisor FOLDER LAYERS PACKAGES` is started by `Sandbox` with an empty environment
-and speaks over its pipes in frames of JSON. Standard library only, so that it starts at once and stays small. When the
-other end closes, or when it dies itself, the program under it is killed.
+`Sandbox` starts `python -m rljob_runtime.sandbox.supervisor FOLDER LAYERS PACKAGES` with an empty environment and
+exchanges JSON frames over its pipes. It imports only the standard library, so it starts fast and stays small. When the
+other end closes, or the supervisor dies, the current program is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from rljob_runtime.sandbox import landlock, namespaces
-from rljob_runtime.sandbox.confine_child import FILE_NAME, FOLDER_BYTES, STDIN_NAME, Interpreter, Place, confine_and_run
+from rljob_runtime.sandbox.confine_child import (
+    FILE_NAME,
+    FOLDER_BYTES,
+    STDIN_NAME,
+    Filesystem,
+    Interpreter,
+    confine_and_run,
+)
 from rljob_runtime.sandbox.framing import read_frame, write_frame
 from rljob_runtime.sandbox.program import End, Layer, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.resource_usage import bytes_written, cpu_seconds, starved, threads, waited_seconds
@@ -29,21 +36,26 @@ from rljob_runtime.sandbox.scratch import count_entries, remove
 from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 POLL_SECONDS = 0.02
-"""How often a running program's use is looked at; between two looks it may overstep by what it can do in that time."""
+"""Interval between checks of a running program's usage. Between two checks it can exceed a limit by what it can do in
+that time."""
 MAX_FILES = 1000
 MAX_THREADS = 64
 STDERR_BYTES = 4096
-UNSEEN_SECONDS = 2.0
-"""A program whose use cannot be read for so long is killed. One that is ending may be so for a moment."""
+UNREADABLE_SECONDS = 2.0
+"""A program whose usage stays unreadable for this long is killed. A program that is ending may be unreadable for a
+short time."""
 
 
 class Abandoned(BaseException):
-    """Whoever asked is gone."""
+    """The caller has left."""
 
 
 class Supervisor:
-    """Runs programs below a scratch folder with the layers that work here, of those that may be used, and with the
-    folders of packages that they may import. Raises `SandboxUnavailable` if no layer works."""
+    """Runs programs below a scratch folder.
+
+    It uses the layers that work here, out of `layers`. Programs may import from `packages`. Raises `SandboxUnavailable`
+    if no layer works.
+    """
 
     def __init__(self, scratch: str, layers: frozenset[Layer], packages: Iterable[str]) -> None:
         self._interpreter = Interpreter.of_this_process(packages)
@@ -79,39 +91,47 @@ class Supervisor:
         return None
 
     def run(self, program: Program, abandoned: int) -> Run:
-        """Run it to its end. Raises `SandboxFailed`, and `Abandoned` when the file descriptor `abandoned` can be
-        read."""
-        with self._place() as place:
+        """Run the program to its end.
+
+        Raises `SandboxFailed`, and `Abandoned` when the file descriptor `abandoned` becomes readable.
+        """
+        with self._filesystem() as filesystem:
             for name, text in ((FILE_NAME, program.source), (STDIN_NAME, program.stdin)):
-                with open(os.path.join(place.outside, name), "wb") as file:
+                with open(os.path.join(filesystem.outside, name), "wb") as file:
                     file.write(text.encode("utf-8", errors="replace"))
-            child = _Child.start(program, place, self._interpreter, Layer.LANDLOCK in self.layers)
+            child = _Child.start(program, filesystem, self._interpreter, Layer.LANDLOCK in self.layers)
             try:
-                return _Watch(child, program, place).until_end(abandoned)
+                return _Monitor(child, program, filesystem).until_end(abandoned)
             finally:
                 child.close()
 
     @contextmanager
-    def _place(self) -> Iterator[Place]:
+    def _filesystem(self) -> Iterator[Filesystem]:
         folder = tempfile.mkdtemp(prefix="box-", dir=self._root or self._scratch)
         try:
-            place = Place(self._root, folder.removeprefix(self._root or ""))
+            filesystem = Filesystem(self._root, folder.removeprefix(self._root or ""))
             if self._root is not None:
-                _point(f"{self._root}/dev/stdin", os.path.join(place.folder, STDIN_NAME))
-            yield place
+                _link_stdin(f"{self._root}/dev/stdin", os.path.join(filesystem.folder, STDIN_NAME))
+            yield filesystem
         finally:
             remove(folder)
 
 
-def _point(link: str, target: str) -> None:
-    """/dev/stdin, for programs that open it by its name: the new root has no /proc for the usual link to lead to."""
+def _link_stdin(link: str, target: str) -> None:
+    """Link /dev/stdin, for programs that open it by name.
+
+    The new root has no /proc, where the usual link leads.
+    """
     if os.path.lexists(link):
         os.unlink(link)
     os.symlink(target, link)
 
 
 class _Child:
-    """The process of one program. It can start no other: the filter refuses."""
+    """The process of one program.
+
+    The filter keeps it from starting others.
+    """
 
     def __init__(self, pid: int, stdout: int, stderr: int) -> None:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
@@ -119,17 +139,20 @@ class _Child:
         self._reaped = False
 
     @classmethod
-    def start(cls, program: Program, place: Place, interpreter: Interpreter, use_landlock: bool) -> _Child:
-        """Fork, confine, exec. Raises `SandboxFailed` when a step fails."""
+    def start(cls, program: Program, filesystem: Filesystem, interpreter: Interpreter, use_landlock: bool) -> _Child:
+        """Fork, confine and execute.
+
+        Raises `SandboxFailed` when a step fails.
+        """
         (stdout, out), (stderr, err), (report, tell) = os.pipe(), os.pipe(), os.pipe()
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
-                stdin = os.open(os.path.join(place.outside, STDIN_NAME), os.O_RDONLY)
+                stdin = os.open(os.path.join(filesystem.outside, STDIN_NAME), os.O_RDONLY)
                 for target, source in enumerate((stdin, out, err)):
                     os.dup2(source, target)
-                confine_and_run(program, place, interpreter, use_landlock, supervisor)
+                confine_and_run(program, filesystem, interpreter, use_landlock, supervisor)
             except BaseException as error:
                 os.write(tell, f"{type(error).__name__}: {error}".encode()[:4000])
             finally:
@@ -151,13 +174,13 @@ class _Child:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> tuple[int, float]:
-        """(exit status or minus the signal, processor seconds). Waits."""
+        """Wait for the end and return the exit status, or minus the signal, and the processor seconds."""
         _, status, used = os.wait4(self.pid, 0)
         self._reaped = True
         return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
     def close(self) -> None:
-        """End it if it is not ended, and forget it."""
+        """End the process if it runs, and release it."""
         if not self._reaped:
             self.kill()
             self.reap()
@@ -165,15 +188,15 @@ class _Child:
             os.close(descriptor)
 
 
-class _Watch:
-    """Looks at a running program until it ends or must be ended."""
+class _Monitor:
+    """Monitors a running program until it ends or must be ended."""
 
-    def __init__(self, child: _Child, program: Program, place: Place) -> None:
-        self._child, self._program, self._place = child, program, place
+    def __init__(self, child: _Child, program: Program, filesystem: Filesystem) -> None:
+        self._child, self._program, self._filesystem = child, program, filesystem
         self._began = time.monotonic()
         self._waited = 0.0
-        self._seen = False
-        self._unseen: float | None = None
+        self._readable = False
+        self._unreadable_since: float | None = None
         self._stdout, self._stderr = bytearray(), bytearray()
 
     def until_end(self, abandoned: int) -> Run:
@@ -183,7 +206,7 @@ class _Watch:
             for descriptor in (child.stdout, child.stderr, child.pidfd, abandoned):
                 selector.register(descriptor, selectors.EVENT_READ)
             ended = False
-            self._look()  # now, while it has hardly begun: whether anything here may be read at all
+            self._check_usage()  # the first check shows whether this machine can read the usage at all
             while not ended:
                 ready = {key.fd for key, _ in selector.select(POLL_SECONDS)}
                 if abandoned in ready:
@@ -192,17 +215,17 @@ class _Watch:
                     if not self._read(descriptor):
                         selector.unregister(descriptor)
                 ended = child.pidfd in ready
-                if not ended and why is None and (why := self._overstepped()) is not None:
+                if not ended and why is None and (why := self._exceeded_limit()) is not None:
                     child.kill()
         run_seconds = self._run_seconds()
         code, cpu = child.reap()
         self._drain()
-        if why is None or (why is End.HIDDEN and code != -signal.SIGKILL):  # it had ended by itself, only slowly
-            why = self._judge(code, cpu)
+        if why is None or (why is End.HIDDEN and code != -signal.SIGKILL):  # it had ended by itself, but slowly
+            why = self._classify_end(code, cpu)
         return Run(why, code, _text(self._stdout), _text(self._stderr), cpu, run_seconds)
 
-    def _judge(self, code: int, cpu: float) -> End:
-        """Of a program that we did not kill."""
+    def _classify_end(self, code: int, cpu: float) -> End:
+        """Classify the end of a program that the supervisor did not kill."""
         if cpu > self._program.cpu_seconds:
             return End.TIMED_OUT
         if code == -signal.SIGKILL:
@@ -211,13 +234,16 @@ class _Watch:
             return End.TOO_MUCH_OUTPUT
         return End.EXITED if code >= 0 else End.SIGNALLED
 
-    def _overstepped(self) -> End | None:
-        """The limit that it is past. Raises `SandboxFailed` for a program that is starved or cannot be watched."""
+    def _exceeded_limit(self) -> End | None:
+        """Return the limit that the program exceeds.
+
+        Raises `SandboxFailed` for a program that is starved or cannot be monitored.
+        """
         if len(self._stdout) > self._program.output_bytes:
             return End.TOO_MUCH_OUTPUT
-        if (end := self._look()) is not None:
+        if (end := self._check_usage()) is not None:
             return end
-        if count_entries(self._place.outside, MAX_FILES) > MAX_FILES:
+        if count_entries(self._filesystem.outside, MAX_FILES) > MAX_FILES:
             return End.TOO_MANY_FILES
         if self._run_seconds() > self._program.run_seconds:
             return End.TIMED_OUT
@@ -225,8 +251,11 @@ class _Watch:
             raise SandboxFailed(f"the program waited {self._waited:.0f} s for a processor: the machine is overloaded")
         return None
 
-    def _look(self) -> End | None:
-        """The limit that what it uses is past. Raises `SandboxFailed` if that never could be read."""
+    def _check_usage(self) -> End | None:
+        """Return the usage limit that the program exceeds.
+
+        Raises `SandboxFailed` if the usage was never readable.
+        """
         pid = self._child.pid
         try:
             self._waited = waited_seconds(pid)
@@ -237,21 +266,26 @@ class _Watch:
             if bytes_written(pid) > FOLDER_BYTES:
                 return End.TOO_MUCH_WRITTEN
         except OSError as error:
-            # A process that is just ending has nothing to read any more; one that goes on must not go on unseen.
-            self._unseen = self._unseen or time.monotonic()
-            if time.monotonic() - self._unseen <= UNSEEN_SECONDS:
+            # A process that is ending has no readable usage. A process that continues must not do so unmonitored.
+            self._unreadable_since = self._unreadable_since or time.monotonic()
+            if time.monotonic() - self._unreadable_since <= UNREADABLE_SECONDS:
                 return None
-            if self._seen and isinstance(error, PermissionError):  # nobody but itself took that right away
+            if self._readable and isinstance(
+                error, PermissionError
+            ):  # only the program itself can have removed the right
                 return End.HIDDEN
             raise SandboxFailed(f"the program cannot be watched: {error}") from error
-        self._seen, self._unseen = True, None
+        self._readable, self._unreadable_since = True, None
         return None
 
     def _run_seconds(self) -> float:
         return max(0.0, time.monotonic() - self._began - self._waited)
 
     def _read(self, descriptor: int) -> bool:
-        """Take what there is; False at the end."""
+        """Read what is available.
+
+        False at the end.
+        """
         try:
             chunk = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -263,7 +297,7 @@ class _Watch:
         return bool(chunk)
 
     def _drain(self) -> None:
-        """What is left in the pipes: no one writes any more."""
+        """Read the rest of the pipes after all writers have ended."""
         for descriptor in (self._child.stdout, self._child.stderr):
             while self._read(descriptor):
                 pass
@@ -274,7 +308,7 @@ def _text(raw: bytearray) -> str:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO, supervisor: Supervisor) -> None:
-    """Answer until the other end closes."""
+    """Answer requests until the other end closes."""
     while (request := read_frame(requests)) is not None:
         try:
             run = supervisor.run(Program(**request), requests.fileno())
@@ -286,14 +320,14 @@ def serve(requests: BinaryIO, replies: BinaryIO, supervisor: Supervisor) -> None
 
 
 def main() -> None:
-    """Take over the pipes, say which layers work, then serve."""
+    """Take over the pipes, report the layers that work, then serve."""
     scratch, layers, packages = sys.argv[1], frozenset(map(Layer, json.loads(sys.argv[2]))), json.loads(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the coordinator to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator handles Ctrl-C
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     requests = os.fdopen(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), "rb", buffering=0)
     replies = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3), "wb")
     os.dup2(2, 1)
-    # Programs are the first to go when memory runs out: they inherit this.
+    # Programs inherit this: they are killed first when memory runs out.
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     try:

@@ -1,4 +1,7 @@
-"""The settings of the trainer, apart from the API: plain values, checked once, that tests can make without a spec."""
+"""Trainer settings: plain values that shape an update, independent of the API.
+
+The constructor checks every value once. Tests build the settings without a spec.
+"""
 
 from __future__ import annotations
 
@@ -17,48 +20,55 @@ if TYPE_CHECKING:
 
 
 class Aggregation(StrEnum):
-    """What one unit of the mean is: every loss token weighs the same, or every response does."""
+    """The unit of the loss mean.
+
+    TokenMean gives every loss token the same weight. SequenceMean gives every response the same weight.
+    """
 
     TOKEN_MEAN = "TokenMean"
     SEQUENCE_MEAN = "SequenceMean"
 
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-"""What weights may be published in. bfloat16 computes under autocast; float16 weights compute in fp32, since fp16
-gradients would need loss scaling; float64 is for tests."""
+"""Formats of published weights. bfloat16 computes under autocast. float16 weights compute in fp32, because fp16
+gradients need loss scaling. float64 is for tests."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Everything that shapes an update. Raises `ValueError` naming the field when one is out of range."""
+    """Settings of an update.
+
+    The constructor raises `ValueError`, which names the field, for a value out of range.
+    """
 
     dtype: str = "bfloat16"
-    """Weights are rounded to it before every computation, as they are published; the master copy stays fp32."""
+    """Format of the published weights. Every computation uses weights rounded to it; the master copy stays in fp32."""
     temperature: float = 1.0
-    """The sampler's; logits are divided by it, so that both sides speak of the same distribution."""
+    """Sampling temperature. The trainer divides its logits by it, so trainer and sampler use the same distribution."""
     learning_rate: float = 1e-6
     warmup_steps: int = 0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     adam_epsilon: float = 1e-8
     gradient_clip: float | None = 1.0
-    """Largest global gradient norm after normalisation; None leaves it."""
+    """Largest global gradient norm after normalisation. None disables the clip."""
     clip_low: float = 0.2
     clip_high: float = 0.28
-    """Policy ratio is held inside [1 - clip_low, 1 + clip_high] (clip-higher when the second is larger)."""
+    """The policy ratio is clipped to [1 - clip_low, 1 + clip_high]. A larger clip_high is clip-higher (DAPO)."""
     importance_cap: float | None = None
-    """A token weighs the trainer's probability over the sampler's, cut here, and the clip is around the weights at the
-    start of the step. None: no weight, and the clip is around the sampler's."""
+    """Cap of the importance weight: the trainer's probability of a token over the sampler's. With a cap, the clip is
+    around the weights at the start of the step. None disables the weight, and the clip is around the sampler's."""
     kl_coefficient: float = 0.0
-    """Weight of the KL divergence to the initial model; 0 loads no reference model."""
+    """Weight of the KL divergence from the initial model. 0 loads no reference model."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
     advantages_by_std: bool = True
     minibatches: int = 1
-    """Optimizer updates a step, each over an equal share of the groups."""
+    """Optimizer updates in a step. Each uses an equal share of the groups."""
     max_tokens_per_microbatch: int = 16_384
-    """Budget of one forward and backward pass, in input tokens after prompt sharing."""
+    """Token budget of one forward and backward pass, in input tokens after prompt sharing."""
     gradient_checkpointing: bool = False
-    """Recompute activations layer by layer in the backward pass: less memory, a third more work."""
+    """Recompute activations layer by layer in the backward pass. This saves memory and costs a third more
+    computation."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,7 +90,7 @@ class TrainingConfig:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The format that the model's parameters, gradients and master weights are stored in."""
+        """Format of the model's parameters, gradients and master weights."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     @property
@@ -90,12 +100,12 @@ class TrainingConfig:
 
     @property
     def row_rules(self) -> RowRules:
-        """How whoever sends groups plans their rows."""
+        """Rules by which a sender plans the rows of its groups."""
         return RowRules(self.max_tokens_per_microbatch, self.minibatches, self.advantages_by_std)
 
     @classmethod
     def from_spec(cls, spec: RLJobSpec) -> TrainingConfig:
-        """The trainer's settings of a job."""
+        """Build the trainer settings of a job."""
         algorithm = spec.algorithm
         return cls(
             dtype=spec.model.dtype.value,

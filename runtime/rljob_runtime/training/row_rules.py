@@ -1,4 +1,4 @@
-"""Row rules: the settings by which the responses of a step are laid out in rows."""
+"""Row rules: the settings that lay out the responses of a step in rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RowRules:
-    """`budget`: input tokens of a row. `minibatches`: updates of a step, each with rows of its own. `by_std`: whether
-    advantages are divided by the standard deviation of their group."""
+    """Settings of the row planner.
+
+    `budget` is the number of input tokens in a row. `minibatches` is the number of updates in a step; each has its own
+    rows. `by_std` divides advantages by the standard deviation of their group.
+    """
 
     budget: int
     minibatches: int = 1

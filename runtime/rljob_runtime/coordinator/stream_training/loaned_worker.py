@@ -142,10 +142,10 @@ class LoanedWorker:
 
     async def hand_over(self, number: int, inbox: RelayMember) -> ContributionReceipt:
         """Its sums lie at the trainer's inbox. Raises `Refused` when they are of other groups than were asked for."""
-        handover = await self._call(self._worker.hand_over(self._term, self._step, number, inbox))
-        if len(handover.groups) != self._summed or set(handover.groups) != {group.prompt for group in self.summed}:
-            raise Refused(f"{self.name} has summed {len(handover.groups)} groups; {self._summed} were asked for")
-        return handover
+        receipt = await self._call(self._worker.deliver(self._term, self._step, number, inbox))
+        if len(receipt.groups) != self._summed or set(receipt.groups) != {group.prompt for group in self.summed}:
+            raise Refused(f"{self.name} has summed {len(receipt.groups)} groups; {self._summed} were asked for")
+        return receipt
 
     def give_up(self) -> list[Group]:
         """Lent no more: its groups are others' to compute."""

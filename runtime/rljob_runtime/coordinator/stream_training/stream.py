@@ -257,9 +257,9 @@ class Streaming:
         groups = lane.summed
         try:
             async with asyncio.timeout_at(until):
-                handover = await lane.hand_over(number, inbox)
+                receipt = await lane.hand_over(number, inbox)
             async with self._accepting:
-                await self._trainer.call(lambda trainer: trainer.accept(self._term, handover, groups))
+                await self._trainer.call(lambda trainer: trainer.accept(self._term, receipt, groups))
         except TrainerLost as error:
             self._break(error)
         except (PeerError, TimeoutError) as error:

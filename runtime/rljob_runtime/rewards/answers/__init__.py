@@ -1,5 +1,7 @@
-"""Final answers of mathematics: found in a response, read, and compared with the reference. What is decided is in
-docs/guides/data-and-rewards.md ("Mathematics")."""
+"""Answers: finds the final answer of a mathematical response, reads it, and compares it with the reference.
+
+The rules are in docs/guides/data-and-rewards.md ("Mathematics").
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,31 @@ __all__ = ["UnusableReference", "matches", "reference"]
 
 
 def matches(answer: str, response: str) -> bool:
-    """Whether the response's final answer is the reference `answer`. Raises `UnusableReference`."""
-    wanted, final = reference(answer), final_answer(response)
+    """Return whether the response's final answer equals the reference `answer`.
+
+    Raises `UnusableReference`.
+    """
+    expected, final = reference(answer), final_answer(response)
     if final is None:
         return False
     try:
-        said = read(final.text)
-        if same(wanted, said, agree):
+        given = read(final.text)
+        if same(expected, given, agree):
             return True
-        # Prose around a number: "I think it's 42 because 6*7=42."
-        if final.number is None or not isinstance(wanted, Number) or not _has_words(said):
+        # Prose may surround a number: "I think it's 42 because 6*7=42."
+        if final.number is None or not isinstance(expected, Number) or not _has_words(given):
             return False
-        return same(wanted, read(final.number), agree)
+        return same(expected, read(final.number), agree)
     except (NoAnswer, TooLarge):
         return False
 
 
 @lru_cache(maxsize=4096)
 def reference(answer: str) -> Reading:
-    """What a reference answer is. Raises `UnusableReference`."""
+    """Read a reference answer.
+
+    Raises `UnusableReference`.
+    """
     text = final_line(answer)
     if "boxed" in text and (boxed := final_answer(text)) is not None:
         text = boxed.text

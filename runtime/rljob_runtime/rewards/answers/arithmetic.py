@@ -1,7 +1,7 @@
-"""Exact arithmetic of what is written with numbers alone: 3 1/2, 1.2 * 10^{22}, \\frac{1}{2^{99}}, 100!.
+"""Exact arithmetic of expressions that contain only numbers: 3 1/2, 1.2 * 10^{22}, \\frac{1}{2^{99}}, 100!.
 
-A model wrote the text, and a short one can name a number that no machine holds. The size of each result is known
-before it is computed; past a bound there is `TooLarge` in place of a number.
+A model wrote the text, and a short text can name a number that no machine can store. The size of each result is known
+before it is computed. Beyond a bound, `TooLarge` is raised instead.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from fractions import Fraction
 from math import comb, factorial
 
 MOST_BITS = 1 << 16
-"""Of a numerator or denominator: some 20,000 decimal digits."""
+"""Bits of a numerator or denominator: about 20,000 decimal digits."""
 MOST_DEPTH = 40
-"""Of brackets in brackets."""
+"""Nested brackets."""
 MOST_WORK = 1 << 22
-"""Bits of all results on the way to one."""
+"""Total bits of all intermediate results."""
 MOST_DIGITS = 4_000
-"""Of a number as it is written: Python reads no more at a time."""
+"""Digits of a written number. Python does not parse more at a time."""
 
 _GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)|[1-9]\d{0,2}(?: \d{3})+(?![\d/])|\d+"
 _EXPONENT = r"[eE](?P<power>[-+]?\d+)(?![\dA-Za-z_]|\.\d)"
@@ -31,16 +31,19 @@ _TOKEN = re.compile(rf"\s*(?:(?P<number>{LITERAL.pattern})|(?P<sign>\\frac|\\bin
 
 
 class TooLarge(ValueError):
-    """What is written passes one of the bounds."""
+    """The expression exceeds one of the bounds."""
 
 
 class NoArithmetic(ValueError):
-    """The text is not made of numbers alone."""
+    """The text contains more than numbers."""
 
 
 @dataclass(frozen=True)
 class Literal:
-    """A number as it is written. `digits`: how many of it count. `unit`: one in its last place; None for an integer."""
+    """A written number.
+
+    `digits` is the number of significant digits. `unit` is one in the last place; None for an integer.
+    """
 
     value: Fraction
     digits: int
@@ -48,7 +51,10 @@ class Literal:
 
 
 def literal(match: re.Match[str]) -> Literal:
-    """What a match of `LITERAL` says. Raises `TooLarge`."""
+    """Return the number of a match of `LITERAL`.
+
+    Raises `TooLarge`.
+    """
     whole = (match["whole"] or "").replace(",", "").replace(" ", "")
     part = match["part"] or match["only"] or ""
     written, power = (whole + part).lstrip("0"), match["power"] or "0"
@@ -62,17 +68,23 @@ def literal(match: re.Match[str]) -> Literal:
 
 
 def evaluate(text: str) -> Fraction:
-    """The number. Raises `NoArithmetic`, and `TooLarge`."""
+    """Evaluate the expression.
+
+    Raises `NoArithmetic` and `TooLarge`.
+    """
     return _Parser(_tokens(text)).whole()
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
-    """A power with an integer exponent. Raises `NoArithmetic`, and `TooLarge` before it is computed."""
+    """Raise `base` to an integer exponent.
+
+    Raises `NoArithmetic`, and `TooLarge` before the computation.
+    """
     if exponent.denominator != 1 or (base == 0 and exponent <= 0):
         raise NoArithmetic(f"no power {exponent}")
     if abs(exponent) * _bits(base) > MOST_BITS and abs(base) != 1 and base != 0:
         raise TooLarge("a power")
-    if abs(base) == 1:  # the exponent may be of any size
+    if abs(base) == 1:  # the exponent may have any size
         return base if exponent.numerator % 2 else Fraction(1)
     return base ** int(exponent)
 
@@ -115,7 +127,7 @@ def _tokens(text: str) -> list[str | Literal]:
 
 
 class _Parser:
-    """Sums of products of signed powers, by recursive descent."""
+    """Recursive-descent parser for sums of products of signed powers."""
 
     def __init__(self, tokens: list[str | Literal]) -> None:
         self._tokens = tokens
@@ -128,7 +140,7 @@ class _Parser:
         return value
 
     def _held(self, value: Fraction) -> Fraction:
-        """Count a result."""
+        """Count a result against the bounds and return it."""
         self._spent += _bits(value)
         if _bits(value) > MOST_BITS or self._spent > MOST_WORK:
             raise TooLarge("a number")
@@ -181,7 +193,7 @@ class _Parser:
         return self._group("{", "}") if self._peek() == "{" else self._signed()
 
     def _factor(self) -> Fraction:
-        """A number, bracket or fraction, with what is written behind it."""
+        """Parse a number, bracket or fraction, with its factorials."""
         found = self._peek()
         if isinstance(found, Literal):
             self._place += 1
@@ -204,7 +216,10 @@ class _Parser:
         return value
 
     def _rest_of_mixed(self, whole: Literal) -> Fraction:
-        """3 1/2 and 3\\frac{1}{2} are three and a half. A fraction that is none of a whole is no mixed number."""
+        """Parse the fraction of a mixed number.
+
+        3 1/2 and 3\\frac{1}{2} are three and a half. A fraction that is not between 0 and 1 makes no mixed number.
+        """
         if whole.unit is not None:
             return Fraction(0)
         if self._peek() == "\\frac":
@@ -227,7 +242,10 @@ class _Parser:
         )
 
     def _argument(self) -> Fraction:
-        """Of \\frac: a group, or one digit: \\frac34 is three quarters."""
+        """Parse an argument of \\frac: a group or one digit.
+
+        \\frac34 is three quarters.
+        """
         if self._peek() == "{":
             return self._group("{", "}")
         found = self._peek()

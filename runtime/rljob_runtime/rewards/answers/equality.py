@@ -1,7 +1,7 @@
-"""Whether two readings of an answer are the same. What only math-verify can tell is None.
+"""Equality: decides whether two readings of an answer are equal.
 
-A table of our own rules: they decide before math-verify is asked, because it compares numbers to six decimal places,
-takes words for products of letters, and dates and ranges for differences.
+The rules here come before math-verify, because it compares numbers to six decimal places, treats words as products of
+letters, and treats dates and ranges as differences. Only formulas go to math-verify.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from rljob_runtime.rewards.answers.readings import (
 )
 
 ENOUGH_DIGITS = 6
-"""Of a rounded number, to stand for one that cannot be written with a point."""
+"""Significant digits of a rounded number that stands for a number without a finite decimal expansion."""
 DOUBLE_DIGITS = 15
-"""That a double always keeps: what a program prints beyond them may be noise."""
+"""Significant digits that a double always keeps. Further printed digits may be noise."""
 MOST_SHUFFLED = 64
 """Members of a list that are compared in any order."""
 
 
 Ask = Callable[[Number | Formula, Number | Formula], bool]
-"""Compares two of which one at least is a formula."""
+"""Compares two readings of which at least one is a formula."""
 
 
 def same(reference: Reading, answer: Reading, ask: Ask) -> bool:
-    """Whether the answer is the reference's. They are not exchangeable: 2x + 1 = 5 answers 5, and 5 does not answer
-    2x + 1 = 5."""
+    """Return whether the answer equals the reference.
+
+    The relation is not symmetric: 2x + 1 = 5 answers 5, and 5 does not answer 2x + 1 = 5.
+    """
     match reference, answer:
         case Named(name, value), Named(other, said) if name == other:
             return same(value, said, ask)
@@ -82,8 +84,10 @@ def same(reference: Reading, answer: Reading, ask: Ask) -> bool:
 
 
 def same_number(one: Number, other: Number) -> bool:
-    """Exactly, but for what a fraction loses when it is written with a point, and for the noise of a double. A number
-    per cent is the number, or a hundredth of it."""
+    """Compare numbers exactly, except for decimal rounding and the noise of a double.
+
+    A percentage equals its number, or a hundredth of it.
+    """
     if one.measure and other.measure and one.measure != other.measure:
         return False
     if one.percent == other.percent:
@@ -112,7 +116,7 @@ def _stands_for(rounded: Number, exact: Number) -> bool:
 
 
 def _is_finite(value: Fraction) -> bool:
-    """Whether it can be written with a point."""
+    """Return whether the value has a finite decimal expansion."""
     return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 

@@ -1,12 +1,14 @@
-"""Where in a response its final answer stands. The first of these that there is decides, and of several the last:
+"""Final answer: locates the final answer in a response.
 
-1. a box: \\boxed{…}. One that is never closed was cut off, and answers nothing;
-2. a line that begins with ####, as GSM8K has it;
-3. what follows "answer is", "answer:", or the Chinese for them, to the end of its sentence;
-4. the text itself where it is one short line;
+The first rule that applies decides. Of several matches, the last counts:
+
+1. a box: \\boxed{…}. A box that is never closed was cut off and has no answer;
+2. a line that begins with ####, as in GSM8K;
+3. the text after "answer is", "answer:", or the Chinese for them, to the end of its sentence;
+4. the text itself, if it is one short line;
 5. the last formula ($…$, \\(…\\), \\[…\\]) or number in the text, whichever comes later.
 
-One pass each: a model wrote the text.
+Each rule scans the text once, because a model wrote it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rljob_runtime.rewards.answers.numerals import last_numeral
 LONGEST_LINE = 200
 """Characters of a response that may be an answer as a whole."""
 LONGEST_SENTENCE = 8_000
-"""Characters that are looked at behind "answer is"."""
+"""Characters that are scanned after "answer is"."""
 
 _BOX = re.compile(r"\\f?boxed(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -44,8 +46,10 @@ _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{3,}(?![a-zA-Z])[ ,]")
 
 @dataclass(frozen=True)
 class Final:
-    """An answer as it is written. `marked`: the response says that it is its answer. `number`: the last number in it,
-    where it is prose."""
+    """An answer as it is written.
+
+    `marked` says that the response marks it as its answer. `number` is the last number in it, if it is prose.
+    """
 
     text: str
     marked: bool
@@ -53,7 +57,7 @@ class Final:
 
 
 def final_answer(response: str) -> Final | None:
-    """None: there is none."""
+    """Return the final answer, or None."""
     if (box := _last_box(response)) is not None:
         return Final(box, marked=True) if box.strip() else None
     if (line := last_match(_LINE, response)) is not None:
@@ -69,7 +73,7 @@ def final_answer(response: str) -> Final | None:
 
 
 def _last_box(text: str) -> str | None:
-    """What the last box holds: nothing if it is cut off. None: there is no box."""
+    """Return the content of the last box, empty if it is cut off, or None without a box."""
     box = last_match(_BOX, text)
     if box is None:
         return None
@@ -84,7 +88,10 @@ def _last_box(text: str) -> str | None:
 
 
 def _sentence(text: str) -> str:
-    """The beginning of a text, to the end of its sentence. A formula there is the sentence."""
+    """Return the text up to the end of its first sentence.
+
+    A formula at the start is the sentence.
+    """
     text = text.lstrip(" \t*\n")[:LONGEST_SENTENCE]
     formula = _FORMULA.match(text)
     if formula is not None and not _is_prose(formula):
@@ -109,7 +116,7 @@ def _last_formula(text: str) -> re.Match[str] | None:
 
 
 def _is_prose(match: re.Match[str]) -> bool:
-    """Between two dollar signs of amounts of money stand words."""
+    """Return whether the match is prose between two dollar signs of amounts of money."""
     return match["inline"] is not None and _PROSE.search(match["inline"]) is not None
 
 

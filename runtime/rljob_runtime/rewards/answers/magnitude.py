@@ -1,7 +1,7 @@
-"""How large a formula can become, before it is evaluated: 9^{9^{9}} is short, and no machine holds it.
+"""Magnitude: bounds the size of a formula before it is evaluated: 9^{9^{9}} is short, and no machine can store it.
 
-Two upper bounds. The first is of the text, since the parser evaluates some functions (gcd) as it goes; the second of
-the tree that it made, which is not evaluated yet. What is past a bound is worth nothing: a reference that can be
+There are two upper bounds. The first is on the text, because the parser evaluates some functions (gcd) while it parses.
+The second is on the unevaluated tree that it returns. A formula beyond a bound scores 0: a reference that can be
 compared is never so large.
 """
 
@@ -14,16 +14,16 @@ from typing import Any
 from rljob_runtime.rewards.answers.arithmetic import NoArithmetic, TooLarge, evaluate
 
 MOST_BITS = 1 << 17
-"""Of a number in it."""
+"""Bits of a number in the formula."""
 MOST_NODES = 2_000
 MOST_DEPTH = 60
 MOST_TERMS = 1_000
-"""Of a sum or product that is written with its limits."""
+"""Terms of a sum or product with limits."""
 MOST_EXPANDED = 512
 """Exponent of a term with unknowns."""
 UNKNOWN_BITS = 64
 MOST_EXPONENT, MOST_FACTORIAL = 10_000, 5_000
-"""Written in a formula."""
+"""`MOST_EXPONENT` and `MOST_FACTORIAL` bound the operands in the text of a formula."""
 
 _SIGNS = re.compile(r"\^|!|\\binom(?![a-zA-Z])")
 _SIGNED = re.compile(r"[-+]?[\d.]+")
@@ -55,11 +55,11 @@ _GROW_FAST = frozenset(
     ]
 )
 FASTEST_BITS = 13
-"""Of the argument of one of these."""
+"""Bits of the argument of a function in `_GROW_FAST`."""
 
 
 def bounded_text(latex: str) -> None:
-    """Raises `TooLarge` for a power, factorial or binomial coefficient of numbers that is past the bounds."""
+    """Raise `TooLarge` for a power, factorial or binomial coefficient of numbers beyond the bounds."""
     for match in _SIGNS.finditer(latex):
         behind = latex[match.end() :]
         if match[0] == "!":
@@ -72,7 +72,10 @@ def bounded_text(latex: str) -> None:
 
 
 def _check_power(before: str, behind: str, depth: int) -> float:
-    """The exponent times those in its base. Raises `TooLarge`."""
+    """Return the exponent times those in its base.
+
+    Raises `TooLarge`.
+    """
     written = _check_operand(_group(behind), MOST_EXPONENT)
     exponent = float(abs(written)) if written else 1.0
     base = _before(before)
@@ -97,7 +100,7 @@ def _check_operand(text: str, most: int) -> Fraction | None:
 
 
 def _group(text: str) -> str:
-    """What stands at the beginning: a group, or a number with its sign."""
+    """Return the group or signed number at the start of the text."""
     text = text.lstrip()
     if text[:1] not in ("{", "("):
         match = _SIGNED.match(text)
@@ -106,7 +109,7 @@ def _group(text: str) -> str:
 
 
 def _before(text: str) -> str:
-    """What stands at the end: a group or a number."""
+    """Return the group or number at the end of the text."""
     text = text.rstrip()
     if text[-1:] not in ("}", ")"):
         match = _AT_END.search(text)
@@ -125,7 +128,7 @@ def _closing(text: str) -> int:
 
 
 def bounded(expression: Any) -> None:
-    """Raises `TooLarge`."""
+    """Raise `TooLarge` for an expression beyond the bounds."""
     _Size().bits(expression, 0)
 
 
@@ -134,7 +137,7 @@ class _Size:
         self._nodes = 0
 
     def bits(self, expression: Any, depth: int) -> float:
-        """Of the largest number that comes up in it."""
+        """Return the bits of the largest number in the expression."""
         self._nodes += 1
         if depth > MOST_DEPTH or self._nodes > MOST_NODES:
             raise TooLarge("a formula of many parts")

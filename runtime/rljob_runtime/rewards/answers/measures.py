@@ -1,6 +1,6 @@
-"""What stands beside a number and is none of it: currency, per cent, units, counters.
+"""Measures: separates a number from its currency, percent sign, unit or counter.
 
-Units are optional, as graders of MATH have it: 5 cm is 5. Two that are written must be the same.
+Units are optional, as in graders of MATH: 5 cm equals 5. Two written units must be equal.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ _ALIASES = {
 
 
 def amount(text: str) -> tuple[str, bool, str, int] | None:
-    """(core, whether per cent, unit, factor) of a text that may be a number: "$1.5 million" is ("1.5", False, "dollar",
-    1000000). None: what stands behind it is no unit."""
+    """Return (core, whether percent, unit, factor) of a text that may be a number.
+
+    "$1.5 million" is ("1.5", False, "dollar", 1000000). None when the text after the number is no unit.
+    """
     measure, factor = "", 1
     if (before := _BEFORE.fullmatch(text)) is not None:
         measure, text = _CURRENCY[before["currency"]], before["sign"] + before["core"]
@@ -108,7 +110,10 @@ def amount(text: str) -> tuple[str, bool, str, int] | None:
 
 
 def _factor(words: list[str]) -> tuple[int, list[str]]:
-    """5 million dollars are 5,000,000 dollars. (A kilogram begins with the sign for a thousand.)"""
+    """Return the factor that a unit begins with, and the rest of the unit.
+
+    5 million dollars are 5,000,000 dollars. (The Chinese for kilogram begins with the sign for a thousand.)
+    """
     first = words[0].lower()
     if (by := _FACTORS.get(first.removesuffix("s"))) is not None:
         return by, words[1:]
@@ -119,7 +124,10 @@ def _factor(words: list[str]) -> tuple[int, list[str]]:
 
 
 def unit(name: str) -> str:
-    """One name of each unit: cm for Centimetres."""
+    """Return the canonical name of a unit.
+
+    cm for Centimetres.
+    """
     name = name.strip().casefold()
     singular = name if len(name) < 3 or name.endswith("ss") else name.removesuffix("s")
     return _ALIASES.get(name, _ALIASES.get(singular, singular))

@@ -1,7 +1,6 @@
-"""One spelling for what is written in many: LaTeX, Unicode and plain text of an answer become the same characters.
+"""Notation: converts LaTeX, Unicode and plain text of an answer into one spelling.
 
-Everything after this module sees ASCII operators, `\\frac`, `^` and braces only. Each step costs time proportional to
-the text.
+Later modules see only ASCII operators, `\\frac`, `^` and braces. Each step costs time proportional to the text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import unicodedata
 from collections import deque
 
 MINUS = "-\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"
-"""Hyphens, dashes and the minus sign: any of them may stand before a number."""
+"""Hyphens, dashes and the minus sign. Each may stand before a number."""
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
 _SIGNS = str.maketrans(
     {
@@ -64,7 +63,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 
 
 def plain(text: str) -> str:
-    """The text in one spelling."""
+    """Convert the text into one spelling."""
     text = _RAISED.sub(lambda match: "^{" + "".join(map(_SUPERSCRIPTS.__getitem__, match[0])) + "}", text)
     text = _VULGAR.sub(lambda match: " " + unicodedata.normalize("NFKC", match[0]), text)
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
@@ -74,13 +73,13 @@ def plain(text: str) -> str:
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Where the pattern comes up last, in one pass."""
+    """Return the last match of the pattern, in one pass."""
     found = deque(pattern.finditer(text), maxlen=1)
     return found[0] if found else None
 
 
 def unwrapped(text: str) -> str:
-    """Without the marks around a formula, and without a full stop at its end."""
+    """Remove the delimiters around a formula and a full stop at its end."""
     before = None
     while text != before:
         before = text
@@ -93,7 +92,10 @@ def unwrapped(text: str) -> str:
 
 
 def parts(text: str, separators: re.Pattern[str]) -> list[str] | None:
-    """The text cut at the separators that stand in no bracket; None where brackets do not match. `[0, 1)` matches."""
+    """Split the text at separators outside of brackets.
+
+    None when brackets do not match. `[0, 1)` matches.
+    """
     found, depth, start, place = [], 0, 0, 0
     while place < len(text):
         escaped = text.startswith("\\", place)

@@ -1,4 +1,4 @@
-"""Numbers in running text: 1,002 pens; \N{MINUS SIGN}3; .5; 1e-05; full-width digits."""
+"""Numerals: finds numbers in running text: 1,002 pens; \N{MINUS SIGN}3; .5; 1e-05; full-width digits."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ _WORKED_OUT = re.compile(r"####[ \t]*([^\n]*)")
 
 
 class UnusableReference(ValueError):
-    """A reference answer that nothing can be compared with; the message says why, and what would be right."""
+    """No answer can be compared with the reference answer.
+
+    The message names the reason and the expected form.
+    """
 
 
 def has_number(text: str) -> bool:
-    """Whether a number stands in the text."""
+    """Return whether the text contains a number."""
     return _NUMBER.search(text.translate(_WIDE)) is not None
 
 
 def last_numeral(text: str) -> str | None:
-    """The last number of a text as ASCII: -1002 for \N{MINUS SIGN}1,002."""
+    """Return the last number of a text as ASCII.
+
+    -1002 for \N{MINUS SIGN}1,002.
+    """
     match = _last(text)
     if match is None:
         return None
@@ -38,14 +44,20 @@ def last_numeral(text: str) -> str | None:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number of a text. Raises `TooLarge` for one past the bound of size."""
+    """Return the last number of a text.
+
+    Raises `TooLarge`.
+    """
     match = _last(text)
     return None if match is None else _value(match)
 
 
 def only_number(reference: str) -> Fraction:
-    """The number that a reference answer names: what stands behind the last ####, where there is working before it,
-    must hold exactly one. Raises `UnusableReference`."""
+    """Return the number of a reference answer.
+
+    The text after the last ####, or the whole text without one, must contain exactly one number. Raises
+    `UnusableReference`.
+    """
     answer = final_line(reference)
     found = list(_NUMBER.finditer(answer.translate(_WIDE)))
     if len(found) != 1:
@@ -59,7 +71,7 @@ def only_number(reference: str) -> Fraction:
 
 
 def final_line(text: str) -> str:
-    """What stands behind the last ####; the whole text where there is none."""
+    """Return the text after the last ####, or the whole text without one."""
     found = last_match(_WORKED_OUT, text)
     return (text if found is None else found[1]).strip()
 

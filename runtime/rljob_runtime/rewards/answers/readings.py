@@ -1,7 +1,7 @@
-"""What an answer is: a number, a date, a list, an interval, words, or a formula.
+"""Readings: parses an answer as a number, a date, a list, an interval, words, or a formula.
 
-The kinds are tried in the order of `_KINDS`; what is none of them is a formula, for math-verify to parse. Each is a
-plain value, so that what is equal is decided elsewhere (`equality`), without a look at the text.
+The kinds are tried in the order of `_KINDS`. Any other text is a formula, which math-verify parses. Each reading is a
+plain value, so that `equality` compares readings without the text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from rljob_runtime.rewards.answers.measures import amount
 from rljob_runtime.rewards.answers.notation import parts, plain, unwrapped
 
 LONGEST = 8_000
-"""Characters of an answer; a longer one is none."""
+"""Characters of an answer. A longer text is no answer."""
 MOST_DEPTH = 6
-"""Of lists in lists."""
+"""Nested lists."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """`digits` and `place` as in `arithmetic.Literal`, where it is written as one. `measure`: its unit, or ""."""
+    """A number.
+
+    `digits` and `place` are `digits` and `unit` of `arithmetic.Literal` when it is a literal. `measure` is its unit, or
+    "".
+    """
 
     value: Fraction
     digits: int = 0
@@ -34,14 +38,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Infinite:
-    """Infinity; `sign` is 1 or -1."""
+    """Infinity.
+
+    `sign` is 1 or -1.
+    """
 
     sign: int
 
 
 @dataclass(frozen=True)
 class Based:
-    """Digits with their base written below."""
+    """Digits with a written base."""
 
     digits: str
     base: str
@@ -49,7 +56,10 @@ class Based:
 
 @dataclass(frozen=True)
 class Fields:
-    """A time, a ratio, a date: numbers that stand side by side. `sort` is ":" or "/"."""
+    """A time, a ratio or a date: numbers side by side.
+
+    `sort` is ":" or "/".
+    """
 
     sort: str
     numbers: tuple[Fraction, ...]
@@ -59,7 +69,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Span:
-    """From one number to a larger one."""
+    """A range from one number to a larger one."""
 
     low: Number
     high: Number
@@ -67,7 +77,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Items:
-    """A list. Its brackets say which: none or {} in any order, (), [] in this one; an interval where they differ."""
+    """A list or an interval.
+
+    Without brackets, or in {}, its members have any order; in () and [] their order counts. Different brackets make an
+    interval.
+    """
 
     opening: str
     closing: str
@@ -76,25 +90,25 @@ class Items:
 
 @dataclass(frozen=True)
 class Union:
-    """Sets joined, in any order."""
+    """A union of sets, in any order."""
 
     members: tuple[Reading, ...]
 
 
 @dataclass(frozen=True)
 class Named:
-    """What an equation says of its left side: x = 5 of a `letter`, f(2) = 5 of a term."""
+    """An equation with a name on its left side: x = 5 of a `letter`, f(2) = 5 of a term."""
 
     name: str
     value: Reading
     letter: bool
     latex: str
-    """The whole of it."""
+    """The complete equation."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A letter and what it stands for: (C) 12."""
+    """A letter and its value: (C) 12."""
 
     letter: str
     value: Reading
@@ -102,21 +116,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Words:
-    """Text: without case (but for a single letter), marks and white space that say nothing."""
+    """Text without case (except of a single letter), punctuation and extra white space."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Formula:
-    """LaTeX that is none of the others."""
+    """LaTeX of no other kind."""
 
     latex: str
 
 
 @dataclass(frozen=True)
 class Huge:
-    """Past a bound of size: equal to the same text alone."""
+    """A value beyond a bound of size.
+
+    It equals only the same text.
+    """
 
     text: str
 
@@ -125,7 +142,7 @@ Reading = Number | Infinite | Based | Fields | Span | Items | Union | Named | Ch
 
 
 class NoAnswer(ValueError):
-    """A text in which nothing is said."""
+    """The text contains no answer."""
 
 
 _COMMA = re.compile(r",|;|(?:\\text\s*\{\s*)?(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])(?:\s*\})?|[和或]")
@@ -183,20 +200,23 @@ MATH_NAMES = frozenset(
         "det",
     ]
 )
-"""Words that stand in formulas."""
+"""Words that occur in formulas."""
 _CONSTANTS = frozenset({"\\infty", "\\pi", "e"})
 _INFINITE = {"\\infty": 1, "infinity": 1, "inf": 1, "oo": 1}
 
 
 def read(text: str) -> Reading:
-    """What the text is. Raises `NoAnswer`."""
+    """Read the text.
+
+    Raises `NoAnswer`.
+    """
     if len(text) > LONGEST:
         raise NoAnswer(f"an answer of {len(text)} characters")
     return _read(plain(text), 0)
 
 
 def squeezed(text: str) -> str:
-    """The text without white space."""
+    """Return the text without white space."""
     return "".join(text.split())
 
 
@@ -240,7 +260,10 @@ def _infinite(text: str, depth: int) -> Infinite | None:
 
 
 def _equation(text: str, depth: int) -> Reading | None:
-    """x = 5, and the last part of 2 + 3 = 5. An equation with a term on its right side is a formula."""
+    """Read x = 5, and the last part of 2 + 3 = 5.
+
+    An equation with a formula on its right side is a formula.
+    """
     sides = parts(text, _EQUALS)
     if sides is None or len(sides) < 2 or not sides[-1].strip():
         return None
@@ -262,7 +285,10 @@ def _is_number(text: str) -> bool:
 
 
 def _inequality(text: str, depth: int) -> Items | None:
-    """x < 3, 0 < x <= 1: an interval, if a letter stands on one side and none on the others."""
+    """Read x < 3 or 0 < x <= 1 as an interval.
+
+    A letter must be on one side and on no other.
+    """
     sides = parts(text, _RELATION)
     if sides is None or len(sides) not in (2, 3):
         return None
@@ -290,7 +316,7 @@ def _based(text: str, depth: int) -> Based | None:
     if match is None:
         return None
     digits, base = match[1], (match[2] or match[3]).lower()
-    if not any(map(str.isdigit, digits)) and base != "16":  # a letter with an index
+    if not any(map(str.isdigit, digits)) and base != "16":  # a letter with an index is no number
         return None
     return Based(digits.lstrip("0").upper() or "0", base)
 

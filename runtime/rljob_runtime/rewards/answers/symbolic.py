@@ -1,6 +1,6 @@
-"""Formulas, by math-verify: parsed, looked at for what no machine could evaluate, then compared.
+"""Symbolic comparison: parses formulas with math-verify, bounds them, and compares them.
 
-math-verify's own time-outs are off: they count wall clock, and call a right answer wrong on a busy machine.
+math-verify's own time-outs are off: they count wall clock, and fail a correct answer on a busy machine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from rljob_runtime.rewards.answers.magnitude import bounded, bounded_text
 from rljob_runtime.rewards.answers.readings import Formula, Number
 
 LONGEST_FORMULA = 1_000
-"""Characters that are parsed."""
+"""Characters of a formula."""
 EXACT_DIGITS, ROUNDED_DIGITS = 30, 12
-"""To which an expression must be the number."""
+"""`EXACT_DIGITS` and `ROUNDED_DIGITS` are the digits to which an expression must equal the number."""
 
 
 def parsed(latex: str) -> list[Any]:
-    """The expressions in a formula: none, if it cannot be parsed. Raises `TooLarge`."""
+    """Parse the expressions in a formula.
+
+    Empty when it cannot be parsed. Raises `TooLarge`.
+    """
     from math_verify import LatexExtractionConfig, parse
 
     if len(latex) > LONGEST_FORMULA:
@@ -43,7 +46,10 @@ def _reference(latex: str) -> tuple[Any, ...]:
 
 
 def agree(reference: Number | Formula, answer: Number | Formula) -> bool:
-    """`equality.Ask`. Raises `TooLarge`."""
+    """Compare readings as `equality.Ask`.
+
+    Raises `TooLarge`.
+    """
     if isinstance(reference, Formula) and isinstance(answer, Formula):
         return _verified(_reference(reference.latex), parsed(answer.latex))
     if isinstance(reference, Number):
@@ -60,8 +66,11 @@ def _verified(reference: Sequence[Any], answer: Sequence[Any]) -> bool:
 
 
 def _is_value(expression: Any, number: Number) -> bool:
-    """Whether an expression without unknowns is the number: to 30 digits; to 12 where it holds rounded ones itself, and
-    to the last place of one that is written with a point."""
+    """Return whether an expression without unknowns equals the number.
+
+    It must agree to 30 digits, to 12 if it contains rounded numbers, or to the last place of a number with a decimal
+    point.
+    """
     from sympy import Expr, Float, Rational
 
     if not isinstance(expression, Expr) or expression.free_symbols:
@@ -73,7 +82,7 @@ def _is_value(expression: Any, number: Number) -> bool:
             return False
         value = Fraction(str(found))
     except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
-        return False  # sympy finds no value in it
+        return False  # sympy finds no value
     apart = abs(value - number.value)
     if number.place is not None and number.digits >= ENOUGH_DIGITS and apart < number.place:
         return True

@@ -68,7 +68,7 @@ class SimulatedWorker:
                 self._observe(Summed(self.name, step, prompts, self._content, since))
             return ComputeReport(step, len(self._groups), tokens, seconds)
 
-    async def hand_over(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
+    async def deliver(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
         self._fence.check(term)
         async with self._busy:
             if self._task is None or self._task[:2] != (term, step) or not self._groups:

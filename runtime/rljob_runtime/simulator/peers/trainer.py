@@ -163,25 +163,25 @@ class SimulatedTrainer:
         self.inboxes.open(count)
         return tuple(RelayMember(f"inbox-{number}", 0, TRAINER, number) for number in range(1, count + 1))
 
-    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+    async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
         self._fence.check(term)
         async with self._busy:
-            step = handover.step
+            step = receipt.step
             if step == self._step:
                 return ContributeReport(step, 0, 0.0)
-            if (handover.term, step) != (term, self._step + 1):
-                raise Refused(f"a contribution of term {handover.term} to step {step}: {self._step} are done")
-            if self._published != (handover.version, self._step):
-                raise Refused(f"a contribution with version {handover.version}; {self._published} is at hand")
-            if handover.number not in self.inboxes.lying:
-                raise Refused(f"contribution {handover.number} is expected; its inbox holds none")
-            if {group.prompt for group in groups} != set(handover.groups):
-                raise Refused(f"{handover.worker} contributes other groups than are expected")
+            if (receipt.term, step) != (term, self._step + 1):
+                raise Refused(f"a contribution of term {receipt.term} to step {step}: {self._step} are done")
+            if self._published != (receipt.version, self._step):
+                raise Refused(f"a contribution with version {receipt.version}; {self._published} is at hand")
+            if receipt.number not in self.inboxes.lying:
+                raise Refused(f"contribution {receipt.number} is expected; its inbox holds none")
+            if {group.prompt for group in groups} != set(receipt.groups):
+                raise Refused(f"{receipt.worker} contributes other groups than are expected")
             known = [group.prompt in self._held() for group in groups]
             if any(known) and not all(known):
-                raise Refused(f"a part of what {handover.worker} contributes is in already")
+                raise Refused(f"a part of what {receipt.worker} contributes is in already")
             if not any(known):
-                self._early.append(Early(handover.worker, self.inboxes.lying[handover.number], tuple(groups)))
+                self._early.append(Early(receipt.worker, self.inboxes.lying[receipt.number], tuple(groups)))
             return ContributeReport(step, len(self._held()), 0.0)
 
     def _held(self) -> dict[PromptKey, Group]:

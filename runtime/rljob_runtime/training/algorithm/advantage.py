@@ -1,7 +1,7 @@
-"""Group-normalised advantages (GRPO): a response is as good as it beats its siblings.
+"""Group advantages (GRPO): compares each reward with the mean reward of its group.
 
-Only the group's own rewards are used, so an advantage is final as soon as its group is complete: nothing here waits for
-the rest of the batch, which is what lets gradients be computed while generation goes on.
+An advantage depends on its own group only. It is final when the group is complete, so gradients can be computed while
+other groups generate.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import sys
 from collections.abc import Sequence
 
 EPSILON = 1e-6
-"""Added to the standard deviation: bounds the advantages of a group whose rewards differ by rounding only."""
+"""Added to the standard deviation. It bounds the advantages of a group whose rewards differ by rounding only."""
 _LARGE_EXPONENT = 400
-"""Of two: numbers up to here have squares and sums that are floats."""
+"""Exponent of two. Rewards below 2 to this power have squares and sums that floats can hold."""
 
 
 def group_advantages(rewards: Sequence[float], *, by_std: bool = True) -> list[float]:
-    """`(reward - mean) / (std + EPSILON)` for each response of one group, or `reward - mean` with `by_std=False`.
+    """Compute `(reward - mean) / (std + EPSILON)` for each response of one group.
 
-    `std` is the population's. Equal rewards (and a group of one) teach nothing: exactly zero. Raises `ValueError` for
-    an empty group and for a reward that is not finite.
+    With `by_std=False` the result is `reward - mean`. `std` is the population standard deviation. Equal rewards, and a
+    group of one, give exactly 0. Raises `ValueError` for an empty group and for a reward that is not finite.
     """
     if not rewards:
         raise ValueError("a group needs at least one reward")
@@ -29,7 +29,7 @@ def group_advantages(rewards: Sequence[float], *, by_std: bool = True) -> list[f
             raise ValueError(f"rewards[{position}] is {reward}: a reward is a finite number")
     if min(rewards) == max(rewards):
         return [0.0] * len(rewards)
-    # Squares and sums of very large rewards would leave the range of floats: those are divided by a power of two first.
+    # Squares and sums of very large rewards overflow. Rewards are divided by a power of two first.
     exponent = max(0, math.frexp(max(map(abs, rewards)))[1] - _LARGE_EXPONENT)
     scaled = [math.ldexp(reward, -exponent) for reward in rewards]
     mean = math.fsum(scaled) / len(scaled)
@@ -41,7 +41,7 @@ def group_advantages(rewards: Sequence[float], *, by_std: bool = True) -> list[f
 
 
 def _finite(value: float, exponent: int) -> float:
-    """`value` times a power of two; the largest float where that has none."""
+    """Return `value` times a power of two, or the largest float on overflow."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""The GRPO objective as a raw sum over tokens, and the figures that go with it.
+"""Policy loss: the GRPO objective and its metrics as raw sums over tokens.
 
 Nothing here divides by a batch size. A token's weight is 1 (token mean) or 1 / (length of its response) (sequence
-mean), the sums of any parts of a batch add up to the batch's, and whoever holds all of them divides once by
-`Sums.normaliser`.
+mean). Sums of any parts of a batch add up to the sums of the batch. The caller that combines all parts divides once by
+`LossSums.normaliser`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from torch import Tensor
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 
 LOG_RATIO_BOUND = 20.0
-"""Log ratios are held inside +-20 before `exp`: beyond it fp32 overflows, and clipping has long made the value moot."""
+"""Log ratios are clamped to ±20 before `exp`. Larger ones overflow fp32, and the clip makes their value irrelevant."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Raw sums over loss tokens. Adding two parts of a batch gives the sums of both together."""
+    """Raw sums over loss tokens.
+
+    The sum of two parts of a batch equals the sums of both parts together.
+    """
 
     loss: float = 0.0
     mismatch_kl: float = 0.0
-    """KL of the sampler's distribution to the trainer's, by the k3 estimator on the sampler's own tokens."""
+    """KL divergence of the sampler's distribution from the trainer's: k3 estimator on the sampled tokens."""
     reference_kl: float = 0.0
     clipped: float = 0.0
-    """Tokens whose gradient the clip has cut."""
+    """Tokens whose gradient the clip cuts."""
     entropy: float = 0.0
     importance: float = 0.0
-    """Importance ratios, before the cap."""
+    """Importance ratios before the cap."""
     importance_squares: float = 0.0
     capped: float = 0.0
-    """Tokens whose importance ratio the cap has cut."""
+    """Tokens whose importance ratio the cap cuts."""
     tokens: int = 0
     sequences: int = 0
 
@@ -43,34 +46,39 @@ class Sums:
         return Sums.of([mine + theirs for mine, theirs in zip(self.values(), other.values(), strict=True)])
 
     def values(self) -> list[float]:
-        """Fields in order, for adding and for reducing over ranks."""
+        """Return the fields in order, to add them and to reduce them over ranks."""
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     @classmethod
     def of(cls, values: list[float]) -> Sums:
-        """The inverse of `values`."""
+        """Build the sums from `values`."""
         loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped, tokens, sequences = values
-        figures = (loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped)
-        return cls(*figures, int(tokens), int(sequences))
+        terms = (loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped)
+        return cls(*terms, int(tokens), int(sequences))
 
     def normaliser(self, aggregation: Aggregation) -> int:
-        """What the raw gradient is divided by, once, when all of the batch is in."""
+        """Return the divisor of the raw gradient of a complete batch."""
         return self.tokens if aggregation is Aggregation.TOKEN_MEAN else self.sequences
 
     @property
     def effective_sample_size(self) -> float:
-        """(sum of r)^2 / (n x sum of r^2) of the importance ratios: 1 when all are equal, 1 / n when one outweighs the
-        rest."""
+        """Effective sample size of the importance ratios r: (sum of r)² / (n × sum of r²).
+
+        It is 1 when all ratios are equal and 1 / n when one ratio outweighs the rest.
+        """
         return self.importance**2 / (self.tokens * self.importance_squares) if self.importance_squares else 1.0
 
 
 def log_ratio(new: Tensor, old: Tensor) -> Tensor:
-    """`new - old`, bounded so that its exponential is finite."""
+    """Return `new - old`, clamped so that its exponential is finite."""
     return (new - old).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """Estimator of KL(p || q) for samples of p, with `log_ratio = log q - log p`: unbiased, never negative."""
+    """Estimate KL(p || q) on samples of p, with `log_ratio = log q - log p`.
+
+    The estimator is unbiased and never negative.
+    """
     return log_ratio.exp() - 1 - log_ratio
 
 
@@ -86,15 +94,16 @@ def policy_loss(
     entropy: Tensor | None = None,
     sequences: int = 0,
 ) -> tuple[Tensor, Sums]:
-    """The raw loss of some tokens (a scalar that carries the gradient), and their sums.
+    """Compute the raw loss of some tokens and their sums.
 
-    All tensors are one-dimensional, one value a loss token. `behaviour` are the sampler's own logprobs at its
-    temperature, `logprobs` the trainer's at the same temperature, `proximal` the trainer's at the start of the step
-    (None: `logprobs` are those); `reference` those of the frozen model when the KL term is on.
+    The loss is a scalar that carries the gradient. All tensors are one-dimensional, with one value per loss token.
+    `behaviour` holds the sampler's logprobs at its temperature. `logprobs` holds the trainer's at the same temperature.
+    `proximal` holds the trainer's at the start of the step; None means that they equal `logprobs`. `reference` holds
+    those of the frozen model when the KL term is on.
 
-    Without a cap the clipped ratio is that to the sampler. With one the two things that it stands for are apart
-    (decoupled PPO, Hilton et al. 2021): how far the sampler is from the start of the step is a constant weight,
-    min(proximal / behaviour, cap), and what is clipped is how far this step's updates have gone from its start.
+    Without a cap, the clipped ratio is trainer over sampler. With a cap, that ratio splits in two (decoupled PPO,
+    Hilton et al. 2021). The constant weight min(proximal / behaviour, cap) corrects for the sampler. The clipped ratio
+    measures how far the updates of this step have moved from its start.
     """
     start = logprobs.detach() if proximal is None else proximal
     drift = log_ratio(start, behaviour)
@@ -111,9 +120,9 @@ def policy_loss(
     loss = (weights * (config.kl_coefficient * reference_kl - objective)).sum()
     with torch.no_grad():
         cut = held * advantages < ratio * advantages
-        figures = (loss, k3(drift).sum(), reference_kl.sum(), cut.sum())
-        loss_sum, mismatch, reference_sum, clipped = (float(figure) for figure in figures)
-        raw = importance.double()  # the square of the largest is beyond what fp32 can add to
+        terms = (loss, k3(drift).sum(), reference_kl.sum(), cut.sum())
+        loss_sum, mismatch, reference_sum, clipped = (float(term) for term in terms)
+        raw = importance.double()  # fp32 cannot hold the square of the largest ratio
     return loss, Sums(
         loss=loss_sum,
         mismatch_kl=mismatch,

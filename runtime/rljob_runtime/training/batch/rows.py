@@ -1,9 +1,8 @@
-"""Rows: who computes which responses of a step, planned from their lengths, and their tokens as arrays.
+"""Rows: plans which rank computes which responses of a step, and packs their tokens into arrays.
 
-A row holds blocks: a prompt and some of the responses to it, which share one computation of the prompt. Blocks are
-placed by first fit, longest first, into rows of at most the token budget (a response longer than that gets a row of its
-own). Everything is a pure function of its input. The coordinator plans the rows and sends each rank its own: no torch
-here.
+A row holds blocks. A block is a prompt and some of its responses, which share one computation of the prompt. First fit,
+longest first, places blocks into rows of at most the token budget. A response longer than the budget gets its own row.
+Everything is a pure function of its input, without torch: the coordinator plans the rows and sends each rank its own.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from rljob_runtime.training.row_rules import RowRules
 Item = TypeVar("Item")
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.floating[Any]]
-"""float32 as the coordinator keeps log-probabilities, float64 where they come as Python's floats."""
+"""float32 where the coordinator keeps log-probabilities, float64 where they are Python floats."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One response to learn from: its tokens, the sampler's logprobs of them, and its advantage."""
+    """One response to train on: its tokens, the sampler's logprobs of them, and its advantage."""
 
     token_ids: Ints
     logprobs: Floats
@@ -37,19 +36,25 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A prompt and some of the responses to it: what shares one computation of the prompt."""
+    """A prompt and some of its responses, which share one computation of the prompt."""
 
     prompt_token_ids: Ints
     samples: tuple[Sample, ...]
 
     @property
     def tokens(self) -> int:
-        """Input tokens of this block in a row: the last token of a response is left out, it predicts nothing."""
+        """Input tokens of the block in a row.
+
+        The last token of a response predicts nothing and is left out.
+        """
         return len(self.prompt_token_ids) + sum(len(sample.token_ids) - 1 for sample in self.samples)
 
 
 def block_of(group: Group, *, by_std: bool) -> Block:
-    """The group as a block, with advantages. Raises `ValueError` for what cannot be trained on."""
+    """Convert a group into a block with advantages.
+
+    Raises `ValueError` for a group that cannot be trained on.
+    """
     if not group.prompt_token_ids:
         raise ValueError(f"prompt {group.prompt} has no tokens")
     rewards = [scored.reward for scored in group.responses]
@@ -69,7 +74,10 @@ def block_of(group: Group, *, by_std: bool) -> Block:
 
 
 def split(block: Block, budget: int) -> list[Block]:
-    """Pieces of at most `budget` tokens, each with the prompt and as many responses as fit (at least one)."""
+    """Split a block into pieces of at most `budget` tokens.
+
+    Each piece has the prompt and as many responses as fit, at least one.
+    """
     pieces: list[Block] = []
     taken: list[Sample] = []
     free = whole = budget - len(block.prompt_token_ids)
@@ -86,7 +94,10 @@ def split(block: Block, budget: int) -> list[Block]:
 
 
 def plan_rows(blocks: Iterable[Block], budget: int) -> list[list[Block]]:
-    """Blocks of each row: first fit, longest first. The order of equal blocks is that of the input."""
+    """Place blocks into rows by first fit, longest first.
+
+    Equal blocks keep the order of the input.
+    """
     pieces = [(piece.tokens, piece) for block in blocks for piece in split(block, budget)]
     rows: list[list[Block]] = []
     room: list[int] = []
@@ -102,8 +113,11 @@ def plan_rows(blocks: Iterable[Block], budget: int) -> list[list[Block]]:
 
 
 def share_rows(rows: Sequence[list[Block]], ranks: int) -> list[list[list[Block]]]:
-    """Rows of each rank, as many for one as for another (filled up with empty rows): longest row first, to the rank
-    with the fewest tokens among those with the fewest rows."""
+    """Distribute rows over ranks, the same number to each.
+
+    The longest row goes first, to the rank with the fewest tokens among those with the fewest rows. Empty rows fill up
+    the difference.
+    """
     shares: list[list[list[Block]]] = [[] for _ in range(ranks)]
     load = [0] * ranks
     sized = [(sum(block.tokens for block in row), row) for row in rows]
@@ -116,7 +130,10 @@ def share_rows(rows: Sequence[list[Block]], ranks: int) -> list[list[list[Block]
 
 
 def minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
-    """Consecutive shares of the items, sizes differing by one at most; never an empty one."""
+    """Split items into consecutive shares whose sizes differ by at most one.
+
+    No share is empty.
+    """
     count = min(count, len(items))
     bounds = [len(items) * i // count for i in range(count + 1)] if count else []
     return [list(items[start:end]) for start, end in pairwise(bounds)]
@@ -124,7 +141,7 @@ def minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Blocks end to end. `B` blocks, `S` responses in the order of their blocks."""
+    """Blocks end to end: `B` blocks, and `S` responses in the order of their blocks."""
 
     prompts: Ints
     """[B] tokens of each prompt"""
@@ -135,22 +152,28 @@ class Row:
     advantages: npt.NDArray[np.float64]
     """[S]"""
     prompt_token_ids: Ints
-    """Those of all prompts, end to end."""
+    """Tokens of all prompts, end to end."""
     token_ids: Ints
-    """Those of all responses, end to end."""
+    """Tokens of all responses, end to end."""
     logprobs: Floats
-    """One for each of `token_ids`."""
+    """One value for each of `token_ids`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one rank computes for one update: `blocks` has the number of blocks of each row, `joined` all of these."""
+    """The work of one rank in one update.
+
+    `blocks` holds the number of blocks of each row. `joined` holds the blocks of all rows.
+    """
 
     blocks: Ints
     joined: Row
 
     def rows(self) -> Iterator[Row]:
-        """The rows, as views. One without blocks is there for the other ranks' sake."""
+        """Yield the rows as views.
+
+        A rank yields a row without blocks when other ranks have more rows.
+        """
         whole = self.joined
         block_ends = list(accumulate(self.blocks.tolist(), initial=0))
         sample_ends = np.concatenate([[0], whole.samples.cumsum(dtype=np.int64)])
@@ -172,7 +195,7 @@ class Share:
 
 
 def row_of(blocks: Sequence[Block]) -> Row:
-    """These blocks end to end, copied into arrays of their own."""
+    """Copy blocks end to end into new arrays."""
     samples = [sample for block in blocks for sample in block.samples]
     return Row(
         prompts=np.array([len(block.prompt_token_ids) for block in blocks], dtype=np.int32),
@@ -190,9 +213,9 @@ def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.int32] | None = No
 
 
 def shares_of(blocks: Sequence[Block], rules: RowRules, ranks: int) -> list[Share]:
-    """The rows of each rank, by rank."""
+    """Plan the rows of each rank, by rank."""
     work = sum(block.tokens for block in blocks)
-    # Ranks share the work even where all of it would fit into one row.
+    # Ranks share the work even where one row can hold all of it.
     budget = min(rules.budget, -(-work // ranks))
     shared = share_rows(plan_rows(blocks, budget), ranks)
     return [

@@ -1,4 +1,4 @@
-"""The final model as a Hugging Face folder."""
+"""Model export: writes the final model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rljob_runtime.training.checkpoint.safetensors_writer import sync_folder, write_tensors
 from rljob_runtime.training.checkpoint.store import CheckpointError
-from rljob_runtime.training.model.sharding import drain, gathered
+from rljob_runtime.training.model.sharding import finish_gather, gather_in_order
 
 WEIGHTS = "model.safetensors"
 
@@ -22,10 +22,13 @@ def write_model(
     weights: Mapping[str, Tensor],
     dtype: torch.dtype,
 ) -> None:
-    """Write `files` (config, tokenizer) and the weights in `dtype` as `folder`, which is replaced when all is written.
-    Raises `CheckpointError` when the disk does not take it; an earlier folder is then untouched."""
+    """Write `files` (config, tokenizer) and the weights in `dtype` as `folder`.
+
+    The folder is replaced when everything is written. Raises `CheckpointError` when the disk refuses; an earlier folder
+    then stays untouched.
+    """
     shapes = {name: tensor.shape for name, tensor in weights.items()}
-    walk = gathered(weights.items())
+    walk = gather_in_order(weights.items())
     partial = folder.with_name(f".partial-{folder.name}")
     old = folder.with_name(f".old-{folder.name}")
     try:
@@ -46,4 +49,4 @@ def write_model(
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"the model cannot be exported to {folder}: {error.strerror or error}") from error
     finally:
-        drain(walk)  # other ranks walk through all of it whatever happens here
+        finish_gather(walk)  # other ranks gather all tensors in any case

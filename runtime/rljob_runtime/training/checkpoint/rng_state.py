@@ -1,4 +1,4 @@
-"""The state of every random generator that training code may draw from, as plain text."""
+"""RNG state: seeds, captures and restores every random generator that training code may use, as plain text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 
 def seed_all(seed: int, rank: int) -> None:
-    """Seed them all; ranks differ."""
+    """Seed every generator, differently on each rank."""
     random.seed(f"{seed}/{rank}")
     numpy.random.seed((seed + 7919 * rank) % 2**32)
     torch.manual_seed(seed + 7919 * rank)
 
 
 def capture() -> str:
-    """The state now."""
+    """Capture the current state."""
     version, words, gauss = random.getstate()
     numpy_state = numpy.random.get_state(legacy=False)
     torch_states = {"cpu": torch.get_rng_state()}
@@ -34,7 +34,10 @@ def capture() -> str:
 
 
 def restore(text: str) -> None:
-    """Go back to a captured state. A generator of a device that is not here is passed over."""
+    """Restore a captured state.
+
+    The generator of an absent device is skipped.
+    """
     document = json.loads(text)
     version, words, gauss = document["python"]
     random.setstate((version, tuple(words), gauss))

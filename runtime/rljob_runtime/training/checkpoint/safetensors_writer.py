@@ -1,7 +1,7 @@
-"""Writing a safetensors file one tensor at a time, so that gathering a sharded model needs room for one tensor only.
+"""Safetensors writer: writes a file tensor by tensor, so that gathering a sharded model needs memory for one tensor.
 
-The format is a length, a JSON header of names, types, shapes and offsets, and the raw data; the library's own writer
-wants all tensors at once. Files are read with the library.
+The format is a length, a JSON header (names, types, shapes, offsets) and the raw data. The library's own writer needs
+all tensors at once. The library reads the files.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch
 
 @dataclass(frozen=True)
 class Written:
-    """A file that lies on the disk."""
+    """A file on the disk."""
 
     bytes: int
     sha256: str
 
 
 def data_bytes(shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> int:
-    """Bytes of the tensors of these shapes."""
+    """Return the size of tensors with these shapes."""
     return sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
 
 
 def write_tensors(
     path: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]]
 ) -> Written:
-    """Write `tensors` (whole, in the order of `shapes`) as `dtype` and sync them. Raises `OSError` as the disk does,
-    and `ValueError` when the tensors are not those announced."""
+    """Write full tensors as `dtype`, in the order of `shapes`, and sync the file.
+
+    Raises `OSError` from the disk, and `ValueError` when the tensors do not match `shapes`.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, shape in shapes.items():
@@ -74,7 +76,7 @@ def write_text(path: Path, text: str) -> Written:
 
 
 def file_sha256(path: Path) -> str:
-    """Digest of a file's bytes."""
+    """Return the digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

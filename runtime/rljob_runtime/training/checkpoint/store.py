@@ -1,9 +1,9 @@
-"""Checkpoints on a volume: whole or not there.
+"""Checkpoint store: checkpoints on a volume, complete or absent.
 
-A checkpoint is a folder `step-00000012` with the tensors (`tensors.safetensors`), everything else of the trainer
-(`state.json`), what the coordinator gave along (`coordinator.json`, if it did), and the marker `COMPLETE` with size and
-SHA-256 of each. It is written under another name, synced, and renamed when whole;
-a folder without its marker, or whose bytes differ from it, is not used. Only rank 0 touches the volume.
+A checkpoint is a folder `step-00000012`. It holds the tensors (`tensors.safetensors`), the rest of the trainer's state
+(`state.json`), the coordinator's snapshot if there is one (`coordinator.json`), and the marker `COMPLETE` with size and
+SHA-256 of each file. It is written under another name, synced, and renamed when complete. A folder without its marker,
+or with other bytes, is not used. Only rank 0 accesses the volume.
 """
 
 from __future__ import annotations
@@ -34,35 +34,44 @@ from rljob_runtime.training.checkpoint.safetensors_writer import (
 
 log = logging.getLogger(__name__)
 
-TENSORS, STATE, STANDING, MARKER = "tensors.safetensors", "state.json", "coordinator.json", "COMPLETE"
+TENSORS, STATE, SNAPSHOT, MARKER = "tensors.safetensors", "state.json", "coordinator.json", "COMPLETE"
 PARTIAL = ".partial-"
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 _SLACK = 1 << 20
-"""Bytes wanted free beyond the tensors, for the small files and the file system's own."""
+"""Bytes that must be free beyond the tensors, for the small files and the file system."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be written or used. What was there before is untouched; the message says what to do."""
+    """A checkpoint cannot be written or used.
+
+    Existing checkpoints stay untouched. The message names the action.
+    """
 
 
 def name_of(step: int) -> str:
-    """Folder name of the checkpoint after `step` updates."""
+    """Return the folder name of the checkpoint after `step` updates."""
     return f"step-{step:08d}"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, verified. `standing`: the coordinator's document, as it was given."""
+    """A complete and verified checkpoint.
+
+    `coordinator_snapshot` is unchanged.
+    """
 
     folder: Path
     step: int
     state: Mapping[str, Any]
-    standing: str | None = None
+    coordinator_snapshot: str | None = None
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[Mapping[str, Tensor]]:
-        """Its tensors by name, each read when it is asked for."""
+        """Open the tensors by name.
+
+        Each is read on access.
+        """
         with safe_open(self.folder / TENSORS, framework="pt") as file:
             yield _Lazy(file)
 
@@ -83,7 +92,10 @@ class _Lazy(Mapping[str, Tensor]):
 
 
 class CheckpointStore:
-    """The checkpoints in one folder, of which the newest `keep` stay."""
+    """The checkpoints in one folder.
+
+    The newest `keep` stay.
+    """
 
     def __init__(self, root: Path, keep: int):
         if keep < 1:
@@ -98,28 +110,31 @@ class CheckpointStore:
         shapes: Mapping[str, torch.Size],
         dtype: torch.dtype,
         tensors: Iterable[tuple[str, Tensor]],
-        standing: str | None = None,
+        coordinator_snapshot: str | None = None,
     ) -> str:
-        """Write the checkpoint of `step`; returns its name. One that is there already stays as it is. Raises
-        `CheckpointError` when the disk does not take it, and then nothing has changed but a cleared leftover."""
+        """Write the checkpoint of `step` and return its name.
+
+        An existing one stays as it is. Raises `CheckpointError` when the disk refuses; then nothing has changed, except
+        that a leftover is removed.
+        """
         name = name_of(step)
-        if self._whole(self.root / name):
+        if self._is_complete(self.root / name):
             return name
         partial = self.root / f"{PARTIAL}{name}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._clear_partials()
-            self._check_room(step, data_bytes(shapes, dtype) + _SLACK)
+            self._check_free_space(step, data_bytes(shapes, dtype) + _SLACK)
             partial.mkdir()
             files = {
                 TENSORS: write_tensors(partial / TENSORS, shapes, dtype, tensors),
                 STATE: write_text(partial / STATE, json.dumps({**state, "format": FORMAT, "step": step})),
             }
-            if standing is not None:
-                files[STANDING] = write_text(partial / STANDING, standing)
+            if coordinator_snapshot is not None:
+                files[SNAPSHOT] = write_text(partial / SNAPSHOT, coordinator_snapshot)
             write_text(partial / MARKER, json.dumps({file: asdict(written) for file, written in files.items()}))
             sync_folder(partial)
-            if (self.root / name).exists():  # damaged, or it would have been taken as it is
+            if (self.root / name).exists():  # a complete one would have been kept
                 shutil.rmtree(self.root / name)
             partial.rename(self.root / name)
             sync_folder(self.root)
@@ -130,8 +145,11 @@ class CheckpointStore:
         return name
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint, or None when there is none at all. Damaged ones are passed over with a warning;
-        raises `CheckpointError` when nothing but damaged ones is left, rather than starting from nothing."""
+        """Return the newest complete checkpoint, or None without any.
+
+        Damaged ones are skipped with a warning. If only damaged ones exist, it raises `CheckpointError` instead of
+        starting from scratch.
+        """
         damaged: list[str] = []
         for folder in self._folders():
             if not self._marked(folder):
@@ -140,14 +158,14 @@ class CheckpointStore:
             try:
                 files = self._verify(folder)
                 state = json.loads((folder / STATE).read_text())
-                standing = (folder / STANDING).read_text() if STANDING in files else None
+                coordinator_snapshot = (folder / SNAPSHOT).read_text() if SNAPSHOT in files else None
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("checkpoint %s is damaged and passed over: %s", folder, error)
                 damaged.append(f"{folder.name}: {error}")
                 continue
             if state.get("format") != FORMAT:
                 raise CheckpointError(f"{folder} has format {state.get('format')}; this version reads format {FORMAT}")
-            return Checkpoint(folder, state["step"], state, standing)
+            return Checkpoint(folder, state["step"], state, coordinator_snapshot)
         if damaged:
             raise CheckpointError(
                 f"no usable checkpoint in {self.root} ({'; '.join(damaged)}). Restore one, or empty the folder to "
@@ -156,7 +174,7 @@ class CheckpointStore:
         return None
 
     def _folders(self) -> list[Path]:
-        """Newest first."""
+        """Return the folders, newest first."""
         if not self.root.is_dir():
             return []
         found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -166,7 +184,7 @@ class CheckpointStore:
     def _marked(folder: Path) -> bool:
         return (folder / MARKER).is_file()
 
-    def _whole(self, folder: Path) -> bool:
+    def _is_complete(self, folder: Path) -> bool:
         if not self._marked(folder):
             return False
         try:
@@ -186,7 +204,7 @@ class CheckpointStore:
                 raise ValueError(f"{file} does not have the checksum it was written with")
         return set(files)
 
-    def _check_room(self, step: int, needed: int) -> None:
+    def _check_free_space(self, step: int, needed: int) -> None:
         free = shutil.disk_usage(self.root).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"it needs {needed / 2**20:.1f} MiB and {free / 2**20:.1f} MiB are free")
@@ -203,9 +221,12 @@ class CheckpointStore:
             shutil.rmtree(path)
 
     def _prune(self, newest: str) -> None:
-        """Remove all but the newest `keep`, the one just written counted first. The marker goes before the rest."""
-        whole = [folder for folder in self._folders() if self._marked(folder) and folder.name != newest]
-        for folder in whole[self.keep - 1 :]:
+        """Remove all but the newest `keep`; the checkpoint just written counts as the first.
+
+        The marker is removed first.
+        """
+        complete = [folder for folder in self._folders() if self._marked(folder) and folder.name != newest]
+        for folder in complete[self.keep - 1 :]:
             try:
                 (folder / MARKER).unlink()
                 shutil.rmtree(folder)

@@ -1,1 +1,1 @@
-"""Loans: gradient workers on loaned rollout machines, and the intake of what they deliver."""
+"""Loans: gradient workers on loaned rollout machines, and the checks of what they deliver."""

@@ -1,4 +1,4 @@
-"""What the trainer checks of a contribution that a lent machine brought, and how its sums come to the ranks."""
+"""Contribution intake: checks the sums that a loaned machine delivers, and scatters them over the trainer's ranks."""
 
 from __future__ import annotations
 
@@ -15,71 +15,90 @@ from rljob_runtime.training.step.contribution import Contribution
 
 
 class ContributionInboxes(Protocol):
-    """Where contributions of lent machines come in: `rljob_runtime.relay.gradient_transfer.GradientInboxes`."""
+    """Receives the sums of loaned machines.
+
+    Implemented by `rljob_runtime.relay.gradient_transfer`.
+    """
 
     def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
-        """Listen for so many contributions to this step, and for none before. Raises `Refused` when it cannot."""
+        """Listen for `count` contributions to this step, and drop those of earlier steps.
+
+        Raises `Refused` when it cannot listen.
+        """
         ...
 
     def read(self, number: int) -> dict[str, Tensor]:
-        """The sums that lie there under this number, by parameter name. Raises `Refused`."""
+        """Return the sums of contribution `number`, by parameter name.
+
+        Raises `Refused`.
+        """
         ...
 
     def close(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Free the memory.
+
+        Idempotent.
+        """
         ...
 
 
-def check_standing(handover: ContributionReceipt, term: int, done: int, published: tuple[int, int] | None) -> None:
-    """Raise `Refused` unless it is of this term, of the step after `done`, and computed with the weights in hand:
-    `published` is the (version, step) that was published last."""
-    if handover.step != done + 1:
-        raise Refused(f"a contribution to step {handover.step}: step {done} is done, so {done + 1} is next")
-    if handover.term != term:
-        raise Refused(f"a contribution of term {handover.term}: term {term} is in office")
-    if published != (handover.version, done):
+def check_fence(receipt: ContributionReceipt, term: int, done: int, published: tuple[int, int] | None) -> None:
+    """Raise `Refused` unless the contribution belongs to this term, the next step and the current weights.
+
+    `done` is the last completed step. `published` is the (version, step) of the last publication.
+    """
+    if receipt.step != done + 1:
+        raise Refused(f"a contribution to step {receipt.step}: step {done} is done, so {done + 1} is next")
+    if receipt.term != term:
+        raise Refused(f"a contribution of term {receipt.term}: the current term is {term}")
+    if published != (receipt.version, done):
         was = (
             "none was published"
             if published is None
             else f"version {published[0]} of step {published[1]} was published"
         )
-        raise Refused(f"{handover.worker} computed with version {handover.version} for step {handover.step}: {was}")
+        raise Refused(f"{receipt.worker} computed with version {receipt.version} for step {receipt.step}: {was}")
 
 
-def read_whole(
-    inboxes: ContributionInboxes | None, handover: ContributionReceipt, parameters: Mapping[str, Tensor]
+def read_sums(
+    inboxes: ContributionInboxes | None, receipt: ContributionReceipt, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The sums at their inbox. Raises `Refused` for ones that are not of this model, or not finite: a sum that is added
-    cannot be taken out again."""
+    """Read the sums of a contribution.
+
+    A sum that was added cannot be removed. So sums of another model and sums that are not finite raise `Refused`.
+    """
     if inboxes is None:
-        raise Refused(f"contribution {handover.number} is expected; no inbox was opened")
-    sums = inboxes.read(handover.number)
+        raise Refused(f"contribution {receipt.number} is expected; no inbox is open")
+    sums = inboxes.read(receipt.number)
     if sums.keys() != parameters.keys():
-        raise Refused(f"{handover.worker}: its sums and the model differ in {min(sums.keys() ^ parameters.keys())}")
+        raise Refused(f"{receipt.worker}: its sums and the model differ in {min(sums.keys() ^ parameters.keys())}")
     for name, tensor in sums.items():
         if tensor.shape != parameters[name].shape or tensor.dtype != parameters[name].dtype:
             raise Refused(
-                f"{handover.worker}: the sum of {name} is {tensor.dtype} {list(tensor.shape)}; "
+                f"{receipt.worker}: the sum of {name} is {tensor.dtype} {list(tensor.shape)}; "
                 f"{parameters[name].dtype} {list(parameters[name].shape)} is right"
             )
         if not bool(tensor.isfinite().all()):
-            raise Refused(f"{handover.worker}: the sum of {name} is not finite")
+            raise Refused(f"{receipt.worker}: the sum of {name} is not finite")
     return sums
 
 
-def contribution_of(
-    handover: ContributionReceipt, whole: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: RankGroup
+def scatter_contribution(
+    receipt: ContributionReceipt, full: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: RankGroup
 ) -> Contribution:
-    """The contribution as this rank keeps it: its shard of rank 0's `whole` sums. A collective."""
+    """Return this rank's shard of the `full` sums on rank 0.
+
+    A collective.
+    """
     gradients = {}
     for name, parameter in parameters.items():
         gradients[name] = torch.empty_like(parameter, requires_grad=False)
-        ranks.place(gradients[name], whole.get(name))
+        ranks.scatter_into(gradients[name], full.get(name))
     return Contribution(
-        step=handover.step,
-        worker=handover.worker,
-        term=handover.term,
-        groups=frozenset(handover.groups),
+        step=receipt.step,
+        worker=receipt.worker,
+        term=receipt.term,
+        groups=frozenset(receipt.groups),
         gradients=gradients,
-        sums=Sums.of(list(handover.figures)),
+        sums=Sums.of(list(receipt.sums)),
     )

@@ -1,9 +1,9 @@
-"""One rank of a gradient unit: the process of one accelerator of a loaned machine.
+"""Gradient rank: the process of one accelerator of a loaned machine.
 
-The ranks of a machine hold its model split among them (FSDP): weights as they are published, read slice by slice from
-the relay's segment, and raw sums in full precision. A layer is made whole and computed with as the trainer computes
-with it. Its gradient is reduced over the machine's accelerators row by row; what comes of it is added to the sums and
-given back before the next layer's comes, so no rank ever holds a second gradient.
+The ranks of a machine share its model (FSDP). Each holds a shard of the published weights, read slice by slice from the
+relay's segment, and raw sums in full precision. A layer is gathered and computed as in the trainer. Its gradient is
+reduced over the machine's accelerators row by row. The result is added to the sums and freed before the next layer's
+gradient arrives. So no rank holds a second gradient.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ from rljob_runtime.rollout.engines.weights import WeightMismatch, open_version
 from rljob_runtime.training.algorithm.loss import Sums
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.loading import without_weights
-from rljob_runtime.training.model.memory import computes_again
+from rljob_runtime.training.model.loading import empty_sharded_model
+from rljob_runtime.training.model.memory import recomputes_activations
 from rljob_runtime.training.model.policy import Policy
-from rljob_runtime.training.model.sharding import RankGroup, walk_through
+from rljob_runtime.training.model.sharding import RankGroup, join_gather
 from rljob_runtime.training.step.gradients import GradientComputer
 
 ON_THIS_MACHINE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""A unit's ranks are on one machine: nobody else can reach what they listen on."""
+"""Network interfaces of the collectives. All ranks of a worker are on one machine, so no other machine can reach their
+sockets."""
 
 
 @dataclass(frozen=True)
-class UnitSettings:
-    """`ranks`: accelerators of the machine, each of them a rank's. `folder`: the model's config. `weights`: the segment
-    of the machine's relay. `device`: cpu, or cuda for the accelerators that the ranks see, in their order."""
+class GradientWorkerSettings:
+    """Settings of a gradient worker.
+
+    `ranks` is the number of accelerators of the machine; each belongs to one rank. `folder` holds the model's config.
+    `weights` is the segment of the machine's relay. `device` is cpu, or cuda for the visible accelerators in their
+    order.
+    """
 
     training: TrainingConfig
     ranks: int
@@ -53,23 +58,34 @@ class UnitSettings:
 
     @property
     def stored(self) -> torch.dtype:
-        """What weights are kept in. The sum of a row passes through it on its way to the full precision of all, so
-        float16, whose range is too small for sums, is not kept as it is published."""
+        """Format of the stored weights.
+
+        The sum of a row passes through this format before it is added in full precision. The range of float16 is too
+        small for sums, so float16 weights are stored in full precision.
+        """
         published: torch.dtype = getattr(torch, self.training.dtype)
         return published if self.training.autocast else self.training.compute_dtype
 
 
-class UnitRank:
-    """What the leader of a unit (`worker`) asks of its ranks: `build` first. All ranks get the same calls."""
+class GradientRank:
+    """The methods that `worker` calls on each rank, `build` first.
+
+    All ranks receive the same calls.
+    """
 
     @staticmethod
     def warm_up() -> None:
-        """All is imported with this module. A process that is to be forked has one thread."""
+        """Prepare to fork.
+
+        Importing this module imports everything else. A process that forks must have one thread.
+        """
         torch.set_num_threads(1)
 
-    def build(self, settings: UnitSettings, rank: int, meeting: str) -> int:
-        """Meet the other ranks at the file `meeting` and make the model, without weights; the size of its
-        vocabulary."""
+    def build(self, settings: GradientWorkerSettings, rank: int, meeting: str) -> int:
+        """Meet the other ranks at the file `meeting` and build the model without weights.
+
+        Returns the size of its vocabulary.
+        """
         os.environ.update(ON_THIS_MACHINE)
         device = settings.device
         if device == "cpu":
@@ -80,97 +96,106 @@ class UnitRank:
         config = settings.training
         self._settings = settings
         self._ranks = RankGroup(rank, settings.ranks, device=device, store=FileStore(meeting, settings.ranks))
-        model = without_weights(settings.folder, settings.stored, config.compute_dtype, self._ranks)
+        model = empty_sharded_model(settings.folder, settings.stored, config.compute_dtype, self._ranks)
         policy = Policy(model, temperature=config.temperature, autocast=config.autocast, dtype=config.compute_dtype)
-        if computes_again(settings.device, settings.ranks):
+        if recomputes_activations(settings.device, settings.ranks):
             policy.enable_checkpointing()
-        self._computer = _Adding(policy, config, self._ranks)
-        self._held: int | None = None
+        self._computer = _GradientAccumulator(policy, config, self._ranks)
+        self._version: int | None = None
         return policy.vocabulary
 
     def begin(self, version: int) -> None:
-        """Sums of nothing, with the published weights `version`. Raises `VersionUnavailable` and `WeightMismatch`."""
-        if self._held != version:
-            self._held = None
+        """Reset the sums and load the published weights `version`.
+
+        Raises `VersionUnavailable` and `WeightMismatch`.
+        """
+        if self._version != version:
+            self._version = None
             self._read(version)
-            self._held = version
-        self._computer.forget()
+            self._version = version
+        self._computer.reset()
 
     def add(self, share: Share) -> list[float]:
-        """Add the raw gradient of these rows, a collective; this rank's `Sums`."""
+        """Add the raw gradient of these rows and return this rank's `Sums`.
+
+        A collective.
+        """
         return self._computer.add(share).values()
 
     def deliver(self, term: int, number: int, inbox: RelayMember) -> int:
-        """Bring the sums of all ranks to the trainer's inbox, by the first one; how many bytes. Raises `Refused`."""
+        """Deliver the sums of all ranks to the trainer's inbox and return the number of bytes.
+
+        The first rank sends. Raises `Refused`.
+        """
         sums = self._computer.sums
         if self._ranks.leads:
             return GradientSender(self._settings.sender).deliver(term, number, sums, inbox)
-        walk_through(sums)
+        join_gather(sums)
         return 0
 
     def close(self) -> None:
-        """Leave the others."""
+        """Leave the rank group."""
         self._ranks.close()
 
     @torch.no_grad()
     def _read(self, version: int) -> None:
-        """This rank's slices of the weights."""
+        """Read this rank's slices of the weights."""
         tensors = dict(open_version(self._settings.weights, version))
         parameters = self._computer.parameters
         if tensors.keys() != parameters.keys():
-            strange = min(tensors.keys() ^ parameters.keys())
-            raise WeightMismatch(f"version {version} and the model differ in {strange}")
+            different = min(tensors.keys() ^ parameters.keys())
+            raise WeightMismatch(f"version {version} and the model differ in {different}")
         for name, parameter in parameters.items():
-            whole = tensors[name]
-            if whole.shape != parameter.shape:
+            full = tensors[name]
+            if full.shape != parameter.shape:
                 raise WeightMismatch(
-                    f"version {version} has {name} {list(whole.shape)}; {list(parameter.shape)} is right"
+                    f"version {version} has {name} {list(full.shape)}; {list(parameter.shape)} is right"
                 )
-            slices = whole.chunk(self._ranks.size)
-            own = slices[self._ranks.rank] if self._ranks.rank < len(slices) else whole[:0]
-            _local(parameter).copy_(own)
+            slices = full.chunk(self._ranks.size)
+            own = slices[self._ranks.rank] if self._ranks.rank < len(slices) else full[:0]
+            _local_shard(parameter).copy_(own)
 
 
-class _Adding(GradientComputer):
-    """Adds what each layer's gradient comes to, and gives it back."""
+class _GradientAccumulator(GradientComputer):
+    """Adds the gradient of each layer to the sums and frees it."""
 
     def __init__(self, policy: Policy, config: TrainingConfig, ranks: RankGroup) -> None:
         super().__init__(policy, config, ranks=ranks)
         self.parameters = dict(policy.model.named_parameters())
         self.sums: dict[str, Tensor] = {}
-        self._seen: set[str] = set()
+        self._accumulated: set[str] = set()
         for name, parameter in self.parameters.items():
-            self._watch(name, parameter)
+            self._accumulate_on_backward(name, parameter)
 
-    def forget(self) -> None:
-        """All sums are 0."""
+    def reset(self) -> None:
+        """Reset all sums to 0."""
         self.sums = {
             name: torch.zeros_like(parameter, dtype=self.config.compute_dtype, requires_grad=False)
             for name, parameter in self.parameters.items()
         }
 
     def add(self, share: Share) -> Sums:
-        """Of these rows."""
+        """Add the raw gradient of these rows."""
         sums = Sums()
         for batch in self._rows(share):
-            self._seen.clear()
+            self._accumulated.clear()
             sums = sums + self._backward(batch, None)
-            if missing := self.parameters.keys() - self._seen:
+            if missing := self.parameters.keys() - self._accumulated:
                 raise ValueError(f"parameter {min(missing)} got no gradient")
         return sums
 
-    def _watch(self, name: str, parameter: nn.Parameter) -> None:
+    def _accumulate_on_backward(self, name: str, parameter: nn.Parameter) -> None:
         @torch.no_grad()
-        def take(parameter: Tensor) -> None:
+        def accumulate(parameter: Tensor) -> None:
             assert parameter.grad is not None, "called when there is one"
-            _local(self.sums[name]).add_(_local(parameter.grad))
+            _local_shard(self.sums[name]).add_(_local_shard(parameter.grad))
             parameter.grad = None
-            self._seen.add(name)
+            self._accumulated.add(name)
 
-        parameter.register_post_accumulate_grad_hook(take)
+        parameter.register_post_accumulate_grad_hook(accumulate)
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part."""
+def _local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard."""
     assert isinstance(tensor, DTensor), "a unit's tensors are split, also over one rank"
     return tensor.to_local()

@@ -1,9 +1,9 @@
-"""Attention over a packed row: each segment sees its prefix and, causally, itself, and nothing else in the row.
+"""Packed attention: each segment of a row attends to its prefix and, causally, to itself, and to nothing else.
 
-Registered with transformers under `NAME`; a model loaded with `attn_implementation=NAME` builds no mask and hands the
-`segments` given to its forward on to every layer. There is no T x T mask and no padding, so a row costs what its
-sequences cost: on a GPU in half precision by one kernel for all segments, elsewhere by one call a segment. A layer with
-a sliding window passes its width, and a token then sees that many tokens, itself among them.
+It is registered with transformers under `NAME`. A model loaded with `attn_implementation=NAME` builds no mask and
+passes the `segments` of its forward call to every layer. There is no T × T mask and no padding, so a row costs what its
+sequences cost. On a GPU in half precision, one kernel computes all segments; elsewhere each segment is one call. A
+layer with a sliding window passes its width; a token then attends to that many tokens, including itself.
 """
 
 from __future__ import annotations
@@ -25,36 +25,41 @@ from rljob_runtime.training.model.packing import Segment
 
 NAME = "rljob_packed"
 NOT_COMPUTED = ("softcap", "s_aux", "position_bias", "indices", "block_indices")
-"""Arguments by which layers of transformers ask for more than softmax attention. Any other argument is advice."""
+"""Arguments by which layers of transformers ask for more than softmax attention. Any other argument is a hint."""
 LARGEST_HEAD = 256
-"""What the kernel for all segments takes."""
+"""Largest head of the kernel for all segments."""
 
 
 class UnsupportedModel(ValueError):
-    """The model cannot be trained; the message says why."""
+    """The model cannot be trained.
+
+    The message names the reason.
+    """
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of a row, which cover it in order, and where a kernel on `device` finds them: made once a row, not
-    once a layer."""
+    """The segments that cover a row in order, and their index tensors on `device`.
+
+    They are built once per row, not once per layer.
+    """
 
     parts: Sequence[Segment]
     device: torch.device
 
     @cached_property
     def query_ends(self) -> Tensor:
-        """[segments + 1] int32: 0, then where each segment ends in the row."""
+        """[segments + 1] int32: 0, then the end of each segment in the row."""
         return self._running(segment.length for segment in self.parts)
 
     @cached_property
     def key_ends(self) -> Tensor:
-        """[segments + 1] int32: the same in what the segments see, laid end to end."""
+        """[segments + 1] int32: 0, then the end of each segment's keys, laid end to end."""
         return self._running(segment.prefix_length + segment.length for segment in self.parts)
 
     @cached_property
     def seen(self) -> Tensor:
-        """What each segment sees, laid end to end: its prefix, then itself."""
+        """Row positions of each segment's keys, laid end to end: its prefix, then itself."""
         places: list[int] = []
         for one in self.parts:
             places += range(one.prefix_start, one.prefix_start + one.prefix_length)
@@ -63,7 +68,7 @@ class Segments:
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The longest segment, and the most that one sees."""
+        """Length of the longest segment, and the largest number of keys of a segment."""
         lengths = [(segment.length, segment.prefix_length + segment.length) for segment in self.parts]
         return max(length for length, _ in lengths), max(seen for _, seen in lengths)
 
@@ -83,24 +88,28 @@ def packed_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """`query` [1, H, T, D], `key` [1, H_kv, T, D] and `value` [1, H_kv, T, D_v] -> [1, T, H, D_v]. Raises
-    `UnsupportedModel` for a layer that asks for something else."""
+    """Attend with `query` [1, H, T, D], `key` [1, H_kv, T, D] and `value` [1, H_kv, T, D_v] to get [1, T, H, D_v].
+
+    Raises `UnsupportedModel` for a layer that asks for more than softmax attention.
+    """
     for name in NOT_COMPUTED:
         if others.get(name) is not None:
             raise UnsupportedModel(f"its attention has {name}; only softmax over keys, with or without a window, is")
-    # Under autocast the rotation leaves queries and keys in fp32, where a bfloat16 model would have rounded them.
+    # Under autocast, the rotary embedding leaves queries and keys in fp32. A bfloat16 model rounds them.
     query, key = query.to(value.dtype), key.to(value.dtype)
     same_heads = query.shape[-1] == value.shape[-1] <= LARGEST_HEAD
     together = value.is_cuda and value.dtype.itemsize == 2 and same_heads
-    attend = _all_at_once if together else _one_by_one
+    attend = _varlen_attention if together else _attention_by_segment
     return attend(query, key, value, segments, scaling, sliding_window), None
 
 
-def _all_at_once(
+def _varlen_attention(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Flash attention over sequences of many lengths. Heads of keys are repeated: not every release of torch groups
-    them here, and they are small."""
+    """Run flash attention over sequences of different lengths.
+
+    Key heads are repeated, because not every release of torch groups them here. They are small.
+    """
     group = query.shape[1] // key.shape[1]
     keys, values = (tensor[0].transpose(0, 1)[segments.seen].repeat_interleave(group, dim=1) for tensor in (key, value))
     longest_query, longest_key = segments.longest
@@ -119,7 +128,7 @@ def _all_at_once(
     return mixed[None]
 
 
-def _one_by_one(
+def _attention_by_segment(
     query: Tensor, key: Tensor, value: Tensor, segments: Segments, scaling: float | None, window: int | None
 ) -> Tensor:
     pieces = []
@@ -133,13 +142,16 @@ def _one_by_one(
         if window is None or k.shape[2] <= window:
             pieces.append(_attend(q, k, v, causal_lower_right(q.shape[2], k.shape[2]), scaling))
         else:
-            pieces += _through_window(q, k, v, window, scaling)
+            pieces += _windowed_attention(q, k, v, window, scaling)
     return torch.cat(pieces, dim=2).transpose(1, 2).contiguous()
 
 
-def _through_window(query: Tensor, key: Tensor, value: Tensor, window: int, scaling: float | None) -> list[Tensor]:
-    """The last queries of a sequence over all its keys, `window` queries at a time: together these see fewer than twice
-    as many keys, so a sequence costs its length times the window, and no mask is larger than the window allows."""
+def _windowed_attention(query: Tensor, key: Tensor, value: Tensor, window: int, scaling: float | None) -> list[Tensor]:
+    """Attend with the last queries of a sequence to all its keys, `window` queries at a time.
+
+    Such a block sees fewer than twice as many keys. So a sequence costs its length times the window, and no mask is
+    larger than the window allows.
+    """
     before, pieces = key.shape[2] - query.shape[2], []
     for start in range(0, query.shape[2], window):
         q = query[:, :, start : start + window]
@@ -149,7 +161,10 @@ def _through_window(query: Tensor, key: Tensor, value: Tensor, window: int, scal
 
 
 def _band(query: Tensor, keys: int, window: int) -> Tensor:
-    """[queries, keys]: whether a query sees a key. The last query sees the last key."""
+    """Return which query sees which key, [queries, keys].
+
+    The last query sees the last key.
+    """
     offset = keys - query.shape[2]
     seen = torch.ones(query.shape[2], keys, dtype=torch.bool, device=query.device)
     return seen.tril(offset).triu(offset - window + 1)
@@ -161,5 +176,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: fl
 
 
 def register() -> None:
-    """Make `NAME` known to transformers. Idempotent."""
+    """Register `NAME` with transformers.
+
+    Idempotent.
+    """
     AttentionInterface.register(NAME, packed_attention)

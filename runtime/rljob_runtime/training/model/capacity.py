@@ -1,4 +1,4 @@
-"""Refusing, before anything is loaded, a job whose ranks cannot hold what it asks for."""
+"""Capacity check: refuses a job whose ranks cannot hold its model, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.attention import UnsupportedModel
-from rljob_runtime.training.model.loading import described, size_of
-from rljob_runtime.training.model.memory import Work, account, computes_again, host_memory, refusal
+from rljob_runtime.training.model.loading import on_meta_device, size_of
+from rljob_runtime.training.model.memory import Work, host_memory, memory_items, recomputes_activations, refusal
 from rljob_runtime.training.model.pretrained import read_config
 
 
@@ -23,26 +23,29 @@ def check_fits(
     early: bool,
     longest: int | None,
 ) -> None:
-    """Raise `UnsupportedModel`, with the sum, where a rank needs more than its device has. `step_tokens`: the most that
-    a step can have; `early`: whether groups are trained on while others generate."""
-    size = size_of(described(read_config(folder, longest), config.compute_dtype))
+    """Raise `UnsupportedModel`, with the memory items, when a rank needs more than its device has.
+
+    `step_tokens` is the largest number of tokens in a step. `early` says whether groups are trained on while others
+    generate.
+    """
+    size = size_of(on_meta_device(read_config(folder, longest), config.compute_dtype))
     published: torch.dtype = getattr(torch, config.dtype)
     work = Work(
         ranks=ranks,
-        # As `gradients` makes rows: the ranks share what would fit into one, and a long response has a row of its own.
+        # Rows follow `batch.rows`: the ranks share what fits into one row, and a long response has its own row.
         row=min(config.max_tokens_per_microbatch, max(longest or 0, -(-step_tokens // ranks))),
         rounded=published.itemsize < config.compute_dtype.itemsize,
         logit=2 if config.autocast else config.compute_dtype.itemsize,
         reference=config.kl_coefficient > 0,
         early=early,
-        checkpointed=computes_again(device, ranks),
+        checkpointed=recomputes_activations(device, ranks),
     )
-    if why := refusal(account(size, work), *_memory(device)):
+    if why := refusal(memory_items(size, work), *_memory(device)):
         raise UnsupportedModel(why)
 
 
 def _memory(device: str) -> tuple[int, str]:
-    """Bytes, and whose."""
+    """Return the bytes of memory of the device, and its name."""
     if device == "cpu":
         return host_memory(), "this host"
     properties = torch.cuda.get_device_properties(device)

@@ -1,7 +1,7 @@
-"""A model into the memory of its ranks: described on no device, split, and filled with each rank's slices of the files.
+"""Model loading: describes a model on the meta device, shards it, and reads each rank's slices of the files.
 
 transformers builds a model without memory and then reads its files. In between, `fully_shard` turns its parameters into
-shards, and the reader takes from the files what belongs to this rank. So no rank ever holds more than its share.
+shards, so the reader takes only this rank's slices. No rank ever holds more than its share.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from transformers.core_model_loading import Concatenate, MergeModulelist, Weight
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.memory import ModelSize
-from rljob_runtime.training.model.sharding import RankGroup, layers_of
+from rljob_runtime.training.model.sharding import RankGroup, decoder_layers
 
 
-def described(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of this config on the meta device: shapes without memory. Raises `UnsupportedModel` for one that
-    chooses its attention among its own."""
+def on_meta_device(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """Build the model of this config on the meta device: shapes without memory.
+
+    Raises `UnsupportedModel` for a model that selects its attention function from its own list.
+    """
     attention.register()
     try:
         with torch.device("meta"):
@@ -38,10 +40,14 @@ def described(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def without_weights(folder: Path, stored: torch.dtype, compute_dtype: torch.dtype, ranks: RankGroup) -> PreTrainedModel:
-    """The model that the `config.json` of a folder describes, split over `ranks`, for its weights to be written into:
-    kept as `stored`, computed with as `compute_dtype`. Whoever published the weights has verified it for the job's
-    sequences. Raises `UnsupportedModel`."""
+def empty_sharded_model(
+    folder: Path, stored: torch.dtype, compute_dtype: torch.dtype, ranks: RankGroup
+) -> PreTrainedModel:
+    """Build the model of a folder's `config.json`, sharded over `ranks`, ready to receive weights.
+
+    Weights are stored as `stored` and computed with as `compute_dtype`. The publisher of the weights has verified the
+    model for the job's sequences. Raises `UnsupportedModel`.
+    """
     attention.register()
     try:
         config = AutoConfig.from_pretrained(folder)
@@ -51,7 +57,7 @@ def without_weights(folder: Path, stored: torch.dtype, compute_dtype: torch.dtyp
             )
     except (OSError, ValueError, KeyError) as error:
         raise UnsupportedModel(f"cannot make a causal language model of {folder}: {error}") from error
-    model.tie_weights()  # what two modules share is one shard
+    model.tie_weights()  # tied weights are one shard
     for parameter in model.parameters():
         parameter.data = parameter.data.to(stored)
     ranks.shard(model, compute_dtype)
@@ -67,8 +73,8 @@ def without_weights(folder: Path, stored: torch.dtype, compute_dtype: torch.dtyp
 
 
 def size_of(model: PreTrainedModel) -> ModelSize:
-    """Of a model that was described."""
-    layers = layers_of(model)
+    """Return the size of a model on the meta device."""
+    layers = decoder_layers(model)
     counts = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
     total = sum(parameter.numel() for parameter in model.parameters())
     return ModelSize(
@@ -81,19 +87,23 @@ def size_of(model: PreTrainedModel) -> ModelSize:
     )
 
 
-def fill(
+def load_shards(
     folder: Path, config: PretrainedConfig, dtype: torch.dtype, device: str, ranks: RankGroup
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model with the weights of `folder`, split over `ranks`, and what transformers says of the files. Raises
-    `UnsupportedModel` when slices of the files are no slices of the weights."""
-    kind, splits = type(described(config, dtype)), ranks.mesh is not None
-    loaded: Any = (_split_before_reading(kind, ranks) if splits else kind).from_pretrained(
+    """Load the weights of `folder` into a model sharded over `ranks`.
+
+    Returns the model and the loading report of transformers. Raises `UnsupportedModel` when slices of the files are no
+    slices of the weights.
+    """
+    kind, splits = type(on_meta_device(config, dtype)), ranks.mesh is not None
+    loaded: Any = (_sharding_before_reading(kind, ranks) if splits else kind).from_pretrained(
         folder,
         config=config,
         dtype=dtype,
         attn_implementation=attention.NAME,
         output_loading_info=True,
-        # For an accelerator transformers reserves the whole model there, whatever the shards are: those go by the host.
+        # transformers reserves memory for the whole model on an accelerator. Shards are loaded through the host
+        # instead.
         device_map=None if splits else {"": device},
     )
     model, info = loaded
@@ -104,13 +114,15 @@ def fill(
     return model, info
 
 
-def _split_before_reading(kind: type[PreTrainedModel], ranks: RankGroup) -> type[PreTrainedModel]:
-    """The class with that one step more. It goes by the name and module of its parent: by these transformers finds how
-    the family's files are laid out."""
+def _sharding_before_reading(kind: type[PreTrainedModel], ranks: RankGroup) -> type[PreTrainedModel]:
+    """Return a subclass that shards the model before it reads the files.
+
+    It keeps the name and module of its parent, because transformers uses them to find the file layout of the family.
+    """
     read = kind._load_pretrained_model
 
     def split_and_read(model: PreTrainedModel, *arguments: Any, **named: Any) -> Any:
-        model.tie_weights()  # what two modules share is one shard
+        model.tie_weights()  # tied weights are one shard
         ranks.shard(model)
         return read(model, *arguments, **named)
 
@@ -119,8 +131,10 @@ def _split_before_reading(kind: type[PreTrainedModel], ranks: RankGroup) -> type
 
 
 def _check_split(model: PreTrainedModel) -> None:
-    """A release of transformers whose reader no longer passes by ours would leave each rank a whole model of its own,
-    and its gradients with it."""
+    """Raise `UnsupportedModel` for a parameter that is not sharded.
+
+    A release of transformers that bypasses our reader would give each rank a full model and its gradients.
+    """
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
             raise UnsupportedModel(
@@ -130,8 +144,10 @@ def _check_split(model: PreTrainedModel) -> None:
 
 
 def _check_slices(model: PreTrainedModel) -> None:
-    """Files whose tensors are put together along the first dimension, by which shards are cut, give no shards when
-    their slices are put together."""
+    """Raise `UnsupportedModel` for files whose tensors are joined along the dimension of the shards.
+
+    Slices of such files, joined, are not shards.
+    """
     for conversion in getattr(model, "_weight_conversions", None) or []:
         if not isinstance(conversion, WeightConverter):
             continue

@@ -1,11 +1,11 @@
-"""What a rank of the trainer needs of its memory, by account, and whether there is so much.
+"""Memory account: lists the memory that a trainer rank needs, and refuses what does not fit.
 
-The account holds what is certain: the rank's share of all that there is a value of for each weight, the layers that
-FSDP makes whole for a moment, and the longest row that the spec allows. Activations inside a layer, CUDA itself and
-Python come on top, so a spec that passes may yet be too large; one that does not pass cannot run.
+The account holds the certain part: the rank's share of all values per weight, the layers that FSDP gathers, and the
+longest row that the spec allows. Activations inside a layer, CUDA and Python come on top. So a spec that passes may
+still be too large, and one that fails cannot run.
 
-Whole are, in a backward pass: a layer, the next one on its way, the gradient of the layer, and that of the one before
-on its way to the ranks. What is outside of layers, and its gradient, is needed from the pass's beginning to its end.
+Four copies of a layer exist at once in a backward pass: the layer, the next one being gathered, the layer's gradient,
+and the previous gradient being reduced. Weights outside of layers, and their gradients, exist for the whole pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 @dataclass(frozen=True)
 class ModelSize:
-    """`parameters`: all weights. `largest_layer`: those of the layer that has most. `outside`: those of no layer."""
+    """Sizes of a model, in weights.
+
+    `parameters` counts all weights, `largest_layer` those of the largest layer, and `outside` those in no layer.
+    """
 
     parameters: int
     largest_layer: int
@@ -35,8 +38,12 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Work:
-    """What ranks do with it. `rounded`: weights are published narrower than they are kept. `row`: tokens of the longest
-    row. `checkpointed`: layers are computed again in the backward pass. `logit`: bytes of one."""
+    """The work of the ranks on a model.
+
+    `rounded` says that weights are published in a narrower format than they are stored in. `row` is the number of
+    tokens of the longest row. `checkpointed` says that layers are recomputed in the backward pass. `logit` is the size
+    of a logit in bytes.
+    """
 
     ranks: int
     row: int
@@ -48,19 +55,25 @@ class Work:
 
     @property
     def bytes_a_weight(self) -> int:
-        """The computing copy, its gradient, two moments, and the master copy; a second gradient; a frozen model."""
+        """Bytes per weight.
+
+        Compute copy, gradient, two moments and master copy; a second gradient; a frozen model.
+        """
         return WIDE * (4 + self.rounded + self.early + self.reference)
 
 
-def computes_again(device: str, ranks: int) -> bool:
-    """Whether layers are computed again in the backward pass. What a layer keeps for it has, under autocast, a narrow
-    copy of its whole weights: ranks that share a model would each have all of it."""
+def recomputes_activations(device: str, ranks: int) -> bool:
+    """Return whether layers are recomputed in the backward pass.
+
+    Under autocast, a layer keeps a narrow copy of its full weights for the backward pass. Ranks that share a model
+    would each keep a copy of all weights.
+    """
     return device != "cpu" or ranks > 1
 
 
 @dataclass(frozen=True)
 class Item:
-    """`bytes` for `what`."""
+    """`bytes` of memory for `what`."""
 
     what: str
     bytes: int
@@ -69,8 +82,8 @@ class Item:
         return f"{self.bytes / GIB:.2f} GiB for {self.what}"
 
 
-def account(size: ModelSize, work: Work) -> list[Item]:
-    """What each rank needs."""
+def memory_items(size: ModelSize, work: Work) -> list[Item]:
+    """List the memory that each rank needs."""
     weights = f"{work.bytes_a_weight} bytes a weight of {size.parameters:,}"
     share = Item(
         weights if work.ranks == 1 else f"{weights} over {work.ranks} ranks",
@@ -83,16 +96,18 @@ def account(size: ModelSize, work: Work) -> list[Item]:
     items = [share, logits]
     if work.ranks > 1:
         layer, outside = size.largest_layer, size.outside
-        whole = f"what is whole for a moment, 4 copies of a layer of {layer:,} weights and 2 of {outside:,} outside"
-        items.append(Item(whole, (4 * layer + 2 * outside) * WIDE))
+        gathered = (
+            f"gathered weights and gradients, 4 copies of a layer of {layer:,} weights and 2 of {outside:,} outside"
+        )
+        items.append(Item(gathered, (4 * layer + 2 * outside) * WIDE))
     if work.checkpointed:
-        kept = f"what {size.layers} layers keep of that row"
+        kept = f"activations that {size.layers} layers keep of that row"
         items.append(Item(kept, size.layers * work.row * size.hidden * WIDE))
     return items
 
 
 def refusal(items: Sequence[Item], available: int, where: str) -> str | None:
-    """Why it cannot fit, with the sum, or None when it may."""
+    """Return the reason why the items do not fit, with the sum, or None when they may fit."""
     total = sum(item.bytes for item in items)
     if total <= available:
         return None
@@ -104,7 +119,10 @@ def refusal(items: Sequence[Item], available: int, where: str) -> str | None:
 
 
 def host_memory() -> int:
-    """Bytes that this process may use: the machine's, or its container's where that has fewer."""
+    """Return the bytes that this process may use.
+
+    The limit is the machine's, or the container's where that is lower.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CGROUP_LIMITS:
         if path.is_file() and (text := path.read_text().strip()).isdigit():

@@ -1,8 +1,8 @@
-"""AdamW on fp32 master weights; the model computes with their rounded values.
+"""Master optimizer: AdamW on fp32 master weights; the model computes with their rounded values.
 
-Replicas generate with weights rounded to the published dtype, so the trainer computes with exactly those: after every
-update the master copy is rounded into the model. Updates smaller than a rounding step are not lost: they add up in the
-master. With a published dtype of fp32 the model is its own master.
+Replicas generate with weights rounded to the published dtype, so the trainer computes with exactly those. After every
+update, the master copy is rounded into the model. Updates smaller than a rounding step add up in the master and are not
+lost. With a published dtype of fp32, the model is its own master.
 """
 
 from __future__ import annotations
@@ -19,39 +19,51 @@ from rljob_runtime.training.config import TrainingConfig
 
 
 class NonFiniteGradient(ArithmeticError):
-    """The gradient holds a NaN or an infinity: the update is refused and no weight is touched."""
+    """The gradient holds a NaN or an infinity.
+
+    The update is refused and no weight changes.
+    """
 
 
 @dataclass(frozen=True)
 class Update:
-    """`grad_norm`: of the normalised gradient, before the clip."""
+    """Result of an update.
+
+    `grad_norm` is the norm of the normalised gradient before the clip.
+    """
 
     grad_norm: float
     learning_rate: float
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Of update step `step` (from 1): a linear rise over the warm-up, then constant."""
+    """Return the learning rate of update `step`, from 1: a linear warm-up, then constant."""
     if step >= config.warmup_steps:
         return config.learning_rate
     return config.learning_rate * step / config.warmup_steps
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor made whole (a collective over its ranks), any other as it is."""
+def gather_full(tensor: Tensor) -> Tensor:
+    """Return the full tensor of a sharded one; any other tensor unchanged.
+
+    A collective for sharded tensors.
+    """
     full = getattr(tensor, "full_tensor", None)
     return full() if full is not None else tensor
 
 
 @torch.no_grad()
 def round_parameters(model: nn.Module, dtype: torch.dtype) -> None:
-    """Round the weights of a model to `dtype`, in place, keeping the format they are stored in."""
+    """Round the weights of a model to `dtype`, in place.
+
+    They keep their stored format.
+    """
     for parameter in model.parameters():
         parameter.copy_(parameter.to(dtype))
 
 
 class MasterOptimizer:
-    """Owns master weights and moments of the parameters of `model`, sharded as these are."""
+    """Owns the master weights and moments of the parameters of `model`, sharded like these."""
 
     def __init__(self, model: nn.Module, config: TrainingConfig):
         self.config = config
@@ -61,7 +73,7 @@ class MasterOptimizer:
         self.master: dict[str, Tensor] = {
             name: parameter if exact else parameter.detach().clone() for name, parameter in self.compute.items()
         }
-        # Norm scales and biases are not decayed: they have no scale to shrink.
+        # Weight decay skips norm scales and biases.
         decayed = [tensor for tensor in self.master.values() if tensor.ndim >= 2]
         plain = [tensor for tensor in self.master.values() if tensor.ndim < 2]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
@@ -71,19 +83,22 @@ class MasterOptimizer:
             betas=config.betas,
             eps=config.adam_epsilon,
             weight_decay=config.weight_decay,
-            foreach=False,  # else, on accelerators, it has the roots of all second moments at the same time
+            foreach=False,  # foreach holds the roots of all second moments at the same time on accelerators
         )
         self.round_into_model()
 
     @torch.no_grad()
     def round_into_model(self) -> None:
-        """Make the model's weights those that would be published."""
+        """Round the master weights into the model, as they are published."""
         for name, parameter in self.compute.items():
             if parameter is not self.master[name]:
                 parameter.copy_(self.master[name].to(self.published))
 
     def update(self, gradients: Mapping[str, Tensor], step: int) -> Update:
-        """One AdamW step with the normalised `gradients` (by parameter name), clipped by their global norm."""
+        """Apply one AdamW step with the normalised `gradients`, clipped by their global norm.
+
+        `gradients` is keyed by parameter name.
+        """
         norm = self._clip(gradients)
         rate = learning_rate(self.config, step)
         for group in self.adamw.param_groups:
@@ -97,9 +112,11 @@ class MasterOptimizer:
 
     def _clip(self, gradients: Mapping[str, Tensor]) -> float:
         tensors = list(gradients.values())
-        norm = float(whole(torch.nn.utils.get_total_norm(tensors)))
+        norm = float(gather_full(torch.nn.utils.get_total_norm(tensors)))
         if not math.isfinite(norm):
-            bad = next((name for name, tensor in gradients.items() if not whole(tensor).isfinite().all()), "their norm")
+            bad = next(
+                (name for name, tensor in gradients.items() if not gather_full(tensor).isfinite().all()), "their norm"
+            )
             raise NonFiniteGradient(f"the gradient of {bad} is not finite")
         if self.config.gradient_clip is not None and norm > self.config.gradient_clip:
             for tensor in tensors:
@@ -107,8 +124,10 @@ class MasterOptimizer:
         return norm
 
     def restore(self, updates: int) -> None:
-        """Make the moments that exist after `updates` updates, for a checkpoint to be copied into `state()`; end with
-        `round_into_model`."""
+        """Create the moments that exist after `updates` updates.
+
+        Copy a checkpoint into `state()` next, and call `round_into_model` last.
+        """
         for tensor in self.master.values():
             self.adamw.state[tensor] = {
                 "step": torch.tensor(float(updates)),
@@ -118,13 +137,15 @@ class MasterOptimizer:
 
     @property
     def updates(self) -> int:
-        """Updates done."""
+        """Number of updates done."""
         state = next(iter(self.adamw.state.values()), None)
         return int(state["step"]) if state else 0
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Everything a checkpoint needs, by kind and parameter name: `master`, `exp_avg`, `exp_avg_sq`. Moments are
-        absent before the first update."""
+        """Return the state of a checkpoint by kind and parameter name: `master`, `exp_avg`, `exp_avg_sq`.
+
+        Moments are absent before the first update.
+        """
         kinds: dict[str, dict[str, Tensor]] = {"master": dict(self.master), "exp_avg": {}, "exp_avg_sq": {}}
         for name, tensor in self.master.items():
             for kind in ("exp_avg", "exp_avg_sq"):

@@ -1,14 +1,14 @@
-"""Packing: responses laid end to end in one row, without padding, and every group's prompt only once.
+"""Packing: lays responses end to end in one row, without padding, and computes each group's prompt once.
 
-A response attends to its prompt and to itself, so the prompt is computed once for all its siblings and the gradients
-that flow back into it add up: the same mathematics as one sequence each, with `(n - 1) * len(prompt)` tokens fewer. The
-last token of a response predicts nothing that is trained on and is left out of the input.
+A response attends to its prompt and to itself. So the prompt is computed once for all its responses, and their
+gradients into it add up. The result equals one sequence each, with `(n - 1) * len(prompt)` fewer tokens. The last token
+of a response predicts nothing in training and is left out of the input.
 
     row        p0 p1 p2 | a0 a1 | b0 b1 b2        responses are a0..a2 and b0..b3
     position    0  1  2 |  3  4 |  3  4  5
     predicts         a0,b0 a1 a2   b1 b2 b3
 
-Which blocks make a row: `rows`.
+`batch.rows` decides which blocks make a row.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Segment:
-    """Queries `[start, start + length)` attend to keys `[prefix_start, prefix_start + prefix_length)` and, causally, to
-    themselves. A prompt is a segment without a prefix."""
+    """A span of queries and the keys that it attends to.
+
+    Queries `[start, start + length)` attend to keys `[prefix_start, prefix_start + prefix_length)` and, causally, to
+    themselves. A prompt is a segment without a prefix.
+    """
 
     start: int
     length: int
@@ -40,7 +43,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One row. `T` input tokens, `U` rows of logits, `N` loss tokens; several targets may share a row of logits."""
+    """The tensors of one row.
+
+    There are `T` input tokens, `U` rows of logits and `N` loss tokens. Several targets may share a row of logits.
+    """
 
     input_ids: Tensor
     """[T] int64"""
@@ -50,7 +56,7 @@ class MicroBatch:
     logit_rows: Tensor
     """[U] positions in the row whose logits are needed"""
     target_rows: Tensor
-    """[N] which of the U rows predicts this target"""
+    """[N] index of the U rows that predicts this target"""
     targets: Tensor
     """[N] int64"""
     behaviour: Tensor
@@ -62,27 +68,30 @@ class MicroBatch:
     sequences: int
 
     def to(self, device: torch.device, dtype: torch.dtype) -> MicroBatch:
-        """Indices to `device`; the figures also to `dtype`."""
+        """Move all tensors to `device`, and the floating-point ones to `dtype`."""
         indices = (self.input_ids, self.position_ids, self.logit_rows, self.target_rows, self.targets)
         input_ids, position_ids, logit_rows, target_rows, targets = (index.to(device) for index in indices)
-        figures = (self.behaviour, self.advantages, self.weights)
-        behaviour, advantages, weights = (figure.to(device, dtype) for figure in figures)
+        floats = (self.behaviour, self.advantages, self.weights)
+        behaviour, advantages, weights = (value.to(device, dtype) for value in floats)
         return MicroBatch(
             input_ids, position_ids, self.segments, logit_rows, target_rows, targets,
             behaviour, advantages, weights, self.sequences,
         )  # fmt: skip
 
 
-def lay_out(row: Row, aggregation: Aggregation) -> MicroBatch:
-    """The tensors of one row. An empty row is one token without a target: a rank with nothing to do still has to take
-    part in the collectives of a forward and a backward pass."""
+def pack_row(row: Row, aggregation: Aggregation) -> MicroBatch:
+    """Build the tensors of one row.
+
+    An empty row becomes one token without a target: a rank without rows still joins the collectives of a forward and a
+    backward pass.
+    """
     if not len(row.prompts):
-        return _nothing()
+        return _empty_row()
     prompts, responses = row.prompts.astype(np.int64), row.responses.astype(np.int64)
     prompt_starts, response_starts = _segment_starts(prompts, row.samples, responses - 1)
     block = np.repeat(np.arange(len(prompts)), row.samples)  # of each response
-    # What belongs to each token of a response, or of a prompt, all end to end:
-    in_prompt, in_response = _counted(prompts), _counted(responses)
+    # Arrays with one entry per token of a response, or of a prompt, end to end:
+    in_prompt, in_response = _ranges(prompts), _ranges(responses)
     prompt_places = np.repeat(prompt_starts, prompts) + in_prompt
     response_places = np.repeat(response_starts, responses) + in_response
     last = (prompt_starts + prompts - 1)[block]
@@ -94,15 +103,15 @@ def lay_out(row: Row, aggregation: Aggregation) -> MicroBatch:
     positions = np.empty_like(input_ids)
     positions[prompt_places] = in_prompt
     positions[response_places[fed]] = (np.repeat(prompts[block], responses) + in_response)[fed]
-    asked = np.zeros(len(input_ids), dtype=bool)
-    asked[predicted_at] = True
+    needed = np.zeros(len(input_ids), dtype=bool)
+    needed[predicted_at] = True
     weights = np.ones(len(responses)) if aggregation is Aggregation.TOKEN_MEAN else 1.0 / responses
     return MicroBatch(
         input_ids=torch.from_numpy(input_ids),
         position_ids=torch.from_numpy(positions),
         segments=_segments(row, prompt_starts.tolist(), response_starts.tolist()),
-        logit_rows=torch.from_numpy(np.flatnonzero(asked)),
-        target_rows=torch.from_numpy((asked.cumsum() - 1)[predicted_at]),
+        logit_rows=torch.from_numpy(np.flatnonzero(needed)),
+        target_rows=torch.from_numpy((needed.cumsum() - 1)[predicted_at]),
         targets=torch.from_numpy(row.token_ids.astype(np.int64)),
         behaviour=torch.from_numpy(row.logprobs.astype(np.float64)),
         advantages=torch.from_numpy(np.repeat(row.advantages, responses)),
@@ -111,14 +120,17 @@ def lay_out(row: Row, aggregation: Aggregation) -> MicroBatch:
     )
 
 
-def _nothing() -> MicroBatch:
+def _empty_row() -> MicroBatch:
     none, zero = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    figures = torch.empty(0, dtype=torch.float64)
-    return MicroBatch(zero, zero, (Segment(0, 1, 0, 0),), none, none, none, figures, figures, figures, 0)
+    floats = torch.empty(0, dtype=torch.float64)
+    return MicroBatch(zero, zero, (Segment(0, 1, 0, 0),), none, none, none, floats, floats, floats, 0)
 
 
 def _segments(row: Row, prompt_starts: list[int], response_starts: list[int]) -> tuple[Segment, ...]:
-    """In the order of the row. A response of one token has no input."""
+    """Return the segments in the order of the row.
+
+    A response of one token has no input.
+    """
     segments: list[Segment] = []
     responses = zip(response_starts, row.responses.tolist(), strict=True)
     for prompt, length, samples in zip(prompt_starts, row.prompts.tolist(), row.samples.tolist(), strict=True):
@@ -129,8 +141,10 @@ def _segments(row: Row, prompt_starts: list[int], response_starts: list[int]) ->
 
 
 def _segment_starts(prompts: Places, samples: Ints, inputs: Places) -> tuple[Places, Places]:
-    """Where each prompt begins in the row, and the inputs of each response: a block's prompt comes first, then its
-    responses."""
+    """Return the row positions where each prompt and each response's inputs begin.
+
+    A block's prompt comes first, then its responses.
+    """
     first = np.arange(len(prompts)) + _ends(samples) - samples  # its place among all prompts and responses
     is_response = np.ones(len(prompts) + len(inputs), dtype=bool)
     is_response[first] = False
@@ -141,12 +155,12 @@ def _segment_starts(prompts: Places, samples: Ints, inputs: Places) -> tuple[Pla
 
 
 def _ends(lengths: npt.NDArray[np.signedinteger[Any]]) -> Places:
-    """Where each of so many ends, laid end to end."""
+    """Return the end of each span, laid end to end."""
     ends: Places = lengths.cumsum(dtype=np.int64)
     return ends
 
 
-def _counted(lengths: Places) -> Places:
-    """0, 1, … up to each length, end to end."""
+def _ranges(lengths: Places) -> Places:
+    """Return 0, 1, … below each length, end to end."""
     starts = _ends(lengths) - lengths
     return np.arange(int(lengths.sum())) - np.repeat(starts, lengths)

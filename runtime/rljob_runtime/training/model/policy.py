@@ -1,4 +1,4 @@
-"""The policy: a Hugging Face causal language model that computes logprobs of packed rows with dtype-rounded weights."""
+"""Policy: a Hugging Face causal language model that computes logprobs of packed rows with dtype-rounded weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from transformers import PreTrainedModel
 
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.packing import MicroBatch
-from rljob_runtime.training.model.sharding import layers_of
+from rljob_runtime.training.model.sharding import decoder_layers
 from rljob_runtime.training.model.token_logprobs import token_logprobs
 
 
 class Policy:
-    """Token logprobs of a model at a sampling temperature.
+    """Computes token logprobs of a model at a sampling temperature.
 
-    `model` holds the weights that the computation uses (rounded to the published dtype, whatever format they are
-    stored in). With `autocast` matrix products run in bfloat16; logits are turned to `dtype` for the softmax, the
-    parameters' format where none is given.
+    `model` holds the weights of the computation, rounded to the published dtype in whatever format they are stored.
+    With `autocast`, matrix products run in bfloat16. Logits are converted to `dtype` for the softmax; the default is
+    the format of the parameters.
     """
 
     def __init__(self, model: PreTrainedModel, *, temperature: float, autocast: bool, dtype: torch.dtype | None = None):
@@ -33,9 +33,11 @@ class Policy:
         self.vocabulary = int(model.config.vocab_size)
 
     def logprobs(self, batch: MicroBatch, *, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
-        """([N], [N]): log probability of each target, and the entropy of the distribution that it was drawn from
-        (without gradient). Logits exist only for positions that predict a loss token: [U, vocabulary]."""
-        # A cast that is kept would outlive the layer that was made whole for it: a rank would hold all weights.
+        """Compute the log probability of each target, [N], and the entropy of its distribution, [N].
+
+        The entropy carries no gradient. Logits exist only for positions that predict a loss token: [U, vocabulary].
+        """
+        # A cached cast outlives the layer that was gathered for it. A rank would then hold all weights.
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             output = self.model(
                 input_ids=batch.input_ids[None],
@@ -55,11 +57,14 @@ class Policy:
 
     @torch.no_grad()
     def frozen_logprobs(self, batch: MicroBatch) -> Tensor:
-        """[N] logprobs without gradient: what a reference model is asked for."""
+        """Compute logprobs without gradient, [N], as for a reference model."""
         return self.logprobs(batch, entropy=False)[0]
 
     def enable_checkpointing(self) -> None:
-        """Compute each layer again in the backward pass instead of keeping what it has computed. The model stays as it
-        was verified: transformers' own way wants training mode, in which some layers draw random numbers."""
-        for layer in layers_of(self.model):
+        """Recompute each layer in the backward pass instead of keeping its activations.
+
+        The model stays as it was verified. Checkpointing in transformers requires training mode, in which some layers
+        draw random numbers.
+        """
+        for layer in decoder_layers(self.model):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

@@ -12,18 +12,20 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from rljob_runtime.models.context_length import length_refusal
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.attention import UnsupportedModel
-from rljob_runtime.training.model.loading import fill
+from rljob_runtime.training.model.loading import load_shards
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.model.verification import verify
 
 LAYERS = {"full_attention", "sliding_attention"}
-"""What config.json's `layer_types` may hold. What else a layer does is found by computing (`verification`)."""
+"""Supported values of config.json's `layer_types`. `verification` finds other differences of layers by computing."""
 
 
 def check_supported(config: PretrainedConfig, longest: int | None = None) -> None:
-    """Raise `UnsupportedModel`, which names the field, for what packing is known not to reproduce. `longest`: the
-    tokens of the longest sequence that will be asked for; None for any."""
+    """Raise `UnsupportedModel`, which names the field, for models that packing cannot reproduce.
+
+    `longest` is the number of tokens of the longest sequence; None for any.
+    """
     kinds = set(getattr(config, "layer_types", None) or []) - LAYERS
     if kinds:
         raise UnsupportedModel(
@@ -37,7 +39,10 @@ def check_supported(config: PretrainedConfig, longest: int | None = None) -> Non
 
 
 def read_config(folder: Path, longest: int | None = None) -> PretrainedConfig:
-    """The config of a folder that can be trained, as far as the config says. Raises `UnsupportedModel`."""
+    """Read the config of a folder and check that it can be trained, as far as the config shows.
+
+    Raises `UnsupportedModel`.
+    """
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
@@ -54,16 +59,17 @@ def load_model(
     longest: int | None = None,
     ranks: RankGroup | None = None,
 ) -> PreTrainedModel:
-    """The model of a Hugging Face folder in `dtype`, all parameters trainable, dropout off, and verified for sequences
-    of up to `longest` tokens. Of several `ranks` each has its shard of it: a collective.
+    """Load the model of a Hugging Face folder in `dtype`: all parameters trainable, dropout off, verified.
 
-    Raises `UnsupportedModel` when the folder is not a causal language model with all its weights, or when packed rows
-    of it are not computed as the model computes single sequences.
+    It is verified for sequences of up to `longest` tokens. With several `ranks` each holds its shard: a collective.
+
+    Raises `UnsupportedModel` when the folder is not a causal language model with all its weights. It also raises when
+    packed rows differ from the model's own computation of single sequences.
     """
     attention.register()
     config = read_config(folder, longest)
     try:
-        model, info = fill(folder, config, dtype, device, ranks or RankGroup())
+        model, info = load_shards(folder, config, dtype, device, ranks or RankGroup())
     except UnsupportedModel:
         raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -87,13 +93,15 @@ def load_model(
 
 
 def _numbered(name: str) -> str:
-    """The same for every layer."""
+    """Replace the numbers in a name, so that all layers have the same name."""
     return re.sub(r"\d+", "N", name)
 
 
 def empty_model(folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
-    """The model that the `config.json` of a folder describes, as `load_model` makes it, before it has weights. Raises
-    `UnsupportedModel`. Whoever published the weights has verified it for the job's sequences."""
+    """Build the model of a folder's `config.json` as `load_model` does, without weights.
+
+    Raises `UnsupportedModel`. The publisher of the weights has verified the model for the job's sequences.
+    """
     attention.register()
     try:
         config = AutoConfig.from_pretrained(folder)

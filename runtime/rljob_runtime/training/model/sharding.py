@@ -1,10 +1,9 @@
-"""A group of ranks, of the trainer or of a loaned machine: who takes part, how weights are split, and the few
-collectives that training needs.
+"""Rank group: the ranks of the trainer or of a loaned machine, their shards, and the collectives of training.
 
-Without a rendezvous nothing is distributed. With one, `fully_shard` (FSDP2) splits every parameter over the ranks;
-gradients are reduced as plain sums, because contributions are raw sums. Collectives run over gloo on CPUs and NCCL on
-GPUs. All ranks must make the same calls in the same order; a rank that dies makes the others' collectives fail, and
-the group is started anew from its checkpoint.
+Without a rendezvous nothing is distributed. With one, `fully_shard` (FSDP2) shards every parameter over the ranks.
+Gradients are reduced as plain sums, because contributions are raw sums. Collectives run over gloo on CPUs and NCCL on
+GPUs. All ranks must make the same calls in the same order. A rank that dies makes the others' collectives fail, and the
+group restarts from its checkpoint.
 """
 
 from __future__ import annotations
@@ -23,20 +22,25 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from rljob_runtime.training.algorithm.loss import Sums
-from rljob_runtime.training.model.optimizer import whole
+from rljob_runtime.training.model.optimizer import gather_full
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""Longest wait in a collective: above the longest difference in work between ranks."""
+"""Longest wait in a collective, above the longest difference in work between ranks."""
 
 
 def open_rendezvous(host: str, size: int) -> TCPStore:
-    """The meeting point of a new group, on a free port of `host`: rank 0 opens it and keeps it; others join
-    `store.port`."""
+    """Open the rendezvous of a new group on a free port of `host`.
+
+    Rank 0 opens and keeps it; others join `store.port`.
+    """
     return TCPStore(host, 0, size, is_master=True, wait_for_workers=False, timeout=COLLECTIVE_TIMEOUT)
 
 
 class RankGroup:
-    """This rank among `size`. A group of one needs no `store`; with one its parameters are split all the same."""
+    """This rank among `size`.
+
+    A group of one needs no `store`. With a store, its parameters are sharded all the same.
+    """
 
     def __init__(self, rank: int = 0, size: int = 1, *, device: str = "cpu", store: Store | None = None):
         self.rank = rank
@@ -52,32 +56,37 @@ class RankGroup:
 
     @classmethod
     def join(cls, host: str, port: int, rank: int, size: int, *, device: str = "cpu") -> RankGroup:
-        """Join the rendezvous that rank 0 opened at `host`:`port`. Raises `RuntimeError` when it cannot be reached."""
+        """Join the rendezvous that rank 0 opened at `host`:`port`.
+
+        Raises `RuntimeError` when it cannot be reached.
+        """
         store = TCPStore(host, port, size, is_master=False, timeout=COLLECTIVE_TIMEOUT)
         return cls(rank, size, device=device, store=store)
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0: the one that writes files and talks to the outside."""
+        """Whether this is rank 0, which writes files and communicates with other processes."""
         return self.rank == 0
 
     def shard(self, model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> None:
-        """Split the parameters of `model` over the ranks, layer by layer, in place. A layer that is made whole, and its
-        gradient on the way to the ranks, are in `compute_dtype`, or as the parameters are."""
+        """Shard the parameters of `model` over the ranks, layer by layer, in place.
+
+        A gathered layer and the gradient that is reduced use `compute_dtype`, or the format of the parameters.
+        """
         if self.mesh is None:
             return
-        # Inputs of layers are the model's own business.
+        # FSDP must not cast the inputs of layers: the model decides their format.
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, cast_forward_inputs=False)
-        for module in [*layers_of(model), model]:
+        for module in [*decoder_layers(model), model]:
             fully_shard(module, mesh=self.mesh, mp_policy=policy)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
-        model.register_forward_hook(_split_again)
+        model.register_forward_hook(_reshard_after_forward)
 
     def sum(self, sums: Sums) -> Sums:
-        """The sums of all ranks together."""
+        """Add the sums of all ranks."""
         if self.mesh is None:
             return sums
         values = torch.tensor(sums.values(), dtype=torch.float64, device=self.device)
@@ -85,7 +94,7 @@ class RankGroup:
         return Sums.of(values.tolist())
 
     def gather_bytes(self, blob: bytes) -> list[bytes]:
-        """Every rank's `blob`, by rank."""
+        """Gather every rank's `blob`, by rank."""
         if self.mesh is None:
             return [blob]
         lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
@@ -98,11 +107,14 @@ class RankGroup:
         return [bytes(row[:length].cpu().numpy()) for row, length in zip(gathered, lengths.tolist(), strict=True)]
 
     def broadcast_bytes(self, blob: bytes | None) -> bytes:
-        """Rank 0's `blob`, on every rank."""
+        """Send rank 0's `blob` to every rank."""
         return self.gather_bytes(blob or b"")[0]
 
-    def place(self, target: Tensor, value: Tensor | None) -> None:
-        """Copy rank 0's whole `value` into `target`, sharded as `target` is. Other ranks pass None."""
+    def scatter_into(self, target: Tensor, value: Tensor | None) -> None:
+        """Copy rank 0's full `value` into `target`, sharded like `target`.
+
+        Other ranks pass None.
+        """
         with torch.no_grad():
             if not isinstance(target, DTensor):
                 assert value is not None, "only sharded tensors are fed by another rank"
@@ -112,37 +124,46 @@ class RankGroup:
             target.copy_(distribute_tensor(source.to(self.device, target.dtype), target.device_mesh, target.placements))
 
     def close(self) -> None:
-        """Leave the group. Idempotent."""
+        """Leave the group.
+
+        Idempotent.
+        """
         if self.mesh is not None and dist.is_initialized():
             dist.destroy_process_group()
         self.mesh = None
 
 
-def _split_again(model: nn.Module, inputs: Any, output: Any) -> None:
-    """FSDP leaves what is outside of layers whole after a forward pass, for the backward pass that is to come. Where
-    none comes, whoever asks for the model's parameters next must find shards."""
+def _reshard_after_forward(model: nn.Module, inputs: Any, output: Any) -> None:
+    """Reshard after a forward pass without gradient.
+
+    FSDP keeps weights outside of layers gathered for the backward pass. Without a backward pass, later readers of the
+    parameters must find shards.
+    """
     if not torch.is_grad_enabled() and isinstance(model, FSDPModule):
         model.reshard()
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The decoder layers: the longest list of modules of the model."""
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the decoder layers: the longest list of modules of the model."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
-def gathered(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor made whole, one after the other: all ranks must walk through all of it."""
+def gather_in_order(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each full tensor in order.
+
+    All ranks must iterate to the end.
+    """
     for name, tensor in named:
-        yield name, whole(tensor.detach())
+        yield name, gather_full(tensor.detach())
 
 
-def walk_through(tensors: Mapping[str, Tensor]) -> None:
-    """Take part in a walk through `tensors` that rank 0 makes something of."""
-    drain(gathered(tensors.items()))
+def join_gather(tensors: Mapping[str, Tensor]) -> None:
+    """Join rank 0's iteration over the full `tensors`."""
+    finish_gather(gather_in_order(tensors.items()))
 
 
-def drain(walk: Iterator[tuple[str, Tensor]]) -> None:
-    """Take part in the rest of a collective walk."""
+def finish_gather(walk: Iterator[tuple[str, Tensor]]) -> None:
+    """Join the rest of a collective iteration."""
     for _ in walk:
         pass

@@ -1,8 +1,7 @@
-"""Log probabilities of tokens out of logits, some rows at a time.
+"""Token logprobs: computes log probabilities of tokens from logits, some rows at a time.
 
-A row of 16,384 tokens has 10 GB of fp32 logits at a vocabulary of 150,000, and a plain log-softmax keeps several
-tensors of that size until its backward pass is over. Here nothing of the size of the logits is kept but the logits
-themselves, as the model made them, and their gradient.
+A row of 16,384 tokens has 10 GB of fp32 logits at a vocabulary of 150,000. A plain log-softmax keeps several tensors of
+that size until the backward pass ends. This one keeps only the logits in the model's format, and their gradient.
 """
 
 from __future__ import annotations
@@ -14,14 +13,16 @@ import torch
 from torch import Tensor
 
 CHUNK_VALUES = 1 << 25
-"""Logits that are turned to the wide format at once: 128 MiB of fp32."""
+"""Logits that are converted to the wide format at a time: 128 MiB of fp32."""
 
 
 def token_logprobs(
     logits: Tensor, rows: Tensor, targets: Tensor, *, temperature: float, dtype: torch.dtype, entropy: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """([N], [N]) in `dtype`, of `logits` [U, vocabulary] over the temperature: the log probability of target n in row
-    `rows[n]`, and that row's entropy (without gradient)."""
+    """Compute the log probability of target n in row `rows[n]` of `logits` over the temperature, and the row's entropy.
+
+    `logits` is [U, vocabulary]; both results are [N] in `dtype`. The entropy carries no gradient.
+    """
     logprobs, spread = _TokenLogprobs.apply(logits, rows, targets, temperature, dtype, entropy)
     return logprobs, spread[rows] if entropy else None
 
@@ -33,7 +34,10 @@ def _chunks(logits: Tensor) -> Iterator[slice]:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """`spread` is the entropy of each row, [U], or empty."""
+    """Autograd function of `token_logprobs`.
+
+    `spread` is the entropy of each row, [U], or empty.
+    """
 
     @staticmethod
     def forward(
@@ -59,8 +63,11 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """d logprob[n] / d logits[rows[n]] = (one at the target - softmax) / temperature, added up over the targets of
-        a row in the wide format: where the model is sure of a token the two nearly cancel."""
+        """Compute d logprob[n] / d logits[rows[n]] = (one at the target - softmax) / temperature.
+
+        The targets of a row are added in the wide format: where the model is certain of a token, the two terms nearly
+        cancel.
+        """
         logits, rows, targets, norm = context.saved_tensors
         gradient = gradient / context.temperature
         weight = torch.zeros_like(norm).index_add_(0, rows, gradient)
@@ -68,7 +75,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for chunk in _chunks(logits):
             wide = (logits[chunk].to(norm.dtype) / context.temperature - norm[chunk, None]).exp_()
             wide.mul_(-weight[chunk, None])
-            # Targets of other rows add nothing: to pick them out would wait for the device.
+            # Targets of other rows add zero. Selecting them would wait for the device.
             own = (rows >= chunk.start) & (rows < chunk.stop)
             places = (rows - chunk.start).clamp_(0, len(wide) - 1), targets
             wide.index_put_(places, torch.where(own, gradient, 0.0), accumulate=True)

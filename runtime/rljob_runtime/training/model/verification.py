@@ -1,13 +1,15 @@
-"""Whether packed rows of a model give what the model itself computes: measured, for no list of architectures is whole.
+"""Model verification: checks by computing that packed rows give what the model itself computes.
 
-Two packs of random tokens are computed twice: as the trainer does, and one sequence at a time by transformers' own
-attention. Both use the same weights in the same model, so nothing is held twice. The first pack mixes short responses
-to two prompts and runs through all layers and back. The second has a response that exceeds every length that
-config.json speaks of (a window, an original context), as far as the job allows it. It runs through the first layers of
-each kind only: a mechanism that a layer has shows in one of them, and so the check takes seconds for 70 billion
-weights too.
+No list of architectures is complete, so the check measures. Two packs of random tokens are computed as the trainer
+does, and one sequence at a time by transformers' own attention. Both use the same weights in the same model, so nothing
+is stored twice.
 
-Measured in the weights' own format, without autocast, where both ways agree but for rounding.
+The first pack mixes short responses to two prompts and runs through all layers, forward and backward. The second has a
+response longer than every length in config.json (a window, an original context), up to the job's limit. It runs through
+the first layers of each kind only. A mechanism of a kind shows in one of its layers, so the check takes seconds for 70
+billion weights too.
+
+The check runs in the format of the weights, without autocast, where both computations agree except for rounding.
 """
 
 from __future__ import annotations
@@ -28,31 +30,31 @@ from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.attention import UnsupportedModel
-from rljob_runtime.training.model.packing import MicroBatch, lay_out
-from rljob_runtime.training.model.sharding import layers_of
+from rljob_runtime.training.model.packing import MicroBatch, pack_row
+from rljob_runtime.training.model.sharding import decoder_layers
 
 if TYPE_CHECKING:
     from rljob_runtime.training.model.policy import Policy
 
 LIMIT = 1e-4
 """Largest difference of log-probabilities, in nats."""
-KEPT = 32
-"""Tokens at the end of a sequence that are compared, by their median: of a mixture of experts, rounding may send one
-token elsewhere."""
+COMPARED_TOKENS = 32
+"""Tokens at the end of a sequence that are compared, by their median: rounding may route one token of a mixture of
+experts elsewhere."""
 DEFAULT_LONGEST = 4096
-"""Where nobody says how long sequences may be."""
+"""Longest sequence when none is given, in tokens."""
 _LENGTH = re.compile(r"window|chunk|position|context|seq|length|block")
 _NO_LENGTH = re.compile(
     r"size|dim|rank|vocab|_ids?$|inner|ffn|embd|model|state|factor|theta|heads?$|layers?|expert|group"
 )
 _SHAPES_ATTENTION = re.compile(r"window|rope_type|alibi|chunk|softcap|attention_types|attn_|position_bias|layer_types")
 _MIXTURE = ((5, (23, 1, 9)), (11, (17, 2)))
-"""Prompts' tokens, and their responses'."""
+"""Token counts of the prompts, and of their responses."""
 
 
 @dataclass(frozen=True)
 class _Pack:
-    """Blocks of one row. `kept`: so many tokens at each response's end are compared."""
+    """The blocks of one row."""
 
     blocks: tuple[Block, ...]
 
@@ -66,8 +68,10 @@ class _Pack:
 
 
 def verify(policy: Policy, longest: int | None) -> None:
-    """Raise `UnsupportedModel` unless rows with sequences of up to `longest` tokens are computed as the model computes
-    them one by one, and every weight gets a gradient. A collective where the model is sharded."""
+    """Raise `UnsupportedModel` unless packed rows match the model's own computation and every weight gets a gradient.
+
+    Sequences have up to `longest` tokens. A collective where the model is sharded.
+    """
     model, config = policy.model, policy.model.config
     most = longest or DEFAULT_LONGEST
     if longest is None and (positions := getattr(config, "max_position_embeddings", None)):
@@ -79,7 +83,7 @@ def verify(policy: Policy, longest: int | None) -> None:
                 _compare(policy, _pack(policy, most, length), "sdpa" if model._supports_sdpa else "eager")
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{config.model_type} cannot be trained: {error}") from error
-    except Exception as error:  # what a model of somebody else's raises on rows that it was not made for
+    except Exception as error:  # a foreign model may raise any error on packed rows
         raise UnsupportedModel(
             f"{config.model_type} cannot be trained: packed rows of it cannot be computed: "
             f"{type(error).__name__}: {error}"
@@ -87,16 +91,21 @@ def verify(policy: Policy, longest: int | None) -> None:
 
 
 def length_to_check(config: PretrainedConfig, longest: int) -> int | None:
-    """The tokens of a sequence that exceeds each length in the config that one of `longest` does, by a quarter; None
-    when it exceeds none."""
+    """Return a sequence length that exceeds by a quarter each length in the config that `longest` exceeds.
+
+    None when `longest` exceeds none.
+    """
     exceeded = [length for length in _lengths(config.to_dict()) if length < longest]
     if not exceeded:
         return None
-    return min(longest, max(exceeded) + max(KEPT, max(exceeded) // 4))
+    return min(longest, max(exceeded) + max(COMPARED_TOKENS, max(exceeded) // 4))
 
 
 def _lengths(fields: Mapping[str, Any]) -> Iterator[int]:
-    """Every number that may be one of tokens. Any name counts that is not plainly something else's."""
+    """Yield every number that may be a number of tokens.
+
+    A name counts unless it plainly names something else.
+    """
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _lengths({str(key): inner for key, inner in value.items()})
@@ -109,7 +118,10 @@ def _may_be_a_length(name: str) -> bool:
 
 
 def _through_all_layers(policy: Policy, longest: int) -> None:
-    """There and back: what breaks in a backward pass breaks here."""
+    """Compare and run a backward pass through all layers.
+
+    A backward pass that fails, fails here.
+    """
     _compare(policy, pack := _pack(policy, longest), "eager")
     with torch.enable_grad():
         logprobs, _ = policy.logprobs(_row(policy, pack), entropy=False)
@@ -125,14 +137,14 @@ def _compare(policy: Policy, pack: _Pack, implementation: str) -> None:
     """Raise `UnsupportedModel` for the sequence that differs most."""
     batch = _row(policy, pack)
     lengths = [len(response) for _, response in pack.sequences]
-    kept = torch.cat([torch.arange(n) >= n - KEPT for n in lengths]).to(policy.device)
-    found, _ = policy.logprobs(_only(batch, kept), entropy=False)
-    found_by_response = found.split([min(n, KEPT) for n in lengths])
+    compared = torch.cat([torch.arange(n) >= n - COMPARED_TOKENS for n in lengths]).to(policy.device)
+    found, _ = policy.logprobs(_select_targets(batch, compared), entropy=False)
+    found_by_response = found.split([min(n, COMPARED_TOKENS) for n in lengths])
     with _attention_of(policy.model, implementation):
-        wanted = [_plain(policy, prompt, response) for prompt, response in pack.sequences]
+        expected = [_model_logprobs(policy, prompt, response) for prompt, response in pack.sequences]
     differences = [
         (float((mine - theirs).abs().median()), len(prompt) + len(response))
-        for mine, theirs, (prompt, response) in zip(found_by_response, wanted, pack.sequences, strict=True)
+        for mine, theirs, (prompt, response) in zip(found_by_response, expected, pack.sequences, strict=True)
     ]
     worst, tokens = max((nats if nats == nats else float("inf"), tokens) for nats, tokens in differences)
     if worst > LIMIT:
@@ -142,17 +154,20 @@ def _compare(policy: Policy, pack: _Pack, implementation: str) -> None:
         )
 
 
-def _plain(policy: Policy, prompt: tuple[int, ...], response: tuple[int, ...]) -> Tensor:
-    """Log-probabilities of the response's last tokens, of the model alone."""
+def _model_logprobs(policy: Policy, prompt: tuple[int, ...], response: tuple[int, ...]) -> Tensor:
+    """Compute the log-probabilities of the response's last tokens by the model alone."""
     tokens = torch.tensor([*prompt, *response], device=policy.device)
-    places = torch.arange(len(tokens) - 1 - min(len(response), KEPT), len(tokens) - 1, device=policy.device)
+    places = torch.arange(len(tokens) - 1 - min(len(response), COMPARED_TOKENS), len(tokens) - 1, device=policy.device)
     logits = policy.model(input_ids=tokens[None, :-1], logits_to_keep=places, use_cache=False).logits[0]
     every = torch.log_softmax(logits.to(policy.dtype), dim=-1)
     return every.gather(-1, tokens[places + 1][:, None])[:, 0]
 
 
 def _pack(policy: Policy, longest: int, length: int | None = None) -> _Pack:
-    """The mixture, no sequence longer than `longest`; the first response makes one of `length` tokens."""
+    """Build the mixture, with no sequence longer than `longest`.
+
+    With `length`, the first response makes a sequence of that many tokens.
+    """
     draw = torch.Generator().manual_seed(1)
 
     def tokens(count: int) -> Ints:
@@ -171,26 +186,26 @@ def _pack(policy: Policy, longest: int, length: int | None = None) -> _Pack:
 
 
 def _row(policy: Policy, pack: _Pack) -> MicroBatch:
-    return lay_out(row_of(pack.blocks), Aggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
+    return pack_row(row_of(pack.blocks), Aggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
 
 
-def _only(batch: MicroBatch, kept: Tensor) -> MicroBatch:
-    """The row with these of its targets: logits are large."""
-    rows, target_rows = batch.target_rows[kept].unique(return_inverse=True)
+def _select_targets(batch: MicroBatch, compared: Tensor) -> MicroBatch:
+    """Return the row with these of its targets, because logits are large."""
+    rows, target_rows = batch.target_rows[compared].unique(return_inverse=True)
     return dataclasses.replace(
         batch,
         logit_rows=batch.logit_rows[rows],
         target_rows=target_rows,
-        targets=batch.targets[kept],
-        behaviour=batch.behaviour[kept],
-        advantages=batch.advantages[kept],
-        weights=batch.weights[kept],
+        targets=batch.targets[compared],
+        behaviour=batch.behaviour[compared],
+        advantages=batch.advantages[compared],
+        weights=batch.weights[compared],
     )
 
 
 @contextmanager
 def _attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Compute with transformers' attention meanwhile."""
+    """Compute with transformers' attention inside the context."""
     model.set_attn_implementation(implementation)
     if model.config._attn_implementation != implementation:
         raise UnsupportedModel(f"{type(model).__name__} does not take an attention function of another")
@@ -202,30 +217,30 @@ def _attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]
 
 @contextmanager
 def _first_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Compute with no more layers than show each kind of them, two at least."""
-    layers = layers_of(model)
+    """Compute with the fewest layers that include each kind, at least two, inside the context."""
+    layers = decoder_layers(model)
     holder = next((m for m in model.modules() if isinstance(m, nn.ModuleList) and list(m) == layers), None)
     if holder is None or not layers:
         yield
         return
     count = layers_to_check(model.config, layers)
-    whole = holder._modules
-    holder._modules = dict(list(whole.items())[:count])
+    all_layers = holder._modules
+    holder._modules = dict(list(all_layers.items())[:count])
     try:
         yield
     finally:
-        holder._modules = whole
+        holder._modules = all_layers
 
 
 def layers_to_check(config: PretrainedConfig, layers: Sequence[nn.Module]) -> int:
-    """So many of the first layers have one of each kind among them."""
+    """Return how many first layers include one of each kind."""
     declared = getattr(config, "layer_types", None) or [""] * len(layers)
     kinds = [(kind, *_traits(layer)) for kind, layer in zip(declared, layers, strict=False)]
     return max([min(2, len(layers)), *(1 + kinds.index(kind) for kind in set(kinds))])
 
 
 def _traits(layer: nn.Module) -> tuple[object, ...]:
-    """What makes a layer another kind: its modules, and their plain attributes but for its own number."""
+    """Return what distinguishes kinds of layers: modules and plain attributes, except the number of the layer."""
     return tuple(
         (type(module).__name__, name, value)
         for module in layer.modules()
@@ -235,11 +250,11 @@ def _traits(layer: nn.Module) -> tuple[object, ...]:
 
 
 def _fields(config: PretrainedConfig) -> str:
-    """What config.json says of attention, by field."""
-    said = [
+    """Describe the attention fields of config.json."""
+    shown = [
         f"{name}={value!r}" for name, value in _flat("", config.to_dict()) if _SHAPES_ATTENTION.search(name) and value
     ]
-    return "config.json: " + ", ".join([f"model_type={config.model_type!r}", *said[:8]])
+    return "config.json: " + ", ".join([f"model_type={config.model_type!r}", *shown[:8]])
 
 
 def _flat(path: str, fields: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,12 @@
-"""The ranks of the trainer as one `Trainer`: every command goes to all of them, rank 0 answers for them.
+"""Trainer group: all trainer ranks behind one `Trainer`.
 
-Groups go as deliveries (`delivery.py`): packed once, each rank's rows to that rank alone, and no tokens of groups whose
-sums the ranks hold.
+Every command goes to all ranks, and rank 0 answers for them. Groups travel as deliveries (`delivery.py`): they are
+packed once, each rank receives only its own rows, and groups whose sums the ranks hold travel without tokens.
 
-How a rank is reached is the caller's matter: `local_rank.LocalRank` runs one in a thread of its process, the Ray
-binding calls an actor. Ranks work in lockstep through collectives, so one that refuses or dies leaves the others
-waiting; the first error ends the call, and it is the caller who replaces the group. The coordinator imports this
-module: no torch here.
+The caller decides how a rank is reached: `local_rank.LocalRank` runs one in a thread of its process, the Ray backend
+calls an actor. Ranks work in lockstep through collectives, so a rank that refuses or dies leaves the others waiting.
+The first error ends the call, and the caller replaces the group. The coordinator imports this module, so it does not
+import torch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from rljob_runtime.protocols import (
     TrainReport,
 )
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, for_accept, for_contribute, for_train
+from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, plan_accept, plan_contribute, plan_train
 
 
 @dataclass(frozen=True)
 class _Payload:
-    """Groups that a command brings. `plan`: one of `delivery`'s functions. `refused`: what a message begins with that
-    says what is wrong with them."""
+    """The groups of a command.
+
+    `plan` is a function of `delivery`. `refused` is the start of the error message for groups that cannot be trained
+    on.
+    """
 
     plan: Callable[[Progress, int, Sequence[Group], int], tuple[Delivery, list[Shares]]]
     term: int
@@ -43,18 +46,23 @@ class _Payload:
 
 
 class RankHandle(Protocol):
-    """A `TrainerRank`, wherever it is."""
+    """A `TrainerRank`, local or remote."""
 
     host: str
-    """Where other ranks reach it."""
+    """Address at which other ranks reach it."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Run a method of the rank; one at a time, in the order of the calls. Raises the protocol's errors."""
+        """Run a method of the rank.
+
+        Calls run one at a time, in their order. Raises the protocol's errors.
+        """
         ...
 
     async def put(self, value: Any) -> Any:
-        """What any rank takes as an argument for `value`, which is packed now and once. Raises the protocol's
-        errors."""
+        """Serialise `value` once and return a reference that any rank accepts as an argument.
+
+        Raises the protocol's errors.
+        """
         ...
 
 
@@ -65,67 +73,70 @@ class TrainerGroup:
         if not ranks:
             raise ValueError("a trainer has at least one rank")
         self._ranks = tuple(ranks)
-        # A command with large arguments may overtake or be overtaken on its way to one rank and not to another, and
-        # ranks that meet in different collectives wait for ever.
+        # Commands with large arguments can overtake each other on the way to one rank but not to another. Ranks that
+        # meet in different collectives wait forever.
         self._one_at_a_time = asyncio.Lock()
         self._command: asyncio.Task[Any] | None = None
 
     async def start(self, term: int) -> TrainerState:
-        """Bring the ranks together and load the model or the newest whole checkpoint."""
+        """Connect the ranks and load the model or the newest complete checkpoint."""
         host, port = self._ranks[0].host, 0
         if len(self._ranks) > 1:
             port = await self._ranks[0].call("rendezvous", term, host)
-        state: TrainerState = await self._all("start", term, host, port)
+        state: TrainerState = await self._call_all("start", term, host, port)
         return state
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
-        """Gradients of finished groups, by all ranks together."""
-        payload = _Payload(for_contribute, term, step, groups, f"step {step} cannot take groups early")
-        report: ContributeReport = await self._all("contribute", term, step, payload=payload)
+        """Compute gradients of complete groups on all ranks together."""
+        payload = _Payload(plan_contribute, term, step, groups, f"step {step} cannot accept early groups")
+        report: ContributeReport = await self._call_all("contribute", term, step, payload=payload)
         return report
 
     async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        """Rank 0's."""
-        inboxes: tuple[RelayMember, ...] = await self._all("open_gradient_inboxes", term, count)
+        """Open the inboxes of rank 0."""
+        inboxes: tuple[RelayMember, ...] = await self._call_all("open_gradient_inboxes", term, count)
         return inboxes
 
-    async def accept(self, term: int, handover: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
-        """Rank 0 reads, all keep their shards."""
+    async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+        """Read the contribution on rank 0 and distribute its shards."""
         payload = _Payload(
-            for_accept, term, handover.step, groups, f"a contribution to step {handover.step} is not taken"
+            plan_accept, term, receipt.step, groups, f"a contribution to step {receipt.step} is not accepted"
         )
-        report: ContributeReport = await self._all("accept", term, handover, payload=payload)
+        report: ContributeReport = await self._call_all("accept", term, receipt, payload=payload)
         return report
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
-        """One update, on all ranks."""
-        payload = _Payload(for_train, term, step, groups, f"step {step} cannot be trained")
-        report: TrainReport = await self._all("train", term, step, payload=payload)
+        """Run one update on all ranks."""
+        payload = _Payload(plan_train, term, step, groups, f"step {step} cannot be trained")
+        report: TrainReport = await self._call_all("train", term, step, payload=payload)
         return report
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
-        """Gather the weights on rank 0, which ships them."""
-        report: PublishReport = await self._all("publish", term, version, step, chain)
+        """Gather the weights on rank 0, which sends them."""
+        report: PublishReport = await self._call_all("publish", term, version, step, chain)
         return report
 
-    async def checkpoint(self, term: int, step: int, standing: str) -> str:
-        """Write a checkpoint of the whole group."""
-        name: str = await self._all("checkpoint", term, step, standing)
+    async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
+        """Write a checkpoint of the group."""
+        name: str = await self._call_all("checkpoint", term, step, coordinator_snapshot)
         return name
 
     async def export(self, term: int) -> str:
         """Write the final model."""
-        path: str = await self._all("export", term)
+        path: str = await self._call_all("export", term)
         return path
 
-    async def _all(self, method: str, *arguments: Any, payload: _Payload | None = None) -> Any:
+    async def _call_all(self, method: str, *arguments: Any, payload: _Payload | None = None) -> Any:
         await self._one_at_a_time.acquire()
-        # A caller that gives up leaves the ranks in the command: the next one waits for them all.
+        # The ranks finish the command of a cancelled caller. The next command waits for them.
         self._command = asyncio.create_task(self._run(method, arguments, payload))
         return await asyncio.shield(self._command)
 
     async def _run(self, method: str, arguments: tuple[Any, ...], payload: _Payload | None) -> Any:
-        """Holds the lock that its caller took until all ranks have answered, or one has refused or died."""
+        """Run a command on all ranks, then release the lock that the caller acquired.
+
+        The command ends when all ranks have answered, or when one refuses or dies.
+        """
         tasks: list[asyncio.Future[Any]] = []
         try:
             packed = await self._packed(payload) if payload else [() for _ in self._ranks]
@@ -141,16 +152,16 @@ class TrainerGroup:
         return answers[0]
 
     async def _packed(self, payload: _Payload) -> list[tuple[Any, ...]]:
-        """The arguments that bring it, for each rank."""
+        """Return the arguments of each rank that carry the groups."""
         first = self._ranks[0]
         progress: Progress = await first.call("progress", payload.term)
         try:
-            # In a thread: a step of a million tokens takes a part of a second.
+            # Planning a step of a million tokens takes a fraction of a second, so a thread does it.
             delivery, shares = await asyncio.to_thread(
                 payload.plan, progress, payload.step, payload.groups, len(self._ranks)
             )
         except ValueError as error:
             raise Refused(f"{payload.refused}: {error}") from error
-        told = await first.put(delivery)
+        shared = await first.put(delivery)
         own = await asyncio.gather(*(rank.put(rows) for rank, rows in zip(self._ranks, shares, strict=False)))
-        return [(told, rows) for rows in own] or [(told,) for _ in self._ranks]
+        return [(shared, rows) for rows in own] or [(shared,) for _ in self._ranks]

@@ -1,6 +1,8 @@
-"""One rank of the trainer, from start to export. Rank 0 alone writes files and ships weights; the others take part in
-its collectives. All methods are plain and blocking, one at a time, and every rank gets the same calls in the same
-order (`group.py` sees to it)."""
+"""Trainer rank: one rank of the trainer, from start to export.
+
+Only rank 0 writes files and sends weights; the other ranks join its collectives. All methods block and run one at a
+time. `group.py` gives every rank the same calls in the same order.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,17 @@ from rljob_runtime.relay.slot import SegmentError
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares
 from rljob_runtime.training.checkpoint import rng_state, state
 from rljob_runtime.training.checkpoint.export import write_model
-from rljob_runtime.training.checkpoint.model_fingerprint import ModelIdentity
+from rljob_runtime.training.checkpoint.model_fingerprint import ModelFingerprint
 from rljob_runtime.training.checkpoint.store import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.loans.intake import ContributionInboxes, check_standing, contribution_of, read_whole
+from rljob_runtime.training.loans.intake import ContributionInboxes, check_fence, read_sums, scatter_contribution
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.capacity import check_fits
-from rljob_runtime.training.model.memory import computes_again
+from rljob_runtime.training.model.memory import recomputes_activations
 from rljob_runtime.training.model.optimizer import MasterOptimizer, NonFiniteGradient, round_parameters
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
-from rljob_runtime.training.model.sharding import RankGroup, open_rendezvous, walk_through
+from rljob_runtime.training.model.sharding import RankGroup, join_gather, open_rendezvous
 from rljob_runtime.training.step.learner import Learner
 
 if TYPE_CHECKING:
@@ -51,26 +53,26 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What a rank needs to know besides its number."""
+    """Settings of a rank besides its number."""
 
     training: TrainingConfig
     model_source: str
     cache_folder: Path
-    """Where a model that is not a folder already is unpacked to."""
+    """Folder for models that must be downloaded or unpacked."""
     checkpoint_folder: Path
     export_folder: Path
     keep_checkpoints: int = 2
     device: str = "cpu"
     longest: int | None = None
-    """Tokens of the longest sequence that will be trained on: a prompt and a response. None for any."""
+    """Tokens of the longest training sequence: a prompt and a response. None for any length."""
     step_tokens: int = 0
-    """The most that a step can have; 0 where nobody says."""
+    """Largest number of tokens in a step. 0 when unknown."""
     early: bool = False
-    """Whether every step is given groups before its update."""
+    """Whether every step receives groups before its update."""
 
     @classmethod
     def from_spec(cls, spec: RLJobSpec, *, volume: Path, cache_folder: Path, device: str = "cpu") -> TrainerSettings:
-        """Of a job whose checkpoint volume is mounted at `volume`."""
+        """Build the settings of a job whose checkpoint volume is mounted at `volume`."""
         algorithm, data = spec.algorithm, spec.data
         group = data.max_prompt_tokens + algorithm.responses_per_prompt * data.max_response_tokens
         return cls(
@@ -88,61 +90,69 @@ class TrainerSettings:
 
 
 class WeightPublisher(Protocol):
-    """How weights leave the trainer: `rljob_runtime.relay.publisher.Publisher`."""
+    """Sends weights out of the trainer.
+
+    Implemented by `rljob_runtime.relay.publisher.Publisher`.
+    """
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishReport:
-        """Copy into the host buffer and return. A sharded tensor is made whole, in the order of `tensors`: a
-        collective."""
+        """Copy the weights into the host buffer.
+
+        Gathers sharded tensors in the order of `tensors`: a collective.
+        """
         ...
 
     def ship(self, term: int, chain: Chain) -> None:
-        """Feed the chain's master with the newest version."""
+        """Send the newest version to the chain's master."""
         ...
 
     def close(self) -> None:
-        """End shipping."""
+        """Stop sending."""
         ...
 
 
 @dataclass
-class _Session:
-    """A started rank."""
+class _TrainingSession:
+    """The state of a started rank."""
 
     ranks: RankGroup
     learner: Learner
-    identity: ModelIdentity
+    fingerprint: ModelFingerprint
     model_files: dict[str, bytes]
-    position: state.Position
+    position: state.TrainerPosition
     restored_from: str | None
     kept: tuple[int, str | None]
-    """The newest checkpoint's step, and the coordinator's document in it."""
+    """Step of the newest checkpoint, and the coordinator's snapshot in it."""
     publisher: WeightPublisher | None
-    """Rank 0's."""
+    """Present on rank 0 only."""
     published: tuple[int, int] | None = None
-    """(version, step) that the publisher's buffer holds. Known to all ranks: they must agree on who gathers."""
+    """(version, step) in the publisher's buffer. All ranks know it, because they must agree on who gathers."""
 
     @property
     def optimizer(self) -> MasterOptimizer:
         return self.learner.optimizer
 
-    def hand_over(self, version: int, *, again: bool) -> PublishReport:
-        """Give the weights in hand to the publisher (rank 0)."""
+    def publish_weights(self, version: int, *, again: bool) -> PublishReport:
+        """Give the current weights to the publisher (rank 0)."""
         assert self.publisher is not None, "rank 0 publishes"
         try:
             return self.publisher.publish(version, {} if again else self.optimizer.compute)
         except Exception:
-            if not again:  # it refuses before it gathers, and the other ranks gather
-                self.take_part()
+            if not again:  # it raises before it gathers, but the other ranks gather
+                self.join_gather_of_weights()
             raise
 
-    def take_part(self, *, again: bool = False) -> None:
-        """Help rank 0 to gather the weights in hand, unless it has them from before."""
+    def join_gather_of_weights(self, *, again: bool = False) -> None:
+        """Join rank 0's gather of the current weights, unless rank 0 has them already."""
         if not again:
-            walk_through(self.optimizer.compute)
+            join_gather(self.optimizer.compute)
 
 
 class TrainerRank:
-    """Rank `rank` of `size`. Raises only the protocol's errors (`Refused`, `StaleTerm`)."""
+    """Rank `rank` of `size`.
+
+    It raises only the protocol's errors (`Refused`, `StaleTerm`).
+    """
 
     def __init__(
         self,
@@ -161,19 +171,24 @@ class TrainerRank:
         self._inboxes: ContributionInboxes | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
         self._fence = TermFence("this trainer")
-        self._meeting: TCPStore | None = None
-        self._started: _Session | None = None
+        self._rendezvous_store: TCPStore | None = None
+        self._started: _TrainingSession | None = None
 
     def rendezvous(self, term: int, host: str) -> int:
-        """Rank 0 of several: open the ranks' meeting point on `host`; returns its port."""
+        """Open the rendezvous of the ranks on `host` and return its port.
+
+        Rank 0 of several.
+        """
         self._fence.check(term)
-        if self._meeting is None:
-            self._meeting = open_rendezvous(host, self.size)
-        return int(self._meeting.port)
+        if self._rendezvous_store is None:
+            self._rendezvous_store = open_rendezvous(host, self.size)
+        return int(self._rendezvous_store.port)
 
     def start(self, term: int, host: str = "", port: int = 0) -> TrainerState:
-        """Load the model or the newest whole checkpoint, joining the other ranks at rank 0's meeting point.
-        Idempotent."""
+        """Load the model or the newest complete checkpoint, and join the other ranks at rank 0's rendezvous.
+
+        Idempotent.
+        """
         self._fence.check(term)
         if self._started is None:
             try:
@@ -181,64 +196,72 @@ class TrainerRank:
             except (UnsupportedModel, ModelError, CheckpointError) as error:
                 raise Refused(str(error)) from error
         session = self._started
-        kept, standing = session.kept
+        kept, coordinator_snapshot = session.kept
         return TrainerState(
             step=session.position.step,
             restored_from=session.restored_from,
             parameters=sum(parameter.numel() for parameter in session.optimizer.compute.values()),
             model_files=session.model_files,
             kept=kept,
-            standing=standing,
+            standing=coordinator_snapshot,
         )
 
     def progress(self, term: int) -> Progress:
-        """What whoever delivers groups has to know."""
+        """Return the progress that a sender of groups needs."""
         session = self._session(term)
         done = session.position.step
-        return Progress(done, session.learner.held(done + 1), self.settings.training.row_rules)
+        return Progress(done, session.learner.held_groups(done + 1), self.settings.training.row_rules)
 
     def contribute(self, term: int, step: int, delivery: Delivery, shares: Shares) -> ContributeReport:
-        """Gradients of finished groups of the step under way that are not in; steps that are done cost nothing."""
+        """Compute gradients of new groups of the next step.
+
+        A step that is done costs nothing.
+        """
         session, began = self._session(term), time.monotonic()
         done = session.position.step
         if step == done:
             return ContributeReport(step, 0, 0.0)
         if step != done + 1:
-            raise Refused(f"step {step} takes no groups: step {done} is done, so {done + 1} is next")
+            raise Refused(f"step {step} accepts no groups: step {done} is done, so {done + 1} is next")
         try:
-            held, tokens = session.learner.take_early(step, delivery, shares)
+            held, tokens = session.learner.contribute_early(step, delivery, shares)
         except ValueError as error:
-            raise Refused(f"step {step} cannot take groups early: {error}") from error
+            raise Refused(f"step {step} cannot accept early groups: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began, tokens)
 
     def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        """Where so many lent machines bring their sums, until the next update; what lay there is forgotten. Rank 0's
-        answer."""
+        """Open an inbox for each of `count` loaned machines until the next update.
+
+        Earlier contents are dropped. Rank 0 returns the addresses.
+        """
         session = self._session(term)
         if not session.ranks.leads:
             return ()
         if self._make_inboxes is None:
-            raise Refused("this trainer has no inbox: it takes no contributions of others")
+            raise Refused("this trainer has no gradient inboxes: it accepts no contributions of other workers")
         self._inboxes = self._inboxes or self._make_inboxes()
         return self._inboxes.open(session.position.step + 1, count)
 
-    def accept(self, term: int, handover: ContributionReceipt, delivery: Delivery) -> ContributeReport:
-        """Add the contribution that lies at the inbox, whole and once."""
+    def accept(self, term: int, receipt: ContributionReceipt, delivery: Delivery) -> ContributeReport:
+        """Add the contribution in the inbox, completely and once."""
         session, began = self._session(term), time.monotonic()
-        done, step, parameters = session.position.step, handover.step, session.optimizer.compute
+        done, step, parameters = session.position.step, receipt.step, session.optimizer.compute
         if step == done:
             return ContributeReport(step, 0, 0.0)
-        check_standing(handover, term, done, session.published)
-        whole = self._lead(lambda: read_whole(self._inboxes, handover, parameters), lambda: None) or {}
+        check_fence(receipt, term, done, session.published)
+        full = self._lead(lambda: read_sums(self._inboxes, receipt, parameters), lambda: None) or {}
         try:
-            contribution = contribution_of(handover, whole, parameters, session.ranks)
+            contribution = scatter_contribution(receipt, full, parameters, session.ranks)
             held = session.learner.accept(step, delivery, contribution)
         except ValueError as error:
-            raise Refused(f"a contribution to step {step} is not taken: {error}") from error
+            raise Refused(f"a contribution to step {step} is not accepted: {error}") from error
         return ContributeReport(step, held, time.monotonic() - began)
 
     def train(self, term: int, step: int, delivery: Delivery, shares: Shares) -> TrainReport:
-        """The update that leads from `step - 1` to `step`; one that is done answers its report again."""
+        """Run the update from `step - 1` to `step`.
+
+        A step that is done returns its report again.
+        """
         session = self._session(term)
         done = session.position
         if step == done.step and done.report is not None:
@@ -249,19 +272,21 @@ class TrainerRank:
             report = session.learner.train(step, delivery, shares)
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
-        session.position = state.Position(step, report)
+        session.position = state.TrainerPosition(step, report)
         self._close_inboxes()
         return report
 
     def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
-        """Copy the weights after `step` into the host buffer and ship them behind; the same version again is only
-        shipped again."""
+        """Copy the weights after `step` into the host buffer and send them in the background.
+
+        The same version again is only sent again.
+        """
         session = self._session(term)
         last = session.published
         if step != session.position.step:
             raise Refused(
-                f"version {version} of step {step}: step {session.position.step} is in hand, and only that can be "
-                "published"
+                f"version {version} of step {step}: the trainer holds step {session.position.step}, and can "
+                "publish only that"
             )
         if last and version <= last[0] and last != (version, step):
             raise Refused(
@@ -269,54 +294,66 @@ class TrainerRank:
             )
         again = last == (version, step)
         session.published = None
-        report = self._lead(lambda: session.hand_over(version, again=again), lambda: session.take_part(again=again))
+        report = self._lead(
+            lambda: session.publish_weights(version, again=again), lambda: session.join_gather_of_weights(again=again)
+        )
         session.published = (version, step)
         if session.publisher:
             session.publisher.ship(term, chain)
         return report or PublishReport(version, 0, 0.0)
 
-    def checkpoint(self, term: int, step: int, standing: str) -> str:
-        """Write everything of this step atomically, and the coordinator's document with it; returns the folder's name.
-        The previous one stays when it fails."""
+    def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
+        """Write a checkpoint of this step and the coordinator's snapshot atomically.
+
+        Returns the folder's name. The previous checkpoint stays if the write fails.
+        """
         session = self._session(term)
         if step != session.position.step:
             raise Refused(
-                f"checkpoint of step {step}: step {session.position.step} is in hand, and only that can be written"
+                f"checkpoint of step {step}: the trainer holds step {session.position.step}, and can write only that"
             )
-        shot = state.take(session.ranks, session.optimizer, session.identity, session.position)
-        name = self._lead(lambda: shot.write(self._store, standing), lambda: walk_through(shot.tensors))
-        session.kept = step, standing
+        shot = state.capture(session.ranks, session.optimizer, session.fingerprint, session.position)
+        name = self._lead(lambda: shot.write(self._store, coordinator_snapshot), lambda: join_gather(shot.tensors))
+        session.kept = step, coordinator_snapshot
         return name or ""
 
     def export(self, term: int) -> str:
-        """Write the weights in hand, as published, as a Hugging Face folder; returns its path."""
+        """Write the current weights, rounded as published, as a Hugging Face folder.
+
+        Returns its path.
+        """
         session, folder = self._session(term), self.settings.export_folder
         weights, dtype = session.optimizer.compute, session.optimizer.published
-        self._lead(lambda: write_model(folder, session.model_files, weights, dtype), session.take_part)
+        self._lead(lambda: write_model(folder, session.model_files, weights, dtype), session.join_gather_of_weights)
         return str(folder)
 
     def close(self) -> None:
-        """Stop shipping and leave the other ranks. Idempotent."""
+        """Stop sending and leave the rank group.
+
+        Idempotent.
+        """
         if self._started is not None:
             if self._started.publisher:
                 self._started.publisher.close()
             self._started.ranks.close()
         self._close_inboxes()
-        self._started = self._meeting = None
+        self._started = self._rendezvous_store = None
 
     def _close_inboxes(self) -> None:
         if self._inboxes is not None:
             self._inboxes.close()
 
-    def _session(self, term: int) -> _Session:
+    def _session(self, term: int) -> _TrainingSession:
         self._fence.check(term)
         if self._started is None:
             raise Refused("the trainer is not started: call start first")
         return self._started
 
     def _lead(self, lead: Callable[[], Answer], follow: Callable[[], object]) -> Answer | None:
-        """Rank 0 does `lead` while the others `follow` through its collectives. All raise `Refused` when it cannot;
-        only rank 0 has an answer."""
+        """Run `lead` on rank 0 while the other ranks join its collectives by `follow`.
+
+        All ranks raise `Refused` when rank 0 fails. Only rank 0 returns an answer.
+        """
         ranks = self._started.ranks if self._started else RankGroup()
         answer, failure = None, ""
         if ranks.leads:
@@ -330,7 +367,7 @@ class TrainerRank:
             raise Refused(failure)
         return answer
 
-    def _start(self, host: str, port: int) -> _Session:
+    def _start(self, host: str, port: int) -> _TrainingSession:
         settings, config = self.settings, self.settings.training
         folder = resolve(settings.model_source, settings.cache_folder)
         rng_state.seed_all(config.seed, self.rank)
@@ -340,23 +377,23 @@ class TrainerRank:
         )  # fmt: skip
         ranks = self._join(host, port)
         policy = self._policy(folder.path, ranks)
-        identity = ModelIdentity.of(policy.model, settings.model_source, ranks)
+        fingerprint = ModelFingerprint.of(policy.model, settings.model_source, ranks)
         optimizer = MasterOptimizer(policy.model, config)
         reference = None
         if config.kl_coefficient > 0:
             reference = self._policy(folder.path, ranks)
             round_parameters(reference.model.requires_grad_(False), optimizer.published)
-        if computes_again(settings.device, self.size):
+        if recomputes_activations(settings.device, self.size):
             policy.enable_checkpointing()
-        restored = state.read(self._store, ranks, optimizer, identity)
-        return _Session(
+        restored = state.restore(self._store, ranks, optimizer, fingerprint)
+        return _TrainingSession(
             ranks=ranks,
             learner=Learner(policy, optimizer, config, reference=reference, ranks=ranks),
-            identity=identity,
+            fingerprint=fingerprint,
             model_files=folder.model_files(),
             position=restored.position,
             restored_from=restored.name,
-            kept=(restored.position.step, restored.standing),
+            kept=(restored.position.step, restored.coordinator_snapshot),
             publisher=self._make_publisher() if ranks.leads else None,
         )
 
@@ -365,7 +402,7 @@ class TrainerRank:
         if self.size == 1:
             return RankGroup(device=device)
         if self.rank == 0:
-            return RankGroup(0, self.size, device=device, store=self._meeting)
+            return RankGroup(0, self.size, device=device, store=self._rendezvous_store)
         return RankGroup.join(host, port, self.rank, self.size, device=device)
 
     def _policy(self, folder: Path, ranks: RankGroup) -> Policy:

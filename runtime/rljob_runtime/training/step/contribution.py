@@ -1,9 +1,9 @@
-"""Gradient contributions: raw sums that may be computed anywhere, in any split and order.
+"""Gradient contributions: raw sums that any worker computes, in any split and order.
 
-A contribution is what one worker made of some groups of a step: the unnormalised gradient in fp32 and the sums behind
-it. Contributions add up; the one division by the global count happens in `normalise`, when all are in. So trainer
-ranks, and later machines that are lent to training, need to agree on nothing but the weights (RollPacker, section
-4.4; the count of a token-mean loss is loss tokens, not samples).
+A contribution is one worker's result for some groups of a step: the raw gradient in fp32 and its loss sums.
+Contributions add up. `normalise` divides once by the global count, when all contributions are combined. So trainer
+ranks and loaned machines agree on the weights only (RollPacker §4.4). The count of a token-mean loss is loss tokens,
+not samples.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rljob_runtime.training.config import Aggregation
 
 @dataclass(frozen=True)
 class Contribution:
-    """The raw gradient of some groups of one step. `gradients` maps parameter names to fp32 sums (sharded ones stay
-    so).
+    """The raw gradient of some groups of one step.
 
-    Accepted whole and once: `combine` refuses the same group twice and contributions of different steps.
+    `gradients` maps parameter names to fp32 sums; sharded ones stay sharded. A contribution is accepted completely and
+    once: `combine` refuses the same group twice and contributions of different steps.
     """
 
     step: int
@@ -35,8 +35,11 @@ class Contribution:
 
 
 def take_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Move the accumulated gradients out of the model (no copy). Raises `ValueError` if a parameter got none: every
-    trainable parameter takes part in a forward pass, so that would be a silent loss."""
+    """Move the accumulated gradients out of the model, without a copy.
+
+    Every trainable parameter takes part in a forward pass. A parameter without a gradient would be a silent loss, so it
+    raises `ValueError`.
+    """
     gradients: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
@@ -47,7 +50,11 @@ def take_gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def combine(contributions: Iterable[Contribution]) -> Contribution:
-    """The sum of them all. The gradients of the first are added to in place."""
+    """Add contributions.
+
+    The gradients of the first are modified in place. Raises `ValueError` for no contribution, for different steps or
+    parameters, and for a group that occurs twice.
+    """
     parts = list(contributions)
     if not parts:
         raise ValueError("no contribution to combine")
@@ -68,7 +75,10 @@ def combine(contributions: Iterable[Contribution]) -> Contribution:
 
 
 def normalise(total: Contribution, aggregation: Aggregation) -> Mapping[str, Tensor]:
-    """The gradient of the mean loss: raw sums divided, in place and once, by the count of everything combined."""
+    """Divide the raw sums, in place and once, by the count of all combined tokens or responses.
+
+    The result is the gradient of the mean loss.
+    """
     count = total.sums.normaliser(aggregation)
     if count < 1:
         raise ValueError("nothing to train on: no loss token in any contribution")

@@ -1,4 +1,7 @@
-"""Rows -> raw gradient sums, with the weights in hand: what trainer ranks and lent machines have in common."""
+"""Gradient computer: turns rows into raw gradient sums with the current weights.
+
+Trainer ranks and loaned machines share this code.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,20 @@ from rljob_runtime.training.algorithm.loss import Sums, policy_loss
 from rljob_runtime.training.batch.delivery import Outline
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.packing import MicroBatch, lay_out
+from rljob_runtime.training.model.packing import MicroBatch, pack_row
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution, take_gradients
 
 TRAINER = "trainer"
-"""The name under which the trainer's own contributions count."""
+"""Worker name of the trainer's own contributions."""
 
 
 class GradientComputer:
-    """Computes contributions with `policy`, in the name of `worker`. All ranks call the same methods with the same
-    groups, each with its own share of the rows."""
+    """Computes contributions with `policy` under the name `worker`.
+
+    All ranks call the same methods with the same groups, each with its own share of the rows.
+    """
 
     def __init__(
         self,
@@ -42,13 +47,16 @@ class GradientComputer:
         self.worker = worker
 
     def check_tokens(self, groups: Iterable[Outline]) -> None:
-        """Raise `ValueError` for a token that the model does not have."""
+        """Raise `ValueError` for a token outside the model's vocabulary."""
         highest = max((group.highest_token for group in groups), default=0)
         if highest >= self.policy.vocabulary:
             raise ValueError(f"token {highest} is outside the model's vocabulary of {self.policy.vocabulary}")
 
     def logprobs(self, share: Share) -> list[Tensor]:
-        """What the weights in hand say of this rank's rows, on the CPU: `contribute`'s `proximal` later."""
+        """Compute the current logprobs of this rank's rows, on the CPU.
+
+        They serve later as `proximal` of `contribute`.
+        """
         return [self.policy.frozen_logprobs(batch).cpu() for batch in self._rows(share)]
 
     def contribute(
@@ -60,10 +68,13 @@ class GradientComputer:
         term: int = 0,
         proximal: Sequence[Tensor] | None = None,
     ) -> Contribution:
-        """The raw gradient of `groups`, computed by all ranks together (a sharded sum when there are several).
-        `proximal`: the `logprobs` of the same share at the start of the step, where the weights have moved since.
-        Raises `ValueError`, on all ranks, when their rows together are not all of the groups."""
-        # A computation that broke off may have left a part of its gradient.
+        """Compute the raw gradient of `groups` on all ranks together.
+
+        With several ranks the sum is sharded. `proximal` holds the `logprobs` of the same share at the start of the
+        step, when the weights have changed since. Raises `ValueError` on all ranks when their rows together are not all
+        of the groups.
+        """
+        # An interrupted computation may have left a partial gradient.
         self.policy.model.zero_grad(set_to_none=True)
         sums = Sums()
         for number, batch in enumerate(self._rows(share)):
@@ -81,9 +92,9 @@ class GradientComputer:
         return contribution
 
     def _rows(self, share: Share) -> Iterator[MicroBatch]:
-        """This rank's rows, the same ones at each call."""
+        """Yield this rank's rows, in the same order at each call."""
         for row in share.rows():
-            yield lay_out(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
+            yield pack_row(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
 
     def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> Sums:
         """Add the raw gradient of one row to the parameters' gradients."""
@@ -105,12 +116,14 @@ class GradientComputer:
 
 
 def check_counts(contribution: Contribution, groups: Sequence[Outline]) -> None:
-    """Raise `ValueError` unless it has summed as many tokens and responses as these groups have: one of the two counts
-    divides the gradient."""
+    """Raise `ValueError` unless the contribution counts the tokens and responses of `groups`.
+
+    One of the two counts divides the gradient.
+    """
     has = contribution.sums.tokens, contribution.sums.sequences
-    wanted = sum(group.tokens for group in groups), sum(group.sequences for group in groups)
-    if has != wanted:
+    expected = sum(group.tokens for group in groups), sum(group.sequences for group in groups)
+    if has != expected:
         raise ValueError(
             f"{contribution.worker} has summed {has[0]} tokens of {has[1]} responses; its groups have "
-            f"{wanted[0]} of {wanted[1]}"
+            f"{expected[0]} of {expected[1]}"
         )

@@ -1,5 +1,7 @@
-"""One GRPO step: rows -> raw gradient sums -> one normalised update a minibatch. Pure computation, no files, no
-network but the collectives of its rank group."""
+"""Learner: one GRPO step from rows to raw gradient sums to a normalised update per minibatch.
+
+Pure computation: no files, and no network but the collectives of its rank group.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from rljob_runtime.training.model.optimizer import MasterOptimizer, Update
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution, combine, normalise
-from rljob_runtime.training.step.early_gradients import EarlySums
+from rljob_runtime.training.step.early_gradients import EarlyGradients
 from rljob_runtime.training.step.gradients import GradientComputer, check_counts
 
 log = logging.getLogger(__name__)
 
 
 class Learner(GradientComputer):
-    """Computes contributions, takes those of others, and applies them by `optimizer`."""
+    """Computes contributions, accepts those of other workers, and applies them with `optimizer`."""
 
     def __init__(
         self,
@@ -39,35 +41,40 @@ class Learner(GradientComputer):
     ):
         super().__init__(policy, config, reference=reference, ranks=ranks)
         self.optimizer = optimizer
-        self._early: EarlySums | None = None
+        self._early: EarlyGradients | None = None
 
-    def held(self, step: int) -> Mapping[PromptKey, Outline]:
-        """The groups of the step whose sums are in."""
+    def held_groups(self, step: int) -> Mapping[PromptKey, Outline]:
+        """Return the groups of the step whose sums are held."""
         early = self._early_of(step)
         return early.groups if early is not None else {}
 
-    def take_early(self, step: int, delivery: Delivery, shares: Shares) -> tuple[int, int]:
-        """Compute the raw gradient sums of these groups, which are not in yet, for `train(step)` to begin with; how
-        many groups of the step are in now, and how many loss tokens were computed. Costs the memory of a second
-        gradient. Raises `ValueError` for groups that cannot be trained on, and where several updates are made of a
-        step: all but the first see other weights."""
-        self._expect_one_update()
+    def contribute_early(self, step: int, delivery: Delivery, shares: Shares) -> tuple[int, int]:
+        """Compute the raw sums of new groups before `train(step)`, which starts from them.
+
+        Returns how many groups of the step are held and how many loss tokens were computed. Costs the memory of a
+        second gradient. Raises `ValueError` for groups that cannot be trained on. It also raises when a step has
+        several updates, because later updates use other weights.
+        """
+        self._require_one_update()
         groups = delivery.groups
         self.check_tokens(groups)
-        early = self._early = self._kept(step, delivery)
+        early = self._early = self._usable_early(step, delivery)
         tokens = 0
         if groups:
             (share,) = shares
             contribution = self.contribute(step, groups, share)
             tokens = contribution.sums.tokens
-            self._early = early.plus(groups, contribution) if early else EarlySums.of(groups, contribution)
-        return len(self.held(step)), tokens
+            self._early = early.plus(groups, contribution) if early else EarlyGradients.of(groups, contribution)
+        return len(self.held_groups(step)), tokens
 
     def accept(self, step: int, delivery: Delivery, contribution: Contribution) -> int:
-        """Take the sums that another worker made of exactly these groups, whole and once: a repetition adds nothing.
-        How many groups of the step are in now. Raises `ValueError`, with nothing changed, when a part of them is in
-        already, for another step, and for a count of tokens or groups that is not that of the groups."""
-        self._expect_one_update()
+        """Add another worker's sums of exactly these groups, completely and once.
+
+        A repetition adds nothing. Returns how many groups of the step are held. Raises `ValueError`, with nothing
+        changed, when some of the groups are already held, for another step, and when the counts of tokens or groups do
+        not match.
+        """
+        self._require_one_update()
         groups = delivery.groups
         self.check_tokens(groups)
         if contribution.step != step or contribution.groups != {group.prompt for group in groups}:
@@ -79,18 +86,20 @@ class Learner(GradientComputer):
         early = self._early_of(step)
         if early is not None and early.has(groups):
             return len(early.groups)
-        self._early = early.plus(groups, contribution) if early else EarlySums.of(groups, contribution)
+        self._early = early.plus(groups, contribution) if early else EarlyGradients.of(groups, contribution)
         return len(self._early.groups)
 
     def train(self, step: int, delivery: Delivery, shares: Shares) -> TrainReport:
-        """The update of `step` from all its groups; what the sums in hand have of them comes without rows. Raises
-        `ValueError` for groups that cannot be trained on and `NonFiniteGradient`; a first minibatch that raises has
-        changed nothing."""
+        """Train `step` on all its groups.
+
+        Groups whose sums are held need no rows. Raises `ValueError` for groups that cannot be trained on, and
+        `NonFiniteGradient`. A first minibatch that raises changes nothing.
+        """
         began = time.monotonic()
         self.check_tokens(delivery.groups)
-        early, self._early = self._kept(step, delivery), None
+        early, self._early = self._usable_early(step, delivery), None
         if early is not None and not early.part_of(delivery.groups):
-            raise ValueError("sums are in of groups that it is not trained on, or of other contents")
+            raise ValueError("the held sums have groups that the step does not train on, or other contents")
         parts: list[Sums] = []
         updates: list[Update] = []
         for groups, share, proximal in zip(delivery.updates, shares, self._proximal(shares), strict=True):
@@ -99,29 +108,33 @@ class Learner(GradientComputer):
             parts.append(total.sums)
         return self._report(step, parts, updates, len(early.groups) if early else 0, time.monotonic() - began)
 
-    def _expect_one_update(self) -> None:
+    def _require_one_update(self) -> None:
         if self.config.minibatches > 1:
             raise ValueError(
                 f"minibatches is {self.config.minibatches}: gradients can be computed early where a step is one update"
             )
 
-    def _early_of(self, step: int) -> EarlySums | None:
-        """What came early, if it is of this step: every step has weights of its own."""
+    def _early_of(self, step: int) -> EarlyGradients | None:
+        """Return the early sums of this step.
+
+        Every step has its own weights, so sums of another step do not count.
+        """
         return self._early if self._early is not None and self._early.total.step == step else None
 
-    def _kept(self, step: int, delivery: Delivery) -> EarlySums | None:
-        """What came early and counts."""
+    def _usable_early(self, step: int, delivery: Delivery) -> EarlyGradients | None:
+        """Return the early sums that count for this delivery."""
         early = self._early_of(step)
         if early is not None and not delivery.keeps:
-            log.warning(
-                "step %d: groups that came early come no more, or with other contents; their sums are dropped", step
-            )
+            log.warning("step %d: early groups are missing or have other contents; their sums are dropped", step)
             return None
         return early
 
     def _proximal(self, shares: Shares) -> list[list[Tensor] | None]:
-        """The logprobs of each share at the start of the step, None where they are those of its own pass. To be asked
-        for before the first update: the later shares see the weights after it."""
+        """Compute the logprobs of each share at the start of the step.
+
+        None means that they are those of the share's own pass. Call it before the first update, because later shares
+        see the weights after it.
+        """
         if self.config.importance_cap is None:
             return [None for _ in shares]
         return [None, *(self.logprobs(share) for share in shares[1:])]
@@ -131,10 +144,10 @@ class Learner(GradientComputer):
         step: int,
         groups: Sequence[Outline],
         share: Share,
-        early: EarlySums | None,
+        early: EarlyGradients | None,
         proximal: list[Tensor] | None,
     ) -> Contribution:
-        """The raw sums of `groups`: of some they are in early, the share has the others."""
+        """Combine the early sums of `groups` with the sums that the share computes."""
         if early is None:
             return self.contribute(step, groups, share, proximal=proximal)
         missing = early.missing(groups)
@@ -144,8 +157,8 @@ class Learner(GradientComputer):
         self, step: int, parts: list[Sums], updates: list[Update], early_groups: int, seconds: float
     ) -> TrainReport:
         total = sum(parts[1:], parts[0])
-        # Two programs are compared at the same weights: later minibatches see moved ones, unless the step's first were
-        # kept for them.
+        # The mismatch compares two programs at equal weights. Later minibatches see changed weights, unless the
+        # proximal logprobs of the step's start were kept.
         compared = parts[0] if self.config.importance_cap is None else total
         return TrainReport(
             step=step,
