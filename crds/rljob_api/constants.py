@@ -17,7 +17,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy lets no installed CRD go back to a lower one: the
 # server would drop the fields that it does not know from each object that is written.
-SCHEMA_REVISION: Final = 4
+SCHEMA_REVISION: Final = 5
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Who reconciles the job when `spec.managedBy` says nothing else.
@@ -50,7 +50,7 @@ HEAD_CONTAINER: Final = "ray-head"
 RAY_DIR: Final = "/tmp/ray"
 RAY_TABLES: Final = "ray"  # a folder of the coordinator's state
 
-# Problems of the coordinator's with which the job does not go on: in `runtime.problems`, and the reason of Stalled.
+# Warnings of the coordinator with which the job does not go on: in `runtime.warnings`, and the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
 REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
 EXPORT_FAILED: Final = "ExportFailed"

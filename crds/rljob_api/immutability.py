@@ -22,7 +22,7 @@ NEVER = ("managedBy", *IDENTITY, "checkpoint.volumeClaimName", "checkpoint.empty
 WHILE_SUSPENDED = (
     "data.systemPrompt",
     "data.chatTemplate",
-    "data.onBadLine",
+    "data.onInvalidRecord",
     "data.maxPromptTokens",
     "data.maxResponseTokens",
     "rewards",

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from rljob_api import renamed
 from rljob_api.loading import load
 from rljob_api.spec import RLJob
 from rljob_api.status import Accepted
@@ -27,12 +28,15 @@ def was_accepted(document: Mapping[str, Any]) -> bool:
 
 
 def accepted_job(document: Mapping[str, Any]) -> RLJob | None:
-    """The object with the spec that was accepted last. None when none was, or when this version would not accept it any
-    more: then the present spec has to stand for itself."""
+    """Return the object with the spec that was accepted last. None when none was, or when this version would not accept
+    it any more: then the present spec has to stand for itself.
+
+    An earlier version wrote the memory with the field names of its time.
+    """
     if not was_accepted(document):
         return None
     try:
-        return load({**document, "spec": json.loads(_memory(document)["spec"])})
+        return load({**document, "spec": renamed.translated(json.loads(_memory(document)["spec"]))})
     except ValueError:  # no JSON, or InvalidSpec
         return None
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from rljob_api import renamed
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
 from rljob_api.parsing import yaml_text
@@ -30,9 +31,12 @@ def load(source: str | Mapping[str, Any]) -> RLJob:
     document = _parse(source) if isinstance(source, str) else dict(source)
     _expect_kind(document)
     document["status"] = _known_status(document.get("status") or {})
-    text = _to_json(document)
+    text, spec = _to_json(document), document.get("spec")
     # Its length first: what follows costs more than that.
-    _refuse(check_length(json.dumps(document.get("spec"), separators=(",", ":"), ensure_ascii=False)))
+    _refuse(check_length(json.dumps(spec, separators=(",", ":"), ensure_ascii=False)))
+    _refuse(renamed.refused(spec))
+    if (present := renamed.without(spec)) is not spec:
+        text = _to_json({**document, "spec": present})
     try:
         job = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:

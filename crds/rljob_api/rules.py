@@ -233,10 +233,10 @@ def _algorithm(spec: RLJobSpec) -> Errors:
 
 
 def _asynchronous(spec: RLJobSpec) -> Errors:
-    capacity, wanted = spec.experience.capacity_prompts, spec.algorithm.prompts_per_round
+    capacity, wanted = spec.experience.max_prompts, spec.algorithm.prompts_per_round
     if capacity is not None and capacity < wanted:
         yield FieldError(
-            "spec.experience.capacityPrompts",
+            "spec.experience.maxPrompts",
             capacity,
             f"must be at least algorithm.promptsPerRound ({wanted}): an update takes so many",
         )

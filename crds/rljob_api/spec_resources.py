@@ -279,7 +279,7 @@ class FailurePolicy(Model):
 
     max_replacements_per_machine: int = Field(default=5, ge=0, le=1000)
     """Failures in a row after which a rollout machine is given up and the job goes on without it."""
-    again_within_seconds: float = Field(default=600.0, ge=0, le=604_800)
+    restart_window_seconds: float = Field(default=600.0, ge=0, le=604_800)
     """What fails on a rollout machine is first restarted there. A second failure within so long gives the machine up:
     it gets a new pod, on another node. 0: it is restarted there for ever."""
     max_rounds_without_group: int = Field(default=3, ge=1, le=1000)

@@ -142,7 +142,7 @@ class Prompts(Model):
     """A task of reasoning-gym."""
 
 
-class OnBadLine(StrEnum):
+class OnInvalidRecord(StrEnum):
     """What becomes of a record that cannot be used."""
 
     FAIL = "Fail"
@@ -158,7 +158,7 @@ class DataSpec(Model):
     """Put before every prompt as the system message. Needs `chatTemplate`."""
     chat_template: bool = True
     """Whether prompts are wrapped in the model's chat template. Off: they are tokenised as they stand."""
-    on_bad_line: OnBadLine = Field(default=OnBadLine.FAIL)
+    on_invalid_record: OnInvalidRecord = Field(default=OnInvalidRecord.FAIL)
     """A record that is no JSON, lacks a field or is too long: Fail the job naming the line, or Skip and count it."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest prompt, in tokens, template included."""
@@ -190,6 +190,14 @@ class DynamicSampling(Model):
     """Most prompts drawn for a round, per prompt needed; then the round trains on the groups that it has."""
 
 
+class TruncatedImportanceSampling(Model):
+    """Mode Asynchronous: each token is weighted by the trainer's probability over the sampler's, up to a cap. clipLow
+    and clipHigh then bound the change by the step's own updates."""
+
+    cap: float = Field(default=2.0, ge=1, le=100)
+    """Largest weight of a token."""
+
+
 class Algorithm(Model):
     """Group relative policy optimisation: a prompt's responses are judged against each other."""
 
@@ -209,15 +217,13 @@ class Algorithm(Model):
     """AdamW's decoupled weight decay."""
     betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
     """AdamW's two decay rates, each in [0, 1)."""
-    gradient_clip: float = Field(default=1.0, gt=0, le=1e6)
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
     """Largest gradient norm; a longer gradient is scaled down to it."""
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """The probability ratio is clipped below at 1 - clipLow."""
     clip_high: float = Field(default=0.28, ge=0, le=10)
     """The probability ratio is clipped above at 1 + clipHigh."""
-    importance_cap: float = Field(default=2.0, ge=1, le=100)
-    """Truncated importance sampling, in mode Asynchronous: the weight of a token, the trainer's probability over the
-    sampler's, is cut here; clipLow and clipHigh then bound what the step's own updates change."""
+    truncated_importance_sampling: TruncatedImportanceSampling = TruncatedImportanceSampling()
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the KL divergence from the model at the start. 0: none, and no second model in memory."""
     loss_aggregation: LossAggregation = Field(default=LossAggregation.TOKEN_MEAN)
@@ -252,11 +258,12 @@ class StreamTraining(Model):
     (algorithm.minibatches: 1), and memory for a second gradient. Auto: decided before each round, by predicting it
     from the last ones; never with several updates a round."""
     min_completed: float = Field(default=0.2, ge=0, le=1)
-    """Share of responses done from which half of the rollout machines may be lent to training in a round that streams,
-    if that is predicted to end it earlier and what stays has room. Never lent: the only machine, and
-    any with algorithm.klCoefficient above 0; status.runtime.lastRound.lending says why."""
+    """Share of responses done from which half of the rollout machines may be loaned to training in a round that
+    streams. A loan must be predicted to end the round earlier, and the other machines must have room for its responses.
+    An only machine is never loaned, and none with algorithm.klCoefficient above 0; status.runtime.lastRound.loan says
+    why."""
     max_completed: float = Field(default=0.5, ge=0, le=1)
-    """Share of responses done up to which they may be lent; 0, with minCompleted 0: none is."""
+    """Share of responses done up to which machines may be loaned. 0, with minCompleted 0: none is."""
 
 
 class Sampler(StrEnum):
@@ -274,7 +281,7 @@ class ExperienceBuffer(Model):
     sampler: Sampler = Field(default=Sampler.FIFO)
     """FIFO: those that were ready first. Priority: those whose rewards differ most, and some of the oldest.
     StalenessAware: those of the oldest weights. Uniform: any."""
-    capacity_prompts: Annotated[int | None, Field(ge=1, le=1_048_576)] = None
+    max_prompts: Annotated[int | None, Field(ge=1, le=1_048_576)] = None
     """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound. Absent: as many as the
     trainer needs, from 1.25 to 4 times that: more after updates that it waited for, fewer where groups lie ready."""
     max_staleness: Annotated[int | None, Field(ge=0, le=1024)] = None

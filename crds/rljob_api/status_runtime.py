@@ -11,8 +11,10 @@ from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp
 
 
 class RoundKind(StrEnum):
-    """Short rounds race (tail batching), long ones take exactly what they launch. Plain rounds count as Long."""
+    """Plain rounds train on all that they launch. With tail batching, Short rounds race, and Long rounds take the
+    deferred prompts."""
 
+    PLAIN = "Plain"
     SHORT = "Short"
     LONG = "Long"
 
@@ -49,7 +51,7 @@ class Suspect(StatusModel):
     """Its incarnation: an older report says nothing about a newer pod."""
     reason: Annotated[str, Field(max_length=128)] = ""
     """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, KeepsFailing (restarted in place, and failed again within
-    againWithinSeconds), …"""
+    restartWindowSeconds), …"""
     witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
     """Who saw it: machines, or `coordinator`."""
     since: Timestamp | None = None
@@ -67,8 +69,8 @@ class Finished(StatusModel):
     """A sentence for people."""
 
 
-class Problem(StatusModel):
-    """Something that wants a human and does not (yet) end the run, e.g. a full disk at a checkpoint."""
+class StatusWarning(StatusModel):
+    """A condition that needs a person and does not end the run yet, e.g. a full disk at a checkpoint."""
 
     reason: Annotated[str, Field(max_length=128)]
     """One word, e.g. CheckpointFailed. With SandboxUnavailable, RewardsUnavailable, ExportFailed, EngineMismatch and
@@ -95,13 +97,32 @@ class MachineForecast(StatusModel):
     """Of the whole round."""
 
 
+class LoanState(StrEnum):
+    """Whether rollout machines were loaned to training in a round."""
+
+    LOANED = "Loaned"
+    NOT_LOANED = "NotLoaned"
+
+
+class LoanReport(StatusModel):
+    """The loan of rollout machines to training in one round."""
+
+    state: LoanState
+    """Loaned or NotLoaned."""
+    reason: Annotated[str | None, Field(max_length=64)] = None
+    """Why not, at the last check: NoGain, KVCacheFull, TooFewMachines, NoWorker, TrainerUnavailable (the trainer is a
+    new one, or has failed), or OutsideWindow (no check was due between minCompleted and maxCompleted). Or why this
+    job's machines never are: OneMachine, NeedsReferenceModel (klCoefficient above 0), SwitchedOff (maxCompleted is 0).
+    Absent with Loaned."""
+
+
 class RoundReport(StatusModel):
     """Figures of one finished round."""
 
     round: Count
     """Which one, counted from 1."""
-    kind: RoundKind = RoundKind.LONG
-    """Short or Long."""
+    kind: RoundKind = RoundKind.PLAIN
+    """Plain, Short or Long."""
     seconds: Annotated[float | None, Field(ge=0)] = None
     """From launch to new weights in every replica."""
     generation_seconds: Annotated[float | None, Field(ge=0)] = None
@@ -146,7 +167,7 @@ class RoundReport(StatusModel):
     is, is how much the race prefers the short."""
     scored_reward: float | None = None
     """Mean reward of all responses that have one, trained on or not."""
-    long_queue: Count | None = None
+    deferred_prompts: Count | None = None
     """Prompts that wait for a long round after this one."""
     plan: Annotated[str | None, Field(max_length=64)] = None
     """How it was played: plain or a race with its factors, and whether finished groups were trained on at once."""
@@ -182,16 +203,12 @@ class RoundReport(StatusModel):
     """Of these in the shadow sample, which runs on for the measure."""
     late_programs: Count | None = None
     """Of these right in the end: their share is how many timeouts were unjust."""
-    lending: Annotated[str | None, Field(max_length=64)] = None
-    """What became of the question whether rollout machines are lent to training. Lent, or why not at the last look:
-    NoGain, KVCacheFull, TooFewMachines, NoWorker, SumsNotTaken (the trainer is a new one, or has failed), or NotNow
-    (there was none between minCompleted and maxCompleted). Or why this job's machines never are: OneMachine,
-    NeedsReferenceModel (klCoefficient above 0), SwitchedOff (maxCompleted is 0). Absent in a round that did not
-    stream."""
-    lent_machines: Count | None = None
-    """Rollout machines lent to training in this round."""
-    worker_groups: Count | None = None
-    """Groups whose gradients lent machines computed."""
+    loan: LoanReport | None = None
+    """Whether rollout machines were loaned to training. Absent in a round that did not stream."""
+    loaned_machines: Count | None = None
+    """Rollout machines loaned to training in this round."""
+    loaned_groups: Count | None = None
+    """Groups whose gradients loaned machines computed."""
     trainer_wait_seconds: Annotated[float | None, Field(ge=0)] = None
     """How long the trainer waited for the batch of this update (Asynchronous)."""
     buffer_full_seconds: Annotated[float | None, Field(ge=0)] = None
@@ -228,7 +245,7 @@ class RuntimeTotals(StatusModel):
     requeued_prompts: Count = 0
     """Prompts that lost the race of a short round and were queued for a long one."""
     skipped_prompts: Count = 0
-    """Records of the prompt source that were skipped (`data.onBadLine: Skip`) or too long."""
+    """Records of the prompt source that were skipped (`data.onInvalidRecord: Skip`) or too long."""
     tokens: Count = 0
     """Response tokens generated."""
     discarded_tokens: Count = 0
@@ -300,7 +317,7 @@ class RuntimeStatus(StatusModel):
     """Groups that are generated, or wait for their rewards. Asynchronous."""
     generating: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
     """Rollout machines whose engines have made tokens since they came, or came again."""
-    long_queue: Count | None = None
+    deferred_prompts: Count | None = None
     """Prompts that wait for a long round (tail batching)."""
     suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)
     """Machines believed dead."""
@@ -314,7 +331,7 @@ class RuntimeStatus(StatusModel):
     """The newest whole checkpoint."""
     model_path: Annotated[str | None, Field(max_length=1024)] = None
     """Where the final model lies, once exported."""
-    problems: tuple[Problem, ...] = Field(default=(), max_length=16)
-    """What wants a human; empty when all is well."""
+    warnings: tuple[StatusWarning, ...] = Field(default=(), max_length=16)
+    """Conditions that need a person. Empty when there is none."""
     finished: Finished | None = None
     """Set once, when the run has ended."""

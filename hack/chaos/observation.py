@@ -106,7 +106,7 @@ def observe(
         chain=tuple((runtime.get("relay") or {}).get("chain") or ()),
         generating=tuple(runtime.get("generating") or ()),
         suspects=frozenset((one["machine"], int(one["incarnation"])) for one in runtime.get("suspects") or ()),
-        problems=frozenset(one["reason"] for one in runtime.get("problems") or ()),
+        problems=frozenset(one["reason"] for one in runtime.get("warnings") or ()),
         checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),
         paused=bool((status.get("replacements") or {}).get("pausedUntil")),
         complete="Complete" in conditions,

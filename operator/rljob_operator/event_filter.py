@@ -31,7 +31,7 @@ def job_signature(body: Body) -> Hashable:
         tuple(
             (s.get("machine"), s.get("incarnation"), s.get("reason"), len(s.get("witnesses") or ())) for s in suspects
         ),
-        tuple(problem.get("reason") for problem in runtime.get("problems") or ()),
+        tuple(problem.get("reason") for problem in runtime.get("warnings") or ()),
         bool(runtime.get("finished")),
     )
 

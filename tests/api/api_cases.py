@@ -358,7 +358,7 @@ CROSS_FIELD = [
         "must be at most activeDeadlineSeconds (600)",
     ),
     one("spec.failurePolicy.backoff.initialSeconds", 301, "must be at most maxSeconds (300)"),
-    one("spec.experience.capacityPrompts", 127, "must be at least algorithm.promptsPerRound (128)"),
+    one("spec.experience.maxPrompts", 127, "must be at least algorithm.promptsPerRound (128)"),
     Case(
         {"spec.mode": "Asynchronous", "spec.tailBatching.enabled": True},
         "spec.tailBatching.enabled",

@@ -216,7 +216,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "checkpoint.emptyDir": ({}, REMOVE),
     "data.systemPrompt": ("Think.", REMOVE),
     "data.chatTemplate": (True, False),
-    "data.onBadLine": ("Fail", "Skip"),
+    "data.onInvalidRecord": ("Fail", "Skip"),
     "data.maxPromptTokens": (64, 65),
     "data.maxResponseTokens": (64, 65),
     "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),

@@ -138,6 +138,59 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
     assert after["status"].get("replacements") == before["status"].get("replacements"), "nothing was lost or replaced"
 
 
+EARLIER: dict[str, dict[str, Any]] = {
+    "algorithm": {"gradientClip": 0.5, "importanceCap": 5},
+    "data": {"onBadLine": "Skip"},
+    "experience": {"capacityPrompts": 500},
+    "failurePolicy": {"againWithinSeconds": 30},
+}
+PRESENT: dict[str, dict[str, Any]] = {
+    "algorithm": {"maxGradNorm": 0.5, "truncatedImportanceSampling": {"cap": 5}},
+    "data": {"onInvalidRecord": "Skip"},
+    "experience": {"maxPrompts": 500},
+    "failurePolicy": {"restartWindowSeconds": 30},
+}
+
+
+def with_fields(more: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The example, suspended, with these fields."""
+    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"]["suspend"] = True
+    for parent, fields in more.items():
+        document["spec"][parent] = {**document["spec"].get(parent, {}), **fields}
+    return document
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
+def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools, how: tuple[str, ...]) -> None:
+    """As CHANGELOG.md tells. Until its manifest is edited the job keeps what it had, and is written no other value."""
+    server = jobs
+
+    def apply(document: dict[str, Any], check: bool = True) -> str:
+        return server.kubectl("-n", JOBS, "apply", *how, "-f", "-", stdin=json.dumps(document), check=check)
+
+    release(server, OLD)
+    until_established(server.kubectl)
+    apply(with_fields(EARLIER))
+    before = server.json("rljob", "minimal", "-n", JOBS)["spec"]
+
+    release(server, CHART)
+    wait(
+        "the schema with the present names", lambda: "refused" in server.kubectl("explain", "rljob.spec.data.onBadLine")
+    )
+    server.kubectl("-n", JOBS, "annotate", "rljob", "minimal", "upgraded=yes")
+    stored = server.json("rljob", "minimal", "-n", JOBS)["spec"]
+    for parent, fields in EARLIER.items():
+        assert stored[parent].items() >= before[parent].items() >= fields.items()
+    said = apply(with_fields({**EARLIER, "algorithm": {"gradientClip": 0.25}}), check=False)
+    assert "gradientClip is renamed: set maxGradNorm instead" in said
+
+    apply(with_fields(PRESENT))
+    edited = server.json("rljob", "minimal", "-n", JOBS)
+    assert load(edited).spec == load(with_fields(PRESENT)).spec
+    assert not [name for parent, fields in EARLIER.items() for name in fields if name in edited["spec"][parent]]
+
+
 def newer(folder: Path) -> Path:
     """This chart as a later release may have it: one field more, and so another schema revision."""
     chart = folder / "rljob"

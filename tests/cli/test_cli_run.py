@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from rljob_api.status import Finished, FinishedOutcome, Problem, RuntimeStatus
+from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus, StatusWarning
 from rljob_runtime import cli, local
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.store.connection import StoreUnusable
@@ -81,7 +81,7 @@ def test_a_message_is_shown_as_it_is_written_and_in_one_line(rljob):
     failed = Finished(outcome=FinishedOutcome.FAILED, reason="PromptsNotUsable", message=BRACKETS)
 
     def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None]) -> RuntimeStatus:
-        show(RuntimeStatus(problems=(Problem(reason="StoreSlow", message=BRACKETS),)))
+        show(RuntimeStatus(warnings=(StatusWarning(reason="StoreSlow", message=BRACKETS),)))
         return RuntimeStatus(finished=failed)
 
     result = rljob(run)
@@ -99,11 +99,11 @@ def test_all_commands_print_on_the_one_kind_of_console():
 
 
 def test_problems_are_told_once_where_no_screen_shows_them(rljob):
-    absent = Problem(reason="MachinesNotJoined", message="rollout-0 does not come up: SegmentBusy")
+    absent = StatusWarning(reason="MachinesNotJoined", message="rollout-0 does not come up: SegmentBusy")
 
     def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None]) -> RuntimeStatus:
         for problems in ((), (absent,), (absent,), ()):
-            show(RuntimeStatus(problems=problems))
+            show(RuntimeStatus(warnings=problems))
         return RuntimeStatus(round=5, finished=COMPLETE, model_path="model")
 
     assert rljob(run).stderr.splitlines() == ["MachinesNotJoined: rollout-0 does not come up: SegmentBusy"]

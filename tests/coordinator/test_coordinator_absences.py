@@ -73,7 +73,7 @@ def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
             fleet.follow([], 2, ())
         fleet.follow([member(2)], 3, ("rollout-0",))
         await asyncio.wait_for(until(lambda: binding.up[-1:] == [2]), 60.0)
-        assert reporter.draft.problems == ()
+        assert reporter.draft.warnings == ()
         await fleet.aclose()
 
     virtual_time.run(program())
@@ -87,15 +87,15 @@ def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no
     async def program():
         fleet, reporter = fleet_of(binding)
         fleet.follow([member(2), member(1, "rollout-1")], 1, ("rollout-0", "rollout-1"))
-        await asyncio.wait_for(until(lambda: reporter.draft.problems), 60.0)
+        await asyncio.wait_for(until(lambda: reporter.draft.warnings), 60.0)
         await asyncio.sleep(5.0)
-        (problem,) = reporter.draft.problems
+        (problem,) = reporter.draft.warnings
         assert problem.reason == "MachinesNotJoined"
         assert problem.message.startswith(f"rollout-0 does not come up: {BUSY}; rollout-1 does not come up: ")
         fleet.follow([member(2)], 2, ("rollout-0",))
-        assert "rollout-1" not in reporter.draft.problems[0].message
+        assert "rollout-1" not in reporter.draft.warnings[0].message
         fleet.follow([], 3, ())
-        assert reporter.draft.problems == ()
+        assert reporter.draft.warnings == ()
         await fleet.aclose()
 
     virtual_time.run(program())

@@ -25,7 +25,7 @@ def test_any_other_is_said_with_its_figure(kl: float) -> None:
 
 
 def problems(stage: Stage) -> dict[str, str]:
-    return {problem.reason: problem.message for problem in stage.control.last.problems}
+    return {problem.reason: problem.message for problem in stage.control.last.warnings}
 
 
 def test_a_job_whose_engine_computes_something_else_stops_at_its_first_round(tmp_path) -> None:

@@ -96,7 +96,7 @@ def check_raced(stage: Stage) -> None:
     assert store.outcomes()["trained"] == 16
     assert (store.boundary().queue, store.round_under_way()) == ((), None)
     store.close()
-    assert stage.control.last.long_queue == 0
+    assert stage.control.last.deferred_prompts == 0
     # Losers that a dead coordinator left running are aborted; else their machine would refuse the next weights.
     assert not any(report.suspects for report in stage.control.reports)
 

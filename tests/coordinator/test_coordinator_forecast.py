@@ -376,7 +376,9 @@ def test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_
     db = sqlite3.connect(tmp_path / "state.db")
     for step in lent:
         (told,) = db.execute("SELECT report FROM boundaries WHERE step = ?", (step,)).fetchone()
-        report = RoundReport.model_validate_json(told).model_copy(update={"lent_machines": 1, "training_seconds": 0.01})
+        report = RoundReport.model_validate_json(told).model_copy(
+            update={"loaned_machines": 1, "training_seconds": 0.01}
+        )
         text = report.model_dump_json(by_alias=True, exclude_none=True)
         db.execute("UPDATE boundaries SET report = ? WHERE step = ?", (text, step))
     db.commit()

@@ -314,7 +314,7 @@ def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left()
         assert stream.computed_tokens == 2
         streamed = await stream.finish()
         await stream.close()
-        return streamed.worker_groups, seat.accepted, measured.loaned.seconds
+        return streamed.loaned_groups, seat.accepted, measured.loaned.seconds
 
     groups, accepted, seconds = virtual_time.run(program())
     assert (groups, accepted) == (2, ["rollout-1"])
@@ -355,7 +355,7 @@ def test_sums_are_collected_from_all_machines_at_the_same_time():
         began = loop.time()
         streamed = await stream.finish()
         await stream.close()
-        return streamed.worker_groups, loop.time() - began, measured.transfer.seconds
+        return streamed.loaned_groups, loop.time() - began, measured.transfer.seconds
 
     groups, seconds, each = virtual_time.run(program())
     assert groups == 3
@@ -381,7 +381,7 @@ def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_t
         assert len(owner.tasks) == 2, "both are told that the loan is over"
         for task in owner.tasks:
             task.cancel()
-        return streamed.worker_groups, seat.accepted, owner.lost
+        return streamed.loaned_groups, seat.accepted, owner.lost
 
     assert virtual_time.run(program()) == (1, ["rollout-1"], [])
 

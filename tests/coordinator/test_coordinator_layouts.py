@@ -116,7 +116,7 @@ def test_the_next_round_runs_in_the_targets_layout_in_the_same_processes(stage):
     assert watch.bad == []
     changed = [report.layout_seconds > 0 for report in stage.closed]
     assert changed == [before != after for before, after in zip([1, *sizes], sizes, strict=False)]
-    assert stage.control.last.problems == ()
+    assert stage.control.last.warnings == ()
     ids = stage.trained_ids()
     assert len(ids) == len(set(ids)) == 6 * 3 * 2
 
@@ -194,7 +194,7 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
     stage.job = job(rounds=5)
     watch = Watch(stage)
     assert stage.play(break_one).outcome is FinishedOutcome.COMPLETE
-    (problem,) = stage.control.last.problems
+    (problem,) = stage.control.last.warnings
     assert problem.reason == PROBLEM
     assert problem.message == "rollout-1 goes on with tensor parallel size 1, not 2: out of memory"
     assert stage.closed[-1].tensor_parallel_size == 2, "one of two machines speaks for no round"
@@ -229,10 +229,10 @@ def test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start(s
     stage.job = job(rounds=60)
     watch = Watch(stage)
     assert stage.play(mend).outcome is FinishedOutcome.COMPLETE
-    problems = [problem for report in stage.control.reports for problem in report.problems]
+    problems = [problem for report in stage.control.reports for problem in report.warnings]
     told = {problem.message for problem in problems if problem.reason == PROBLEM}
     assert told == {"rollout-1 has no engine of tensor parallel size 1: out of memory"}
-    assert stage.control.last.problems == ()
+    assert stage.control.last.warnings == ()
     assert any(replica.startswith("rollout-1/") for replica, _ in watch.laid)
 
 
@@ -315,7 +315,7 @@ def test_the_problem_ends_with_the_wish(stage):
 
     stage.job = job(rounds=6)
     assert stage.play(break_both, retarget(1, 1, after=4)).outcome is FinishedOutcome.COMPLETE
-    told = [bool(report.problems) for report in stage.control.reports]
+    told = [bool(report.warnings) for report in stage.control.reports]
     assert True in told
     assert not told[-1]
     assert {report.tensor_parallel_size for report in stage.closed} == {1}
@@ -340,7 +340,7 @@ def test_a_machine_that_dies_while_its_layout_changes_is_lost_and_comes_back_in_
     watch = Watch(stage)
     assert stage.play(break_one).outcome is FinishedOutcome.COMPLETE
     assert killed == [2]
-    assert stage.control.last.problems == ()
+    assert stage.control.last.warnings == ()
     assert ("rollout-1/replica-0", 2) in watch.laid
     assert stage.closed[-1].tensor_parallel_size == 2
     ids = stage.trained_ids()

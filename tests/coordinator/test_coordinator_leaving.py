@@ -121,7 +121,7 @@ def test_a_trainer_that_cannot_save_says_so_and_goes(tmp_path, mode):
         stage.world.disk.full = 1
         stage.control.ask_to_go("trainer-0")
         await until(lambda: stage.world.process("trainer") is None)
-        assert "CheckpointFailed" in [problem.reason for problem in stage.control.last.problems]
+        assert "CheckpointFailed" in [problem.reason for problem in stage.control.last.warnings]
         stage.world.disk.full = 0
         stage.control.replace("trainer-0")
 

@@ -37,12 +37,12 @@ def look(
 @pytest.mark.parametrize(
     ("done", "verdict"),
     [
-        (0, LoanOutcome.NOT_NOW),
-        (19, LoanOutcome.NOT_NOW),
-        (20, LoanOutcome.LENT),
-        (50, LoanOutcome.LENT),
-        (51, LoanOutcome.NOT_NOW),
-        (100, LoanOutcome.NOT_NOW),
+        (0, LoanOutcome.OUTSIDE_WINDOW),
+        (19, LoanOutcome.OUTSIDE_WINDOW),
+        (20, LoanOutcome.LOANED),
+        (50, LoanOutcome.LOANED),
+        (51, LoanOutcome.OUTSIDE_WINDOW),
+        (100, LoanOutcome.OUTSIDE_WINDOW),
     ],
 )
 def test_the_window(done, verdict):
@@ -69,11 +69,11 @@ def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, lent):
     [
         (machines(9), {}, LoanOutcome.TOO_FEW_MACHINES),
         # Two responses of 10 + 10 tokens that end at 40: 100 tokens at their end.
-        (machines(1, 1, kv=100), {}, LoanOutcome.LENT),
+        (machines(1, 1, kv=100), {}, LoanOutcome.LOANED),
         (machines(1, 1, kv=99), {}, LoanOutcome.KV_CACHE_FULL),
         # Nothing as long was seen: they may go to the limit of 100.
         (machines(1, 1, kv=219), {"lengths": ()}, LoanOutcome.KV_CACHE_FULL),
-        (machines(1, 1, kv=220), {"lengths": ()}, LoanOutcome.LENT),
+        (machines(1, 1, kv=220), {"lengths": ()}, LoanOutcome.LOANED),
         # What waits at no engine needs its place too.
         (machines(1, 1, kv=100), {"waiting": (Unfinished(1),)}, LoanOutcome.KV_CACHE_FULL),
         (machines(1, 1), {"gain": 0.0}, LoanOutcome.NO_GAIN),
@@ -84,7 +84,7 @@ def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, lent):
 def test_the_verdict(fleet, settings, verdict):
     decision = look(LoanPolicy(), 30, fleet, **settings)
     assert decision.outcome is verdict
-    assert bool(decision.machines) is (verdict is LoanOutcome.LENT)
+    assert bool(decision.machines) is (verdict is LoanOutcome.LOANED)
 
 
 def test_it_looks_at_every_twentieth_and_lends_once():
@@ -96,8 +96,8 @@ def test_it_looks_at_every_twentieth_and_lends_once():
 
     verdicts = {done: lending.decide(done, 100, machines(1, 1), (), FORTY, gain).outcome for done in range(18, 60)}
     assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.NO_GAIN] == [20, 25]
-    assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.LENT] == [30]
-    assert {verdicts[done] for done in range(31, 60)} == {LoanOutcome.NOT_NOW}
+    assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.LOANED] == [30]
+    assert {verdicts[done] for done in range(31, 60)} == {LoanOutcome.OUTSIDE_WINDOW}
     assert len(asked) == 3
 
 
@@ -114,10 +114,10 @@ def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
 
     lending = LoanPolicy(LoanRules(0.4, 1.0, requires_gain=False))
     tight = [lending.decide(done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]
-    assert tight == [LoanOutcome.NOT_NOW, LoanOutcome.KV_CACHE_FULL]
+    assert tight == [LoanOutcome.OUTSIDE_WINDOW, LoanOutcome.KV_CACHE_FULL]
     looks = [lending.decide(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
-    assert [look.outcome for look in looks] == [LoanOutcome.NOT_NOW, LoanOutcome.LENT, LoanOutcome.NOT_NOW]
-    assert looks[1] == LoanDecision(LoanOutcome.LENT, ("rollout-0",))
+    assert [look.outcome for look in looks] == [LoanOutcome.OUTSIDE_WINDOW, LoanOutcome.LOANED, LoanOutcome.OUTSIDE_WINDOW]
+    assert looks[1] == LoanDecision(LoanOutcome.LOANED, ("rollout-0",))
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_roo
         done = min(done, total)
         fleet = [LoanableMachine(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
         decision = lending.decide(done, total, fleet, (), expected, lambda names, gain=gain: gain)
-        if decision.outcome is LoanOutcome.NOT_NOW:
+        if decision.outcome is LoanOutcome.OUTSIDE_WINDOW:
             continue
         assert 0.2 * total <= done <= 0.5 * total
         assert last is None or done - last >= 0.05 * total
         last = done
-        if decision.outcome is LoanOutcome.LENT:
+        if decision.outcome is LoanOutcome.LOANED:
             loans += 1
             assert gain > 0
             assert len(decision.machines) == len(fleet) // 2 >= 1

@@ -9,7 +9,7 @@ import pytest
 from coordinator_kit import Stage, job, until
 from test_coordinator_streaming import some
 
-from rljob_api.status import FinishedOutcome, RoundReport, TargetPhase
+from rljob_api.status import FinishedOutcome, LoanReport, TargetPhase
 from rljob_runtime.coordinator.core.settings import Settings, lending_rules
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.store.store import Store
@@ -59,6 +59,10 @@ def loan_stage(
     return stage, events
 
 
+def not_loaned(reason):
+    return LoanReport(state="NotLoaned", reason=reason)
+
+
 def play(stage: Stage, *meanwhile, **changes):
     return stage.play(*meanwhile, **{"lending": RULES, "stream_tokens": 80, **changes})
 
@@ -99,17 +103,17 @@ def test_half_of_the_machines_works_beside_the_trainer(tmp_path):
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     complete(stage)
     assert set(stage.trained_ids()) == set(alone.trained_ids())
-    lent = [report for report in stage.closed if report.lent_machines]
+    lent = [report for report in stage.closed if report.loaned_machines]
     assert lent
     for report in lent:
-        assert (report.lending, report.lent_machines) == ("Lent", 1)
+        assert (report.loan, report.loaned_machines) == (LOANED, 1)
         assert report.predicted_gain_seconds > 0
-        assert 0 < report.worker_groups < report.early_groups <= 6
-    assert sum(report.worker_groups for report in lent) == sum(
+        assert 0 < report.loaned_groups < report.early_groups <= 6
+    assert sum(report.loaned_groups for report in lent) == sum(
         count for update in parts(events) for worker, count in update.items() if worker != "trainer"
     )
     assert sum(report.seconds for report in stage.closed) < sum(report.seconds for report in alone.closed) * 0.85
-    assert {report.lent_machines for report in alone.closed} == {0}
+    assert {report.loaned_machines for report in alone.closed} == {0}
 
 
 def test_a_lent_machine_generates_nothing_until_the_next_round(tmp_path):
@@ -139,8 +143,8 @@ def test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_
 @pytest.mark.parametrize(
     ("costs", "verdict"),
     [
-        (replace(DEAR, token=0.0), "NoGain"),
-        (replace(DEAR, lent_token=50.0), "Lent"),
+        (replace(DEAR, token=0.0), not_loaned("NoGain")),
+        (replace(DEAR, lent_token=50.0), LOANED),
     ],
     ids=["training is free", "workers are slower than was believed"],
 )
@@ -148,9 +152,9 @@ def test_the_verdict_is_told(tmp_path, costs, verdict):
     stage, _ = loan_stage(tmp_path / "state.db", costs, rounds=3)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    assert stage.closed[1].lending == verdict
+    assert stage.closed[1].loan == verdict
     # Once measured, a slow worker is not believed in any more.
-    assert stage.closed[2].lending == "NoGain"
+    assert stage.closed[2].loan == not_loaned("NoGain")
     assert stage.closed[2].predicted_gain_seconds < 0
 
 
@@ -159,7 +163,7 @@ def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
     engine = replace(stage.world.site.engine, kv_tokens=120)
     stage.world = SimulatedCluster(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
     assert play(stage, lending=LoanRules(0.2, 0.4)).outcome is FinishedOutcome.COMPLETE
-    assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("KVCacheFull", 0)
+    assert (stage.closed[1].loan, stage.closed[1].loaned_machines) == (not_loaned("KVCacheFull"), 0)
 
 
 def test_sums_share_the_trainers_link():
@@ -179,10 +183,10 @@ def test_sums_share_the_trainers_link():
 def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
     stage, _ = loan_stage(tmp_path / "one.db", machines=1, rounds=1)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
-    assert stage.closed[0].lending == "TooFewMachines"
+    assert stage.closed[0].loan == not_loaned("TooFewMachines")
     stage, _ = loan_stage(tmp_path / "none.db", lendable=False, rounds=2)
     play(stage)
-    assert [report.lending for report in stage.closed] == ["NoWorker", "NoWorker"]
+    assert [report.loan for report in stage.closed] == [not_loaned("NoWorker")] * 2
 
 
 def test_where_auto_streams_it_lends_and_nowhere_else(tmp_path):
@@ -191,16 +195,16 @@ def test_where_auto_streams_it_lends_and_nowhere_else(tmp_path):
     assert play(stage, lending=lending_rules(stage.job), first_responses=24).outcome is FinishedOutcome.COMPLETE
     complete(stage)
     by_plan = {plan: [one for one in stage.closed if one.plan == plan] for plan in ("plain", "plain, stream")}
-    assert {one.lending for one in by_plan["plain"]} == {None}
-    assert "Lent" in {one.lending for one in by_plan["plain, stream"]}
-    assert sum(one.worker_groups for one in by_plan["plain, stream"]) > 0
+    assert {one.loan for one in by_plan["plain"]} == {None}
+    assert LOANED in {one.loan for one in by_plan["plain, stream"]}
+    assert sum(one.loaned_groups for one in by_plan["plain, stream"]) > 0
     assert {e.step for e in events if isinstance(e, Summed)} <= {one.round for one in by_plan["plain, stream"]}
 
 
 def test_what_engines_did_beside_lent_machines_is_kept_apart(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=3)
     play(stage)
-    lent = {one.round for one in stage.closed if one.lent_machines}
+    lent = {one.round for one in stage.closed if one.loaned_machines}
     store = Store(tmp_path / "state.db", "uid-1")
     rounds = store.remembered(1).rounds
     updated = store.remembered(1).updated
@@ -253,8 +257,8 @@ def test_the_round_tells_why_nothing_is_lent(tmp_path, reason):
     stage, events = loan_stage(tmp_path / "state.db", rounds=2, **REFUSED[reason])
     assert stage.play(stream_tokens=80).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    assert [(one.lending, one.lent_machines) for one in stage.closed] == [(reason, 0)] * 2
-    assert stage.control.reports[-1].last_round.lending == reason
+    assert [(one.loan, one.loaned_machines) for one in stage.closed] == [(not_loaned(reason), 0)] * 2
+    assert stage.control.reports[-1].last_round.loan == not_loaned(reason)
     assert not any_of(events, Summed)
 
 
@@ -264,7 +268,7 @@ def test_a_round_in_which_nobody_looked_tells_that(tmp_path):
     assert stage.closed[0].lending == "NotNow"
 
 
-@pytest.mark.parametrize("text", [RoundReport.model_fields["lending"].description, TRAINING], ids=["api", "guide"])
+@pytest.mark.parametrize("text", [LoanReport.model_fields["reason"].description, TRAINING], ids=["api", "guide"])
 def test_every_verdict_is_explained(text):
     assert not [verdict for verdict in LoanOutcome if verdict not in text]
 
@@ -277,9 +281,9 @@ def test_all_seats_of_a_lent_machine_make_room_and_come_back_with_the_next_weigh
     stage, events = loan_stage(tmp_path / "state.db", shared=True, rounds=4)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    lent = [report for report in stage.closed if report.lent_machines]
+    lent = [report for report in stage.closed if report.loaned_machines]
     assert lent
-    assert all(report.worker_groups > 0 for report in lent)
+    assert all(report.loaned_groups > 0 for report in lent)
     rooms = [event.replica for event in events if isinstance(event, MadeRoom)]
     assert len(rooms) == 2 * len(lent)
     assert {machine_of(name) for name in rooms} == {e.machine for e in events if isinstance(e, Summed)}
@@ -340,7 +344,7 @@ def test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on(tmp_path
     trained = next(p for p, e in enumerate(events) if isinstance(e, Trained) and p > place)
     laid = {machine_of(e.replica) for e in events[place:trained] if isinstance(e, LaidOut)}
     assert laid == {other}
-    assert stage.closed[1].worker_groups > 0
+    assert stage.closed[1].loaned_groups > 0
 
 
 @pytest.mark.parametrize("moment", [MadeRoom, Summed, Brought])
@@ -385,7 +389,7 @@ def test_a_worker_that_dies_with_its_sums_leaves_the_round_exact(tmp_path):
     complete(stage)
     assert any_of(events, Summed)
     assert parts(events)[1] == {"trainer": 6}
-    assert (stage.closed[1].lent_machines, stage.closed[1].worker_groups) == (1, 0)
+    assert (stage.closed[1].loaned_machines, stage.closed[1].loaned_groups) == (1, 0)
 
 
 def test_a_worker_that_stands_still_is_not_waited_for_long(tmp_path):
@@ -441,7 +445,7 @@ def test_a_trainer_that_is_lost_takes_all_sums_with_it(tmp_path):
     complete(stage)
     assert any_of(events, Brought)
     assert parts(events)[1] == {"trainer": 6}
-    assert stage.closed[1].worker_groups == 0
+    assert stage.closed[1].loaned_groups == 0
 
 
 def test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it(tmp_path):
@@ -454,9 +458,9 @@ def test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it(
 
     assert play(stage, replace_it).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    assert (stage.closed[1].lending, stage.closed[1].lent_machines) == ("Lent", 1)
+    assert (stage.closed[1].loan, stage.closed[1].loaned_machines) == (LOANED, 1)
     assert parts(events)[1].get("trainer", 0) < 6
-    assert stage.closed[1].worker_groups > 0
+    assert stage.closed[1].loaned_groups > 0
     published = [e.version for e in events if isinstance(e, Published)]
     assert len(published) > len(set(published)), "the new trainer holds what the old one had published"
 
@@ -518,6 +522,6 @@ def test_a_new_target_meanwhile_holds_from_the_next_round(tmp_path):
 
     assert play(stage, shrink).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    assert stage.closed[1].lent_machines == 2
+    assert stage.closed[1].loaned_machines == 2
     last = stage.closed[-1].round
     assert {e.machine for e in events if isinstance(e, Summed) and e.step == last} <= {"rollout-0", "rollout-1"}

@@ -29,7 +29,7 @@ def test_a_job_runs_programs_and_a_longer_one_goes_on_in_the_same_folder(tmp_pat
     assert Path(first.model_path or "").is_dir()
     assert first.last_round is not None
     assert first.last_round.program_runs == 16, "a test for each response"
-    assert first.problems == ()
+    assert first.warnings == ()
 
     second = run(lasting(3), tmp_path)
     assert second.finished is not None
@@ -55,7 +55,7 @@ def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
     assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
     assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
-    assert any(line.get("lending") for line in lines), "whether a machine was lent, and why not, is told"
+    assert any(line.get("loan") for line in lines), "whether a machine was lent, and why not, is told"
 
 
 @pytest.mark.engine

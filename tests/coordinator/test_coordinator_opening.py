@@ -213,7 +213,7 @@ async def test_trouble_at_the_start_is_in_the_status_and_nothing_else_is_gone():
                 break
             await asyncio.sleep(0.01)
     (report,) = control.reports
-    assert [(problem.reason, problem.message) for problem in report.problems] == [("StoreHeld", "somebody has it")]
+    assert [(problem.reason, problem.message) for problem in report.warnings] == [("StoreHeld", "somebody has it")]
     assert (report.round, report.weight_version, report.stage, report.event) == (7, 9, "Starting", 6)
     assert early.draft.kind == "Long", "the coordinator goes on from it"
 

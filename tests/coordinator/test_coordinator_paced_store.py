@@ -87,6 +87,6 @@ def test_a_job_on_a_slow_volume_goes_on_and_says_so(tmp_path, monkeypatch):
 
     monkeypatch.setattr(InlineStore, "do", slow)
     assert stage.play().outcome is FinishedOutcome.COMPLETE
-    problems = [problem for report in stage.control.reports for problem in report.problems]
+    problems = [problem for report in stage.control.reports for problem in report.warnings]
     assert "StoreSlow" in {problem.reason for problem in problems}
     assert "10 s" in problems[0].message

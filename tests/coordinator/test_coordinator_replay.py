@@ -199,7 +199,7 @@ def test_the_benchmark_runs_on_real_engines() -> None:
     for name, its in rows.items():
         assert len(its) == QUICK.rounds
         assert sum(row["responses"] for row in its) == QUICK.rounds * QUICK.prompts * QUICK.responses, name
-        assert its[-1]["longQueue"] == 0, "all jobs trained on as many prompts"
+        assert its[-1]["deferredPrompts"] == 0, "all jobs trained on as many prompts"
     assert [row["kind"] for row in rows["tail batching"]] == ["Short"] * 4 + ["Long"]
     assert all(row["discardedTokens"] == 0 for row in rows["plain"])
     chosen = rows["Auto"][FIRST_ROUNDS]

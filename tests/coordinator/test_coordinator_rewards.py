@@ -143,11 +143,11 @@ def test_a_missing_sandbox_is_waited_for_and_told(tmp_path):
     assert all(later >= earlier - 1 for earlier, later in pairwise(waits)), "longer each time"
     assert 4 <= waits[0] <= 10
     assert 250 <= waits[-1] <= 310, "and bounded"
-    told = [report for report in stage.control.reports if report.problems]
-    assert {problem.reason for report in told for problem in report.problems} == {"SandboxUnavailable"}
-    assert told[0].problems[0].message.endswith("Landlock would be right. It is tried again from time to time")
+    told = [report for report in stage.control.reports if report.warnings]
+    assert {problem.reason for report in told for problem in report.warnings} == {"SandboxUnavailable"}
+    assert told[0].warnings[0].message.endswith("Landlock would be right. It is tried again from time to time")
     assert len({report.event for report in told}) == 1, "the same problem again is no news for the operator"
-    assert stage.control.last.problems == ()
+    assert stage.control.last.warnings == ()
 
 
 def test_a_job_that_waits_for_a_sandbox_can_be_suspended(tmp_path):
@@ -200,9 +200,9 @@ def test_another_reason_to_wait_takes_the_place_of_the_first(tmp_path):
 
     stage = Stage(tmp_path / "state.db", job=job(rounds=1), on_opening=opening)
     assert stage.play().outcome is FinishedOutcome.COMPLETE
-    told = [tuple(problem.reason for problem in report.problems) for report in stage.control.reports]
+    told = [tuple(problem.reason for problem in report.warnings) for report in stage.control.reports]
     assert set(told) == {(), ("SandboxUnavailable",), ("RewardsUnavailable",)}
-    assert stage.control.last.problems == ()
+    assert stage.control.last.warnings == ()
 
 
 class Choosy(SimulatedRewards):

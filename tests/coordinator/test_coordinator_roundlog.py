@@ -50,10 +50,10 @@ def test_every_field_may_be_set(report, tmp_path):
     curves = set(written.Tags()["scalars"]) | set(written.Tags()["tensors"])
     assert {"round/reward", "round/tokens", "train/loss", "train/tokens"} <= curves
     assert {"train/mismatch_kl", "train/capped_fraction", "train/effective_sample_size"} <= curves
-    assert not {f"round/{name}" for name in ("lending", "plan", "kind", "round", "layout_forecasts")} & curves
+    assert not {f"round/{name}" for name in ("loan", "plan", "kind", "round", "layout_forecasts")} & curves
     assert "train/step" not in curves
     line = (tmp_path / "rounds.jsonl").read_text()
-    assert '"lending": "NoGain"' in line
+    assert '"loan": {"state": "Loaned", "reason": "NoGain"}' in line
     assert '"layoutForecasts": [{"tensorParallelSize": 3, "seconds": 0.5}]' in line
 
 

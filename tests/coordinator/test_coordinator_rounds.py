@@ -233,13 +233,13 @@ def test_a_full_disk_at_a_checkpoint_is_a_problem_and_not_the_end(stage):
     async def disk(stage):
         stage.world.disk.full = True
         await until(lambda: stage.rounds == [1, 2, 3, 4])
-        assert [problem.reason for problem in stage.control.last.problems] == ["CheckpointFailed"]
-        assert "no space left" in stage.control.last.problems[0].message
+        assert [problem.reason for problem in stage.control.last.warnings] == ["CheckpointFailed"]
+        assert "no space left" in stage.control.last.warnings[0].message
         stage.world.disk.full = False
 
     stage.job = job(rounds=6)
     assert stage.play(disk).outcome is FinishedOutcome.COMPLETE
-    assert not stage.control.last.problems
+    assert not stage.control.last.warnings
 
 
 def test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost(stage):
@@ -248,15 +248,15 @@ def test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost(stage)
     async def disk(stage):
         await until(lambda: stage.rounds == [1, 2])
         stage.world.disk.full = True
-        await until(lambda: "ExportFailed" in [problem.reason for problem in stage.control.last.problems])
+        await until(lambda: "ExportFailed" in [problem.reason for problem in stage.control.last.warnings])
         await asyncio.sleep(1000)
         assert stage.control.last.stage != "Finished"
-        told.update({problem.reason: problem.message for problem in stage.control.last.problems})
+        told.update({problem.reason: problem.message for problem in stage.control.last.warnings})
         stage.world.disk.full = False
 
     assert stage.play(disk).outcome is FinishedOutcome.COMPLETE
     assert told["ExportFailed"].startswith("the final model cannot be written: no space left")
-    assert "ExportFailed" not in [problem.reason for problem in stage.control.last.problems]
+    assert "ExportFailed" not in [problem.reason for problem in stage.control.last.warnings]
     check_trained_once(stage)
 
 
@@ -292,7 +292,7 @@ def test_rounds_that_are_asked_for_while_the_final_model_waits_for_space_are_pla
     async def disk(stage):
         stage.world.disk.full = True
         await until(lambda: bool(stage.rounds))
-        await until(lambda: "ExportFailed" in [problem.reason for problem in stage.control.last.problems])
+        await until(lambda: "ExportFailed" in [problem.reason for problem in stage.control.last.warnings])
         stage.control.set_rounds(5)
         await asyncio.sleep(30)
         stage.world.disk.full = False

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from coordinator_kit import Stage, job
 
-from rljob_api.status import FinishedOutcome, RoundKind
+from rljob_api.status import FinishedOutcome, LoanReport, RoundKind, RoundReport
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.schema import FORMAT
@@ -96,6 +96,23 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
     (only,) = store.remembered(1).rounds[len(known) :]
     assert sum(one.tokens for prompt in only.prompts.values() for one in prompt.responses) == sum(lengths.values())
     store.close()
+
+
+def test_reports_have_the_field_names_of_now(path, version):
+    Store(path, "uid-1").close()
+    db = sqlite3.connect(path)
+    texts = db.execute("SELECT report FROM boundaries WHERE report IS NOT NULL ORDER BY step").fetchall()
+    db.close()
+    reports = [RoundReport.model_validate_json(text) for (text,) in texts]
+    assert [report.round for report in reports] == [1, 2]
+    if version > 1:
+        assert [report.deferred_prompts for report in reports] == [2, 4]
+    if version == 6:
+        assert [report.loan for report in reports] == [
+            LoanReport(state="Loaned"),
+            LoanReport(state="NotLoaned", reason="OutsideWindow"),
+        ]
+        assert (reports[0].loaned_machines, reports[0].loaned_groups) == (1, 2)
 
 
 def test_a_job_goes_on_from_it_to_its_end(path):

@@ -11,7 +11,7 @@ from coordinator_kit import Stage, job, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.status import FinishedOutcome, RoundKind
+from rljob_api.status import FinishedOutcome, LoanReport, RoundKind
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.round_log import RoundLog
@@ -303,15 +303,15 @@ def test_the_figures_are_in_the_log_and_in_the_metrics(tmp_path):
     metrics.round(report.model_copy(update={"early_groups": 3, "overlap_seconds": 1.5}), trained)
     assert metrics.registry.get_sample_value("rljob_coordinator_early_groups_total") == 3
     assert metrics.registry.get_sample_value("rljob_coordinator_overlap_seconds_total") == 1.5
-    loan = {"lending": "Lent", "lent_machines": 2, "worker_groups": 5, "predicted_gain_seconds": 7.5}
+    loan = {"loan": LoanReport(state="Loaned"), "loaned_machines": 2, "loaned_groups": 5, "predicted_gain_seconds": 7.5}
     lent = report.model_copy(update=loan)
     metrics.round(lent, trained)
     for name, value in (("lent_machines_total", 2), ("worker_groups_total", 5), ("predicted_gain_seconds", 7.5)):
         assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == value
     RoundLog(tmp_path / "log")(lent, trained)
     line = json.loads((tmp_path / "log" / "rounds.jsonl").read_text().splitlines()[-1])
-    assert [line[key] for key in ("lending", "lentMachines", "workerGroups", "predictedGainSeconds")] == [
-        "Lent",
+    assert [line[key] for key in ("loan", "loanedMachines", "loanedGroups", "predictedGainSeconds")] == [
+        {"state": "Loaned"},
         2,
         5,
         7.5,

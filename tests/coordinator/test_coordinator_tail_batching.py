@@ -21,7 +21,7 @@ from rljob_runtime.scheduling.round_planner.survival import Survival, mean_lengt
 from rljob_runtime.scheduling.tail_batching import Factors, Opening, ceil_product, next_round, queue_after, replacements
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 
-SHORT, LONG = RoundKind.SHORT, RoundKind.LONG
+PLAIN, SHORT, LONG = RoundKind.PLAIN, RoundKind.SHORT, RoundKind.LONG
 HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 
 
@@ -39,7 +39,7 @@ HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
         (Factors(), 96, 2, SHORT, (160, 10), 0),
         (Factors(), 97, 2, LONG, (128, 8), 97),
         (Factors(), 100, 1, LONG, (128, 8), 100),
-        (Factors(), 0, 1, LONG, (128, 8), 0),
+        (Factors(), 0, 1, PLAIN, (128, 8), 0),
         (Factors(3, 1), 0, 3, SHORT, (384, 8), 0),
         (Factors(3, 1), 1, 3, LONG, (128, 8), 1),
         # No race between a prompt's responses, or none between prompts: then nothing is ever queued.
@@ -47,7 +47,7 @@ HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
         (Factors(prompts=1), 0, 1, SHORT, (128, 10), 0),
         (Factors(1, 1), 0, 50, SHORT, (128, 8), 0),
         # Without tail batching: plain rounds, which empty what a former setting left.
-        (None, 0, 50, LONG, (128, 8), 0),
+        (None, 0, 50, PLAIN, (128, 8), 0),
         (None, 5, 50, LONG, (128, 8), 5),
         (None, 300, 50, LONG, (128, 8), 128),
     ],
@@ -98,7 +98,7 @@ def test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once(grou
             assert (opening.shape.kind, opening.fresh) == (LONG, 0)
         winners = sorted(rng.sample(drawn, groups))
         requeued = [prompt for prompt in drawn if prompt not in winners]
-        assert not (requeued and opening.shape.kind is LONG)
+        assert not (requeued and opening.shape.kind is not SHORT)
         trained += winners
         queue = queue_after(queue, drawn, requeued)
     assert queue == ()
@@ -184,7 +184,7 @@ def check_whole(stage: Stage, rounds: int, prompts: int, responses: int, size: i
     assert outcomes["trained"] == len(ids)
     assert set(outcomes) <= {"trained", "discarded"}
     last = stage.control.last
-    assert last.long_queue == 0
+    assert last.deferred_prompts == 0
     assert (last.totals.trained_trajectories, last.totals.discarded_trajectories) == (
         len(ids),
         outcomes.get("discarded", 0),
@@ -197,7 +197,7 @@ def test_short_rounds_race_and_long_rounds_finish_what_lost(tmp_path):
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     check_whole(stage, rounds=10, prompts=4, responses=2)
     kinds = [report.kind for report in stage.closed]
-    assert kinds == [SHORT, SHORT, LONG] * 3 + [LONG], "two losers a round: every third round is long"
+    assert kinds == [SHORT, SHORT, LONG] * 3 + [PLAIN], "two losers a round: every third round is long"
     for report in stage.closed:
         short = report.kind is SHORT
         assert report.responses == 8
@@ -206,9 +206,9 @@ def test_short_rounds_race_and_long_rounds_finish_what_lost(tmp_path):
         assert (report.aborted_responses > 0) == short
         assert (report.discarded_tokens > 0) == short
         assert report.scored_reward is not None
-    assert [report.long_queue for report in stage.closed] == [2, 4, 0] * 3 + [0]
+    assert [report.deferred_prompts for report in stage.closed] == [2, 4, 0] * 3 + [0]
     assert stage.control.last.totals.requeued_prompts == 12
-    assert max(report.long_queue or 0 for report in stage.control.reports) == 4
+    assert max(report.deferred_prompts or 0 for report in stage.control.reports) == 4
 
 
 def test_the_metrics_and_the_log_tell_what_the_race_cost(tmp_path):
@@ -230,7 +230,7 @@ def test_the_metrics_and_the_log_tell_what_the_race_cost(tmp_path):
     assert value("discarded_tokens_total") == sum(report.discarded_tokens for report in stage.closed) > 0
     assert value("long_queue") == 0
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert [(line["kind"], line["longQueue"]) for line in lines] == [("Short", 2), ("Short", 4), ("Long", 0)]
+    assert [(line["kind"], line["deferredPrompts"]) for line in lines] == [("Short", 2), ("Short", 4), ("Long", 0)]
     assert all(line["launchedMeanTokens"] > 0 and line["discardedTokens"] >= 0 for line in lines)
 
 
@@ -305,7 +305,7 @@ def test_groups_of_equal_rewards_are_replaced_by_other_prompts(tmp_path, tail):
     assert len(ids) == len(set(ids)) == 8 * 4 * 2
     assert {report.reward for report in stage.closed} == {0.25}, "one right and one wrong answer to every prompt"
     assert stage.control.last.totals.filtered_groups > 8
-    assert stage.control.last.long_queue == 0
+    assert stage.control.last.deferred_prompts == 0
     store = Store(stage.path, "uid-1")
     assert store.boundary().cursor.position == 8 * 4 + stage.control.last.totals.filtered_groups
     store.close()
@@ -365,5 +365,5 @@ def test_fewer_rounds_than_planned_leave_long_prompts_and_say_so(tmp_path):
 
     stage = Stage(tmp_path / "state.db", job=job(rounds=10, prompts=4, tail=HALF_MORE))
     assert stage.play(edit).outcome is FinishedOutcome.COMPLETE
-    waiting = stage.control.last.long_queue
+    waiting = stage.control.last.deferred_prompts
     assert (len(stage.rounds), waiting) in ((2, 4), (3, 0))

@@ -102,7 +102,7 @@ def test_the_trainer_does_not_wait_for_a_long_response(tmp_path):
 
 @pytest.mark.parametrize("bound", [1, *slow(0, 2)])
 def test_a_bound_on_staleness_holds_and_throws_no_group_away(tmp_path, bound):
-    stage = stage_of(tmp_path, experience={"maxStaleness": bound, "capacityPrompts": 64})
+    stage = stage_of(tmp_path, experience={"maxStaleness": bound, "maxPrompts": 64})
     stage.play()
     assert max(report.max_staleness for report in stage.closed) <= bound
     assert fates(stage)["requeued"] == 0
@@ -111,7 +111,7 @@ def test_a_bound_on_staleness_holds_and_throws_no_group_away(tmp_path, bound):
 
 def test_the_trainer_has_only_copied_its_weights_when_it_goes_on(tmp_path):
     """Each hop of the broadcast takes as long as an update."""
-    stage = stage_of(tmp_path, experience={"capacityPrompts": 24})
+    stage = stage_of(tmp_path, experience={"maxPrompts": 24})
     stage.world.network.hop_seconds = 2.0
     stage.play()
     assert max(report.broadcast_seconds for report in stage.closed) < 0.1
@@ -120,7 +120,7 @@ def test_the_trainer_has_only_copied_its_weights_when_it_goes_on(tmp_path):
 
 def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
     """A version takes ten times as long to the last relay as an update takes. Newer ones overtake it."""
-    stage = stage_of(tmp_path, rounds=12, experience={"capacityPrompts": 48})
+    stage = stage_of(tmp_path, rounds=12, experience={"maxPrompts": 48})
     stage.world.network.hop_seconds = 4.0
     stage.world.costs.step = 0.5
     stage.world.site = replace(stage.world.site, lengths=lambda key, version: 10)
@@ -165,7 +165,7 @@ def test_replicas_that_are_overtaken_by_newer_weights_take_those(tmp_path):
 
 
 def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
-    stage = stage_of(tmp_path, experience={"capacityPrompts": 6})
+    stage = stage_of(tmp_path, experience={"maxPrompts": 6})
     stage.world.costs.step = 30.0
     stage.world.site = replace(stage.world.site, lengths=lambda key, version: 10)
     opened: list[int] = []
@@ -185,14 +185,14 @@ def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
 
 
 def test_groups_beyond_the_last_update_are_not_begun(tmp_path):
-    stage = stage_of(tmp_path, rounds=2, experience={"capacityPrompts": 64})
+    stage = stage_of(tmp_path, rounds=2, experience={"maxPrompts": 64})
     stage.play()
     assert fates(stage) == {"trained": 8}
 
 
 @pytest.mark.parametrize("sampler", ["StalenessAware", *slow("FIFO", "Priority", "Uniform")])
 def test_every_sampler_trains_on_everything_in_the_end(tmp_path, sampler):
-    stage = stage_of(tmp_path, experience={"sampler": sampler, "capacityPrompts": 12})
+    stage = stage_of(tmp_path, experience={"sampler": sampler, "maxPrompts": 12})
     stage.play()
     check_whole(stage, 6 * 4 * 2)
 
@@ -208,7 +208,7 @@ def alone(tmp_path: Path, **more: Any) -> Stage:
 def test_a_replica_draws_again_while_its_weights_are_the_newest(tmp_path):
     """Twelve groups may be open, so eight in flight; four more are drawn when the first update takes its four. The long
     one is under way still."""
-    stage = alone(tmp_path, experience={"capacityPrompts": 12})
+    stage = alone(tmp_path, experience={"maxPrompts": 12})
     submitted = seen(stage, Submitted)
     stage.play()
     assert len({event.key.prompt for event in submitted if event.version == 1}) > 8
@@ -217,7 +217,7 @@ def test_a_replica_draws_again_while_its_weights_are_the_newest(tmp_path):
 
 def test_a_replica_draws_nothing_with_old_weights(tmp_path):
     """Else it would never have nothing left, and never take newer ones."""
-    stage = alone(tmp_path, experience={"capacityPrompts": 12})
+    stage = alone(tmp_path, experience={"maxPrompts": 12})
     events: list[Any] = []
     stage.watchers.append(
         lambda event: events.append(event) if isinstance(event, Submitted | Loaded | Trained) else None
@@ -302,7 +302,7 @@ def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path, cap
 
 
 def test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back(tmp_path):
-    stage = stage_of(tmp_path, rounds=8, experience={"capacityPrompts": 40})
+    stage = stage_of(tmp_path, rounds=8, experience={"maxPrompts": 40})
     stage.world.costs.start = 20.0
     ends: list[float] = []
     stage.watchers.append(

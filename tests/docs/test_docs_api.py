@@ -163,7 +163,7 @@ def test_messages_that_are_shown_are_those_that_are_told() -> None:
     causes: list[Mapping[str, Any]] = [
         {"rollout": {"acceleratorsPerMachine": 8, "tensorParallelSize": 3}},
         {"rollout": {"machine": 3}},
-        {"experience": {"capacityPrompts": 64}},
+        {"experience": {"maxPrompts": 64}},
     ]
     for line, cause in zip(shown.splitlines(), causes, strict=True):
         assert line.removesuffix("…").strip() in _refusal(cause)

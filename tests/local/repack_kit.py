@@ -96,7 +96,7 @@ def job(engine: str, model: Path) -> RLJob:
                     {"name": "number", "kind": "Python", "function": "rljob_runtime.rewards.builtin:has_number"}
                 ],
                 "algorithm": {"promptsPerRound": PROMPTS, "responsesPerPrompt": RESPONSES},
-                "experience": {"capacityPrompts": 2 * PROMPTS},
+                "experience": {"maxPrompts": 2 * PROMPTS},
                 # Of its eight responses two are long: with three left a replica is in its tail.
                 "repack": {"enabled": True, "intervalSeconds": 0.2, "maxBatch": 4},
                 "rollout": {"machines": 3, "engine": engine, "engineOptions": {"kvCacheBytes": "64Mi"}},

@@ -11,7 +11,7 @@ import yaml
 
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
-from rljob_api.status import Problem, RuntimeStatus
+from rljob_api.status import RuntimeStatus, StatusWarning
 from rljob_runtime.cli.run import _why
 from rljob_runtime.local import run as local_run
 from rljob_runtime.ray_backend.actors import ActorPlacement
@@ -32,10 +32,10 @@ class Halted:
 async def play_to_a_halt(job: Any, rewards: Any, control: Any, *_: Any, on_start: Any, **__: Any) -> None:
     coordinator = Halted()
     on_start(coordinator)
-    await control.report(RuntimeStatus(problems=(Problem(reason="CheckpointFailed", message="full"),)))
+    await control.report(RuntimeStatus(warnings=(StatusWarning(reason="CheckpointFailed", message="full"),)))
     assert not coordinator.stopped.is_set()
-    told = Problem(reason=ENGINE_MISMATCH, message="their KL is 5.4 a token")
-    await control.report(RuntimeStatus(problems=(told,)))
+    told = StatusWarning(reason=ENGINE_MISMATCH, message="their KL is 5.4 a token")
+    await control.report(RuntimeStatus(warnings=(told,)))
     async with asyncio.timeout(5):
         await coordinator.stopped.wait()
 

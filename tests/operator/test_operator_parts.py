@@ -334,7 +334,7 @@ def test_a_thousand_progress_reports_are_irrelevant() -> None:
         {"event": 1, "drained": ["rollout-1"]},
         {"event": 1, "finished": {"outcome": "Complete"}},
         {"event": 1, "suspects": [{"machine": "rollout-0", "incarnation": 1, "witnesses": ["a"]}]},
-        {"event": 1, "problems": [{"reason": "CheckpointDiskFull"}]},
+        {"event": 1, "warnings": [{"reason": "CheckpointDiskFull"}]},
         {"event": 1, "relay": {"epoch": 1, "revision": 2, "chain": ["rollout-1"]}},
     ],
 )

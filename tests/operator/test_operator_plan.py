@@ -639,7 +639,7 @@ def test_a_job_that_ends_during_a_refused_edit_has_ended() -> None:
 def test_a_job_without_a_sandbox_is_stalled_keeps_its_pods_and_goes_on_when_there_is_one() -> None:
     cluster = running()
     pods = set(cluster.pods)
-    cluster.report(problems=[{"reason": "SandboxUnavailable", "message": "Landlock would be right"}])
+    cluster.report(warnings=[{"reason": "SandboxUnavailable", "message": "Landlock would be right"}])
     decided = cluster.decide()
     assert [(e.kind, e.reason, e.message) for e in decided.events] == [
         ("Warning", "SandboxUnavailable", "Landlock would be right")
@@ -647,7 +647,7 @@ def test_a_job_without_a_sandbox_is_stalled_keeps_its_pods_and_goes_on_when_ther
     cluster.settle()
     assert cluster.status.is_true("Stalled")
     assert not cluster.status.is_true("Ready")
-    cluster.report(problems=[])
+    cluster.report(warnings=[])
     cluster.settle()
     assert cluster.status.is_true("Ready")
     assert not cluster.status.is_true("Stalled")

@@ -459,7 +459,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "why nothing is lent is not told",
         f"{RUNTIME}/coordinator/stream_training/lender.py",
-        "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.NOT_NOW) if rules else None",
+        "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None",
         "None",
         (f"{LOANS}::test_the_round_tells_why_nothing_is_lent",),
     ),
@@ -473,7 +473,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an update's cost is learned where lent machines did the work",
         f"{RUNTIME}/coordinator/store/round_history.py",
-        "updated = tuple(one for one in rounds if not one.report.lent_machines) or _last_without_loan(",
+        "updated = tuple(one for one in rounds if not one.report.loaned_machines) or _last_without_loan(",
         "updated = tuple(one for one in rounds) or _last_without_loan(",
         (f"{FORECAST}::test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_lent",),
     ),
@@ -832,8 +832,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "mode OnPolicy has a cap",
         f"{RUNTIME}/training/config.py",
-        "importance_cap=algorithm.importance_cap if spec.mode is Mode.ASYNCHRONOUS else None,",
-        "importance_cap=algorithm.importance_cap,",
+        "importance_cap=algorithm.truncated_importance_sampling.cap if spec.mode is Mode.ASYNCHRONOUS else None,",
+        "importance_cap=algorithm.truncated_importance_sampling.cap,",
         (f"{IMPORTANCE}::test_only_an_asynchronous_job_has_a_cap",),
     ),
     Mutant(
@@ -3414,8 +3414,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a leaving machine is let go with its work",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "await self._orders.obey(RoundKind.LONG, keep=self.generation.retire(leaving))",
-        "await self._orders.obey(RoundKind.LONG)",
+        "await self._orders.obey(RoundKind.PLAIN, keep=self.generation.retire(leaving))",
+        "await self._orders.obey(RoundKind.PLAIN)",
         (f"{UPDATES}::test_a_machine_that_is_to_leave_ends_its_work_first",),
     ),
     Mutant(

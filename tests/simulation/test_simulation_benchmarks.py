@@ -164,8 +164,8 @@ CRAMPED = replace(
 
 def test_machines_are_lent_and_laid_out_anew_where_a_job_may() -> None:
     trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
-    assert trial.row()["machines_lent"] == sum(report.lent_machines or 0 for report in trial.reports) > 0
-    assert sum(report.worker_groups or 0 for report in trial.reports) > 0
+    assert trial.row()["machines_lent"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
+    assert sum(report.loaned_groups or 0 for report in trial.reports) > 0
     assert trial.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
     alone = run(CRAMPED, STREAM, ROUNDS, 1, colocated=False)
     assert alone.row()["machines_lent"] == 0
@@ -243,16 +243,16 @@ LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 def test_a_fixed_trigger_lends_whatever_is_predicted() -> None:
     for share in TRIGGERS:
         trial = run(scarce(SMALL), replace(LENT, adapt=trigger(share)), ROUNDS, 1, colocated=False)
-        assert [report.lent_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+        assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
     assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_lent"] == 0
 
 
 def test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended() -> None:
     lent = replace(LENT, adapt=at_once(trigger(0.4)))
     trial = run(scarce(SMALL), lent, ROUNDS, 1, colocated=False)
-    assert [report.lent_machines for report in trial.reports] == [LOAN] * len(trial.reports)
+    assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
     assert trial.row()["overlap_seconds"] == 0
-    assert all((report.worker_groups or 0) > 0 for report in trial.reports)
+    assert all((report.loaned_groups or 0) > 0 for report in trial.reports)
 
 
 # --- rewards that run programs ---

@@ -100,8 +100,8 @@ def test_a_bad_line_fails_with_its_place_or_is_skipped_and_counted(tmp_path, tok
     with pytest.raises(DataError, match=message) as raised:
         open_file(path, tokenizer, max_prompt_tokens=20)
     assert "p.jsonl: 1 bad record: line 2: " in str(raised.value)
-    assert "onBadLine: Skip" in str(raised.value)
-    prompts = open_file(path, tokenizer, max_prompt_tokens=20, on_bad_line="Skip")
+    assert "onInvalidRecord: Skip" in str(raised.value)
+    prompts = open_file(path, tokenizer, max_prompt_tokens=20, on_invalid_record="Skip")
     assert prompts.skipped == 1
     assert [record.index for record in prompts.skipped_records] == [1]
     drawn, _ = prompts.draw(Cursor(), 4)
@@ -148,7 +148,7 @@ def test_files_that_cannot_be_used(tmp_path, tokenizer) -> None:
             open_file(path, tokenizer)
     path = lines(tmp_path / "bad.jsonl", b"{", b"[")
     with pytest.raises(DataError, match=r"not one of 2 records can be used; line 1: not JSON"):
-        open_file(path, tokenizer, on_bad_line="Skip")
+        open_file(path, tokenizer, on_invalid_record="Skip")
 
 
 def test_records_keep_what_they_came_with(tmp_path, tokenizer) -> None:
@@ -190,11 +190,11 @@ def test_a_template_that_refuses_a_role_names_the_record(tmp_path: Path, tokeniz
     refusal = "line 2: the model's chat template refuses it: System role not supported"
     with pytest.raises(DataError, match=refusal):
         open_file(path, strict, chat_template=True)
-    assert open_file(path, strict, chat_template=True, on_bad_line="Skip").skipped == 1
+    assert open_file(path, strict, chat_template=True, on_invalid_record="Skip").skipped == 1
     advice = "spec.data.systemPrompt: the model's chat template takes none .System role not supported.; leave it out"
-    for on_bad_line in ("Fail", "Skip"):
+    for on_invalid_record in ("Fail", "Skip"):
         with pytest.raises(DataError, match=advice):
-            open_file(path, strict, chat_template=True, on_bad_line=on_bad_line, system_prompt="Be brief.")
+            open_file(path, strict, chat_template=True, on_invalid_record=on_invalid_record, system_prompt="Be brief.")
 
 
 PIECES = st.one_of(
@@ -226,7 +226,7 @@ def test_whatever_a_line_holds_it_is_a_record_or_a_bad_one_with_its_line(
     tmp_path: Path, tokenizer: PreTrainedTokenizerFast, row: bytes
 ) -> None:
     path = lines(tmp_path / "p.jsonl", GOOD, row)
-    skipping = open_file(path, tokenizer, chat_template=True, on_bad_line="Skip")
+    skipping = open_file(path, tokenizer, chat_template=True, on_invalid_record="Skip")
     if not row.strip():
         assert skipping.skipped == 0
     elif skipping.skipped:
@@ -301,7 +301,7 @@ def test_generated_prompts_that_are_too_long_are_found_when_drawn(tokenizer) -> 
     with pytest.raises(DataError, match=r"record \d+: \d+ tokens; spec.data.maxPromptTokens is 5"):
         short.draw(Cursor(), 1)
     with pytest.raises(DataError, match="not one record can be used"):
-        gym(tokenizer, size=20, max_prompt_tokens=5, on_bad_line="Skip").draw(Cursor(), 1)
+        gym(tokenizer, size=20, max_prompt_tokens=5, on_invalid_record="Skip").draw(Cursor(), 1)
 
 
 def test_open_prompts_takes_the_models_own_tokenizer(tmp_path, tokenizer) -> None:
@@ -351,7 +351,7 @@ class Numbers:
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
 @pytest.mark.parametrize("seed", range(5))
 def test_one_good_record_is_enough_wherever_an_epoch_has_it(tokenizer, size, seed) -> None:
-    data = spec({"file": {"path": "/unused"}}, on_bad_line="Skip", seed=seed)
+    data = spec({"file": {"path": "/unused"}}, on_invalid_record="Skip", seed=seed)
     drawn, _ = PromptSet(Numbers(size, set(range(size - 1))), data, tokenizer).draw(Cursor(), 40)
     assert [(key.epoch, key.index) for key in drawn] == [(epoch, size - 1) for epoch in range(40)]
     with pytest.raises(DataError, match="not one record can be used; record"):
@@ -369,7 +369,7 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
     good = set(range(size)) - bad
     if not good:
         return
-    data = spec({"file": {"path": "/unused"}}, on_bad_line="Skip", seed=seed)
+    data = spec({"file": {"path": "/unused"}}, on_invalid_record="Skip", seed=seed)
     prompts = PromptSet(Numbers(size, bad), data, tokenizer)
     cursor, drawn = Cursor(), []
     for count in counts:

@@ -67,7 +67,7 @@ class Site:
         self.model = model
         self.fork_server = fork_server
         self.units: list[BlockingGradientWorker] = []
-        self.settings = settings_of(model, volume, gradient_clip=None, **config)
+        self.settings = settings_of(model, volume, max_grad_norm=None, **config)
         self.config = self.settings.training
         self.publisher = FakePublisher()
         self.inboxes = GradientInboxes(memory / "inbox", KEY, RELAY, "127.0.0.1")
@@ -184,7 +184,7 @@ def test_the_update_is_that_of_the_trainer_alone(
     assert report.early_groups == held
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE[dtype]
 
-    alone = LoneRank(settings_of(model_folder, tmp_path / "alone", gradient_clip=None, **config), FakePublisher)
+    alone = LoneRank(settings_of(model_folder, tmp_path / "alone", max_grad_norm=None, **config), FakePublisher)
     alone.start(1)
     expected = alone.train(1, 1, groups)
     for trainer in (alone, site.trainer):
@@ -337,7 +337,7 @@ async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model
     fork_server = ForkServer(PEER)  # norms as the trainer's processes compute them
     alone, two = (
         Site(memory, model_folder, tmp_path / "one", fork_server, **config),
-        settings_of(model_folder, tmp_path, gradient_clip=None, **config),
+        settings_of(model_folder, tmp_path, max_grad_norm=None, **config),
     )
     groups, worker = make_groups(1, 5), alone.worker("rollout-0")
     wanted = alone.trainer.train(1, 1, groups)

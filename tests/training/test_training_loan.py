@@ -182,14 +182,14 @@ async def test_a_whole_loan(make_site: Callable[[str], Site], tmp_path: Path, dt
     for worker in loan.workers:
         assert min(worker.shares) > 0
         assert sum(worker.shares) == sum(each.tokens for each in worker.reports)
-    assert streamed.lent_machines == 2
-    assert streamed.worker_groups == sum(worker.reports[-1].groups for worker in loan.workers) >= 6
+    assert streamed.loaned_machines == 2
+    assert streamed.loaned_groups == sum(worker.reports[-1].groups for worker in loan.workers) >= 6
     assert report.early_groups == 9
     assert report.tokens == tokens(groups)
     assert loan.owner.lost == []
     assert gone(pids)
 
-    alone = LoneRank(settings_of(site.model, tmp_path / "alone", gradient_clip=None, **vars_of(site)), FakePublisher)
+    alone = LoneRank(settings_of(site.model, tmp_path / "alone", max_grad_norm=None, **vars_of(site)), FakePublisher)
     alone.start(1)
     gradients = watched(alone._started.learner)
     alone.train(1, 1, groups)
@@ -240,7 +240,7 @@ async def test_an_accelerator_that_dies_in_the_middle_costs_its_machines_share(
     streamed = await loan.stream.finish()
     report = await asyncio.to_thread(site.trainer.train, 1, 1, groups)
     await loan.end()
-    assert streamed.worker_groups == other.reports[-1].groups > 0
+    assert streamed.loaned_groups == other.reports[-1].groups > 0
     assert report.early_groups == 10
     assert report.tokens == tokens(groups)
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE["float32"]

@@ -112,7 +112,7 @@ def test_advantages_refuse_what_is_no_reward(rewards: list[float]) -> None:
 BAD_SETTINGS = {
     "dtype": "int8", "temperature": 0.0, "learning_rate": -1.0, "adam_epsilon": 0.0, "warmup_steps": -1,
     "weight_decay": -0.1, "clip_low": -0.1, "clip_high": float("nan"), "kl_coefficient": -1.0, "minibatches": 0,
-    "max_tokens_per_microbatch": 0, "gradient_clip": 0.0, "importance_cap": 0.99,
+    "max_tokens_per_microbatch": 0, "max_grad_norm": 0.0, "importance_cap": 0.99,
 }  # fmt: skip
 
 

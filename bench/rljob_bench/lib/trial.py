@@ -79,9 +79,9 @@ class Experiment:
         assert all(report.kind is not RoundKind.SHORT for report in self.reports)
         return replace(self, reports=self.reports[:rounds], prompts=self.prompts * rounds // len(self.reports))
 
-    def mean(self, kind: RoundKind, field: str) -> float | None:
-        """Of a figure over the rounds of a kind; None where there is none."""
-        values = [getattr(report, field) for report in self.reports if report.kind is kind]
+    def mean(self, field: str, *kinds: RoundKind) -> float | None:
+        """Return the mean of a field over the rounds of these kinds; None where there is none."""
+        values = [getattr(report, field) for report in self.reports if report.kind in kinds]
         return round(sum(values) / len(values), 3) if values else None
 
     def row(self, reward_stage: float = 0.0) -> dict[str, object]:
@@ -96,11 +96,11 @@ class Experiment:
             "generation_seconds": round(self.generation, 3),
             "training_seconds": round(sum(report.training_seconds or 0.0 for report in self.reports), 3),
             "overlap_seconds": round(sum(report.overlap_seconds or 0.0 for report in self.reports), 3),
-            "short_round_seconds": self.mean(RoundKind.SHORT, "seconds"),
-            "long_round_seconds": self.mean(RoundKind.LONG, "seconds"),
+            "short_round_seconds": self.mean("seconds", RoundKind.SHORT),
+            "long_round_seconds": self.mean("seconds", RoundKind.PLAIN, RoundKind.LONG),
             "preemptions": sum(report.preemptions or 0 for report in self.reports),
             "largest_tensor_parallel_size": max(report.tensor_parallel_size or 0 for report in self.reports),
-            "machines_lent": sum(report.lent_machines or 0 for report in self.reports),
+            "machines_lent": sum(report.loaned_machines or 0 for report in self.reports),
             "plans": dict(Counter(report.plan or "as asked" for report in self.reports)),
             "discarded_token_share": round(discarded / tokens, 4),
         }

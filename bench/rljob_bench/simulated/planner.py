@@ -183,8 +183,11 @@ def _preemptions(reports: Sequence[RoundReport]) -> int:
 
 
 def _changes(reports: Sequence[RoundReport]) -> int:
-    """In the rounds of each kind."""
-    of_kind = [[one.tensor_parallel_size for one in reports if one.kind is kind] for kind in RoundKind]
+    """Count them apart in short rounds and in all others: these share a size."""
+    of_kind = [
+        [one.tensor_parallel_size for one in reports if (one.kind is RoundKind.SHORT) is short]
+        for short in (True, False)
+    ]
     return sum(before != after for sizes in of_kind for before, after in pairwise(sizes))
 
 

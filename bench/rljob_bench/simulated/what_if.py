@@ -140,7 +140,7 @@ class _Play:
         self.trial.predicted.append(prediction.of(opening.shape.kind, opening.queued) if prediction else None)
         explained = prediction.explained(opening.shape.kind, opening.queued) if prediction else None
         self._believed.append((step, self.trial.seconds[-1], explained))
-        if opening.shape.kind is RoundKind.LONG and not queued:
+        if opening.shape.kind is RoundKind.PLAIN:
             self._whole.append(step)
         return plan
 

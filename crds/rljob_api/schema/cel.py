@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FUNCTION_KINDS, OLD_BUILTIN
 from rljob_api.rules import (
     MAX_ACCELERATORS,
@@ -57,9 +58,8 @@ RULES: dict[str, list[Rule]] = {
     ],
     "spec": [
         Rule(
-            "!has(self.experience.capacityPrompts) || "
-            "self.experience.capacityPrompts >= self.algorithm.promptsPerRound",
-            "experience.capacityPrompts must be at least algorithm.promptsPerRound: an update takes so many",
+            "!has(self.experience.maxPrompts) || self.experience.maxPrompts >= self.algorithm.promptsPerRound",
+            "experience.maxPrompts must be at least algorithm.promptsPerRound: an update takes so many",
         ),
         Rule(
             "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
@@ -213,6 +213,18 @@ RULES: dict[str, list[Rule]] = {
         ),
     ],
 }
+
+
+def _refuses(field: Renamed) -> Rule:
+    """Refuse an earlier name, but for the default that earlier servers filled in."""
+    expression = f"!has(self.{field.old})"
+    if field.default is not None:
+        expression += f" || self.{field.old} == {field.default!r}"
+    return Rule(expression, f"{field.old} {field.advice}")
+
+
+for _renamed in RENAMED:
+    RULES.setdefault(f"spec.{_renamed.parent}", []).append(_refuses(_renamed))
 for _field, _what in TECHNIQUES.items():
     RULES.setdefault(f"spec.{_field}", []).insert(0, Rule("!self.enabled", f"enabled: true {not_available(_what)}"))
 

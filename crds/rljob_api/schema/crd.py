@@ -10,6 +10,7 @@ from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.fields import format_bytes
+from rljob_api.renamed import RENAMED
 from rljob_api.schema.cel import RULES, Rule, transition_rules
 from rljob_api.spec import RLJob
 
@@ -79,6 +80,7 @@ def _root_schema() -> Schema:
     spec, status = root["properties"]["spec"], root["properties"]["status"]
     _drop_defaults(status)
     _tell_defaults(spec)
+    _keep_renamed(spec)
     status.pop("default", None)
     schema = {
         "type": "object",
@@ -178,6 +180,17 @@ def _tell_defaults(schema: Schema) -> None:
             text = default if isinstance(default, str) else json.dumps(default).removesuffix(".0")
             child["description"] += f" Default: {text}."
         _tell_defaults(child)
+
+
+def _keep_renamed(spec: Schema) -> None:
+    """Keep the earlier names of fields, without a default, for the rules that refuse them."""
+    for field in RENAMED:
+        parent = _at(spec, field.parent)
+        earlier = copy.deepcopy(_at(parent, field.new))
+        earlier.pop("default", None)
+        allowed = "" if field.default is None else f" but for its former default, {json.dumps(field.default)}"
+        earlier["description"] = f"Deprecated: use {field.new}. It is refused{allowed}."
+        parent["properties"][field.old] = earlier
 
 
 def _drop_defaults(schema: Schema) -> None:

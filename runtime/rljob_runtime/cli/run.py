@@ -63,7 +63,7 @@ def _why(result: RuntimeStatus) -> str:
     """Return why a run is not complete."""
     if result.finished is not None:
         return f"{result.finished.reason}: {result.finished.message}"
-    halt = next((problem for problem in result.problems if problem.reason == ENGINE_MISMATCH), None)
+    halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
     return f"{halt.reason}: {halt.message}" if halt is not None else "interrupted"
 
 
@@ -83,7 +83,7 @@ class _Problems:
 
     def tell(self, status: RuntimeStatus) -> None:
         """Those that are new."""
-        for problem in status.problems:
+        for problem in status.warnings:
             if (problem.reason, problem.message) not in self._told:
                 self._told.add((problem.reason, problem.message))
                 print(f"{problem.reason}: {problem.message}", file=sys.stderr, flush=True)

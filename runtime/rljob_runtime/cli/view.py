@@ -37,15 +37,15 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
     facts = Table(box=None, show_header=False, padding=(0, 1))
     rows: list[tuple[str, object]] = [
         ("stage", runtime.stage),
-        ("kind", runtime.kind if runtime.long_queue or runtime.kind == RoundKind.SHORT else None),
-        ("long prompts", runtime.long_queue or None),
+        ("kind", runtime.kind if runtime.kind is not RoundKind.PLAIN else None),
+        ("deferred prompts", runtime.deferred_prompts or None),
         ("reward", _number(runtime.reward)),
         ("tokens/s", _number(runtime.tokens_per_second)),
         ("KV use", _number(runtime.kv_cache_use)),
         ("preemptions", runtime.preemptions),
         ("weights", runtime.weight_version),
     ]
-    rows += [(problem.reason, problem.message) for problem in runtime.problems]
+    rows += [(warning.reason, warning.message) for warning in runtime.warnings]
     for label, value in rows:
         if value is not None:
             facts.add_row(label, str(value))

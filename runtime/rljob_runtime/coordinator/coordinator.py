@@ -280,7 +280,7 @@ class Coordinator:
             totals=totals,
             # At the first boundary there is none. What was reported stays, see `status_cadence.LASTING_FIELDS`.
             last_round=boundary.report or self._reporter.draft.last_round,
-            long_queue=len(boundary.queue),
+            deferred_prompts=len(boundary.queue),
             reward_first=first,
             reward_last=last,
         )

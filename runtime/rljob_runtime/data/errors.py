@@ -37,5 +37,5 @@ def too_many(name: str, bad: Sequence[BadRecord]) -> DataError:
     listed = "; ".join(map(str, bad[:SHOWN]))
     more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
     count = "1 bad record" if len(bad) == 1 else f"{len(bad)} bad records"
-    advice = "Repair them, or set spec.data.onBadLine: Skip to leave them out"
+    advice = "Repair them, or set spec.data.onInvalidRecord: Skip to leave them out"
     return DataError(f"{name}: {count}: {listed}{more}. {advice}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec_training import DataSpec, OnBadLine, Prompts
+from rljob_api.spec_training import DataSpec, OnInvalidRecord, Prompts
 from rljob_runtime.data.errors import BadRecord, DataError, too_many
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PromptSet:
     """Implements `rljob_runtime.protocols.PromptSource`.
 
-    Records of files are checked when the set is created, those of a generator when they are drawn. With `onBadLine:
+    Records of files are checked when the set is created, those of a generator when they are drawn. With `onInvalidRecord:
     Fail`, a bad record raises `DataError`. With `Skip`, it is skipped and counted.
     """
 
@@ -111,7 +111,7 @@ class PromptSet:
     def _record_or_fault(self, index: int) -> Prompt | BadRecord:
         found = self._prepared(index)
         if isinstance(found, BadRecord):
-            if self._data.on_bad_line is OnBadLine.FAIL:
+            if self._data.on_invalid_record is OnInvalidRecord.FAIL:
                 raise too_many(self._source.name, [found])
             self._skipped[index] = found
         return found
@@ -120,7 +120,7 @@ class PromptSet:
         # Records are checked one at a time: a large data set does not fit into memory.
         prepared = map(self._prepared, range(len(self._source)))
         bad = [found for found in prepared if isinstance(found, BadRecord)]
-        if bad and self._data.on_bad_line is OnBadLine.FAIL:
+        if bad and self._data.on_invalid_record is OnInvalidRecord.FAIL:
             raise too_many(self._source.name, bad)
         self._skipped = {each.index: each for each in bad}
         if len(bad) == len(self._source):

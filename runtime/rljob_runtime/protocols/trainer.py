@@ -42,7 +42,7 @@ class TrainReport:
     early_groups: int = 0
     """Groups whose gradients were there already, by `contribute`."""
     capped_fraction: float = 0.0
-    """Share of the tokens whose importance weight was cut (`algorithm.importanceCap`)."""
+    """Share of the tokens whose importance weight was cut (`algorithm.truncatedImportanceSampling.cap`)."""
     effective_sample_size: float = 1.0
     """Of the importance ratios before the cut, as a share of the tokens: near 1 while sampler and trainer agree."""
 

@@ -65,7 +65,7 @@ prompts before."""
 @dataclass(frozen=True)
 class RoundShape:
     """What a round launches and what it keeps: at any time `prompts` × `responses` race for `groups` × `group_size`
-    places. Long rounds have no more runners than places."""
+    places. Plain and long rounds have no more runners than places."""
 
     kind: RoundKind
     prompts: int

@@ -35,7 +35,7 @@ LASTING_FIELDS = frozenset(
         "reward_first",
         "reward_last",
         "weight_version",
-        "long_queue",
+        "deferred_prompts",
         "relay",
         "last_round",
         "totals",

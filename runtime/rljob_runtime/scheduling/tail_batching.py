@@ -51,7 +51,7 @@ def next_round(
     prompts_per_round: int, responses_per_prompt: int, factors: Factors | None, queued: int, rounds_left: int
 ) -> Opening:
     """What the next of `rounds_left` rounds launches, with `queued` prompts waiting. `factors` is None without tail
-    batching: all rounds are long then, and take what a former setting left in the queue first.
+    batching: no round is short then, and the first ones take what a former setting left in the queue.
 
     >>> next_round(128, 8, Factors(), queued=100, rounds_left=50).shape
     RoundShape(kind=<RoundKind.SHORT: 'Short'>, prompts=160, responses=10, groups=128, group_size=8)
@@ -66,7 +66,8 @@ def next_round(
         if queued + launched - groups <= (rounds_left - 1) * groups:
             responses = ceil_product(factors.responses, group_size)
             return Opening(RoundShape(RoundKind.SHORT, launched, responses, groups, group_size), queued=0)
-    return Opening(RoundShape(RoundKind.LONG, groups, group_size, groups, group_size), queued=min(queued, groups))
+    kind = RoundKind.LONG if queued else RoundKind.PLAIN
+    return Opening(RoundShape(kind, groups, group_size, groups, group_size), queued=min(queued, groups))
 
 
 def replacements(

@@ -43,7 +43,7 @@ class Experience:
             "mode": "Asynchronous",
             "experience": {
                 "sampler": self.sampler.value,
-                **({} if self.capacity is None else {"capacityPrompts": self.capacity}),
+                **({} if self.capacity is None else {"maxPrompts": self.capacity}),
                 **({} if self.bound is None else {"maxStaleness": self.bound}),
             },
             "repack": {"enabled": self.repack_seconds is not None, **repack},

@@ -50,7 +50,7 @@ class TrainingConfig:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     adam_epsilon: float = 1e-8
-    gradient_clip: float | None = 1.0
+    max_grad_norm: float | None = 1.0
     """Largest global gradient norm after normalisation. None disables the clip."""
     clip_low: float = 0.2
     clip_high: float = 0.28
@@ -85,8 +85,8 @@ class TrainingConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.importance_cap is not None and not 1 <= self.importance_cap < math.inf:
             raise ValueError(f"importance_cap is {self.importance_cap}; it must be 1 or more, or None")
-        if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise ValueError(f"gradient_clip is {self.gradient_clip}; it must be above 0, or None")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm is {self.max_grad_norm}; it must be above 0, or None")
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -114,10 +114,10 @@ class TrainingConfig:
             warmup_steps=algorithm.warmup_rounds,
             weight_decay=algorithm.weight_decay,
             betas=(algorithm.betas[0], algorithm.betas[1]),
-            gradient_clip=algorithm.gradient_clip,
+            max_grad_norm=algorithm.max_grad_norm,
             clip_low=algorithm.clip_low,
             clip_high=algorithm.clip_high,
-            importance_cap=algorithm.importance_cap if spec.mode is Mode.ASYNCHRONOUS else None,
+            importance_cap=algorithm.truncated_importance_sampling.cap if spec.mode is Mode.ASYNCHRONOUS else None,
             kl_coefficient=algorithm.kl_coefficient,
             aggregation=Aggregation(algorithm.loss_aggregation.value),
             advantages_by_std=algorithm.normalize_advantages_by_std,

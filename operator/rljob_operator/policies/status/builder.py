@@ -61,7 +61,7 @@ class Report:
 
     def _problems(self) -> tuple[Trouble, ...]:
         runtime = self.job.status.runtime
-        said = tuple(Trouble(p.reason, p.message) for p in runtime.problems) if runtime is not None else ()
+        said = tuple(Trouble(p.reason, p.message) for p in runtime.warnings) if runtime is not None else ()
         return said if self.seen.forged is None else (Trouble(FORGED, self.seen.forged), *said)
 
     def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:

@@ -44,7 +44,7 @@ class AsyncLoop:
 
     @property
     def first_kind(self) -> RoundKind:
-        return RoundKind.LONG
+        return RoundKind.PLAIN
 
     async def run(self) -> None:
         await self._started.wait()
@@ -110,7 +110,7 @@ class AsyncLoop:
     async def _obey(self) -> None:
         assert self.generation is not None
         leaving = self._parts.following.leaving
-        await self._orders.obey(RoundKind.LONG, keep=self.generation.retire(leaving))
+        await self._orders.obey(RoundKind.PLAIN, keep=self.generation.retire(leaving))
 
     async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
         """Those of the next update, with their tokens, and how stale each is."""
@@ -219,7 +219,7 @@ class AsyncLoop:
         self._parts.reporter.event(
             stage="Generating",
             round=closed.step,
-            kind=RoundKind.LONG,
+            kind=RoundKind.PLAIN,
             reward=report.reward,
             reward_first=first,
             reward_last=last,

@@ -41,7 +41,7 @@ def update_report(
     rewards = [scored.reward for group in groups for scored in group.responses]
     return RoundReport(
         round=trained.step,
-        kind=RoundKind.LONG,
+        kind=RoundKind.PLAIN,
         seconds=clock.total,
         training_seconds=clock.part(1),
         broadcast_seconds=clock.part(2),

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from rljob_api.constants import ENGINE_MISMATCH, HALTING
-from rljob_api.status import Problem
+from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.errors import ExportRefused
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
@@ -37,13 +37,13 @@ class BlockedConditions:
         self._tries += 1
         log.warning("%s (try %d): %s", error.reason, self._tries, error)
         told = f"{error}. It is tried again from time to time"
-        self._tell(Problem(reason=error.reason, message=told[:2048]))
+        self._tell(StatusWarning(reason=error.reason, message=told[:2048]))
         await self._following.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
 
     async def for_good(self, error: EngineMismatch) -> None:
         """Until the job is suspended, deleted, or given to another coordinator: to try again would give the same."""
         log.error("%s: %s", error.reason, error)
-        self._tell(Problem(reason=error.reason, message=str(error)[:2048]))
+        self._tell(StatusWarning(reason=error.reason, message=str(error)[:2048]))
         await self._following.unless_suspended(asyncio.Event().wait())
 
     def over(self) -> None:
@@ -51,6 +51,6 @@ class BlockedConditions:
         self._tries = 0
         self._tell(None)
 
-    def _tell(self, problem: Problem | None) -> None:
+    def _tell(self, problem: StatusWarning | None) -> None:
         for reason in HALTING:
             self._reporter.problem(reason, problem if problem is not None and problem.reason == reason else None)

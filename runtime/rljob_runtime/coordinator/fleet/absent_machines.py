@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljob_api.status import Problem
+from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import PeerError
 
@@ -30,4 +30,4 @@ class AbsentMachines:
 
     def _tell(self) -> None:
         told = "; ".join(f"{machine} does not come up: {why}" for machine, why in sorted(self._absent.items()))
-        self._reporter.problem(PROBLEM, Problem(reason=PROBLEM, message=told[:2048]) if told else None)
+        self._reporter.problem(PROBLEM, StatusWarning(reason=PROBLEM, message=told[:2048]) if told else None)

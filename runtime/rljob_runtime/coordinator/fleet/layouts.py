@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rljob_api.status import Problem
+from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.errors import LayoutNotUsable
 from rljob_runtime.coordinator.fleet.machine import RESTING, vacate
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
@@ -171,5 +171,5 @@ class Layouts:
     def _tell(self) -> None:
         refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
         refusals += [one.text for one in self._unable.values()]
-        problem = Problem(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
+        problem = StatusWarning(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)

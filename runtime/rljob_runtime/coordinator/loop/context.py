@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_api.status import Problem, RoundKind, RoundReport
+from rljob_api.status import RoundKind, RoundReport, StatusWarning
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
@@ -22,7 +22,7 @@ from rljob_runtime.protocols import PromptSource, Rewards, TrainReport
 log = logging.getLogger(__name__)
 
 
-RoundObserver = Callable[[RoundReport, TrainReport], Problem | None]
+RoundObserver = Callable[[RoundReport, TrainReport], StatusWarning | None]
 """Told of every closed round or update: the log, TensorBoard, metrics. It does not wait for anything. It says what
 people should know of the rounds before, if anything."""
 
@@ -44,7 +44,7 @@ class CoordinatorContext:
 
     def closed(self, report: RoundReport, trained: TrainReport) -> None:
         """A round is closed, or an update: observers hear of it. One that fails harms nobody."""
-        problem: Problem | None = None
+        problem: StatusWarning | None = None
         for observe in self.observers:
             try:
                 problem = observe(report, trained) or problem

@@ -46,7 +46,7 @@ class OnPolicyLoop:
     @property
     def first_kind(self) -> RoundKind:
         reference = self._parts.settings.choices.reference
-        return self._before or (RoundKind.LONG if reference.factors is None else RoundKind.SHORT)
+        return self._before or (RoundKind.PLAIN if reference.factors is None else RoundKind.SHORT)
 
     async def run(self) -> None:
         # All that generates is inside a round.
@@ -202,7 +202,7 @@ class OnPolicyLoop:
             weight_version=version,
             staleness=0.0,
             max_staleness=0,
-            long_queue=len(queue),
+            deferred_prompts=len(queue),
             last_round=report,
             totals=totals,
         )

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from rljob_api.status import Finished, FinishedOutcome, LayoutForecast, MachineForecast, RoundReport, RuntimeTotals
+from rljob_api.status import (
+    Finished,
+    FinishedOutcome,
+    LayoutForecast,
+    LoanReport,
+    LoanState,
+    MachineForecast,
+    RoundReport,
+    RuntimeTotals,
+)
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.scheduling.lending.policy import LoanDecision
+from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, PromptOutcome, Round, RoundOutcome, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.survival import mean_length
@@ -39,7 +48,7 @@ def round_report(
     generation: Generation,
     groups: tuple[Group, ...],
     settlement: RoundOutcome,
-    long_queue: int,
+    deferred_prompts: int,
     clock: RoundTimer,
     trained: TrainReport,
     layout: tuple[int, float],
@@ -79,7 +88,7 @@ def round_report(
         discarded_tokens=tokens - sum(kept),
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
         scored_reward=rounded(_mean(scored)),
-        long_queue=long_queue,
+        deferred_prompts=deferred_prompts,
         plan=str(chosen.plan),
         plan_reason=chosen.reason,
         predicted_seconds=chosen.seconds,
@@ -100,11 +109,19 @@ def round_report(
         shadow_timeouts=scoring.shadow_timeouts if programs else None,
         late_programs=scoring.late if programs else None,
         overlap_seconds=round(clock.stream.overlap_seconds, 3),
-        lending=clock.loan.outcome.value if clock.loan is not None else None,
-        lent_machines=clock.stream.lent_machines,
-        worker_groups=clock.stream.worker_groups,
+        loan=_loan(clock.loan),
+        loaned_machines=clock.stream.loaned_machines,
+        loaned_groups=clock.stream.loaned_groups,
         predicted_gain_seconds=_finite(clock.loan.gain if clock.loan is not None else None),
     )
+
+
+def _loan(decision: LoanDecision | None) -> LoanReport | None:
+    if decision is None:
+        return None
+    if decision.outcome is LoanOutcome.LOANED:
+        return LoanReport(state=LoanState.LOANED)
+    return LoanReport(state=LoanState.NOT_LOANED, reason=decision.outcome.value)
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -14,7 +14,7 @@ from rljob_runtime.protocols.reward_stats import RewardStats
 
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
-# Metrics that have the name of the field that they count or show.
+# Metrics by the field that they count or show. They have its name, but for `_NAMES`.
 _COUNTED = {
     "tokens": "Response tokens generated.",
     "discarded_tokens": "Response tokens not trained on.",
@@ -27,11 +27,11 @@ _COUNTED = {
     "preemptions": "Requests preempted.",
     "early_groups": "Groups whose gradients were computed while others still generated.",
     "overlap_seconds": "Seconds of training beside generation.",
-    "lent_machines": "Rollout machines lent to training.",
-    "worker_groups": "Groups that lent machines computed.",
+    "loaned_machines": "Rollout machines loaned to training.",
+    "loaned_groups": "Groups that loaned machines computed.",
 }
 _OF_ROUND = {
-    "long_queue": "Prompts that wait for a long round.",
+    "deferred_prompts": "Prompts that wait for a long round.",
     "reward": "Mean reward of the last round.",
     "capacity_prompts": "Prompts that may be open after the last update.",
 }
@@ -44,6 +44,7 @@ _OF_STATUS = {
     "weight_version": "Newest version published.",
     "kv_cache_use": "Highest share of KV cache in use.",
 }
+_NAMES = {"loaned_machines": "lent_machines", "loaned_groups": "worker_groups", "deferred_prompts": "long_queue"}
 
 
 class CoordinatorMetrics:
@@ -51,8 +52,9 @@ class CoordinatorMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._counted = {name: self._counter(name, told) for name, told in _COUNTED.items()}
-        self._shown = {name: self._gauge(name, told) for name, told in (_OF_ROUND | _OF_TRAINING | _OF_STATUS).items()}
+        self._counted = {field: self._counter(_NAMES.get(field, field), told) for field, told in _COUNTED.items()}
+        shown = _OF_ROUND | _OF_TRAINING | _OF_STATUS
+        self._shown = {field: self._gauge(_NAMES.get(field, field), told) for field, told in shown.items()}
         self._rounds = self._counter("rounds", "Rounds closed.", "kind")
         self._responses = self._counter("responses", "Responses by how they ended.", "outcome")
         self._plans = self._counter("plans", "Rounds by how they were played.", "plan")

@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from rljob_api.status import Problem, RoundReport
+from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.protocols import TrainReport
 
 ROUNDS_NOT_LOGGED = "RoundsNotLogged"
@@ -148,7 +148,7 @@ class RoundJournal:
         self._thread = threading.Thread(target=self._run, name="round-log", daemon=True)
         self._thread.start()
 
-    def __call__(self, report: RoundReport, trained: TrainReport) -> Problem | None:
+    def __call__(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
         """Have the round written. What is missing of those before, if anything."""
         try:
             self._queue.put_nowait((report, trained))
@@ -159,7 +159,7 @@ class RoundJournal:
             log.warning("round %d is not logged: %d wait to be written", report.round, self._queue.maxsize)
         return self.problem()
 
-    def problem(self) -> Problem | None:
+    def problem(self) -> StatusWarning | None:
         """What is missing so far, as long as rounds cannot be written; None where they can."""
         told = [f"{one.lost} rounds are not in {name} ({one.why})" for name, one in self._targets.items() if one.why]
         if self._behind:
@@ -167,7 +167,7 @@ class RoundJournal:
         if not told:
             return None
         cure = "Training goes on without. See that the job's volume has room and answers."
-        return Problem(reason=ROUNDS_NOT_LOGGED, message=f"{'; '.join(told)}. {cure}"[:2048])
+        return StatusWarning(reason=ROUNDS_NOT_LOGGED, message=f"{'; '.join(told)}. {cure}"[:2048])
 
     @property
     def waiting(self) -> int:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from rljob_api.status import Problem, RuntimeStatus
+from rljob_api.status import RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import ControlPlane, PeerError
 from rljob_runtime.scheduling.backoff import Backoff
@@ -45,12 +45,12 @@ class Reporter:
         """A boundary, a failure or an acknowledgement: written at once, and it wakes the operator."""
         self.update(**fields, event=self._draft.event + 1)
 
-    def problem(self, reason: str, problem: Problem | None) -> None:
+    def problem(self, reason: str, problem: StatusWarning | None) -> None:
         """There is such a problem now, or none of this reason any more; those of other reasons stay."""
-        others = [known for known in self._draft.problems if known.reason != reason]
-        problems = tuple(others if problem is None else [*others, problem])
-        if problems != self._draft.problems:
-            self.event(problems=problems)
+        others = [known for known in self._draft.warnings if known.reason != reason]
+        warnings = tuple(others if problem is None else [*others, problem])
+        if warnings != self._draft.warnings:
+            self.event(warnings=warnings)
 
     async def run(self) -> None:
         """Write until cancelled. An unreachable API server delays reports, never the training."""

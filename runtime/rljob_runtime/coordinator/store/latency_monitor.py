@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from rljob_api.status import Problem
+from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 2.0
 """How often calls that wait are looked at."""
-PROBLEM = Problem(
+PROBLEM = StatusWarning(
     reason="StoreSlow",
     message=f"the store waits for its volume for more than {LATE_SECONDS:g} s at a time: nothing is lost, but updates "
     "wait for it, and what is generated meanwhile is in memory only; look at the volume's latency, and at who else "

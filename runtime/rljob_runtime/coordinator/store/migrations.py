@@ -196,5 +196,26 @@ def _from_5(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered'")
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5}
+def _from_6(db: sqlite3.Connection) -> None:
+    """Reports have the field names of `status.runtime.lastRound`, of which some changed."""
+    names = {"longQueue": "deferredPrompts", "lentMachines": "loanedMachines", "workerGroups": "loanedGroups"}
+    reasons = {"NotNow": "OutsideWindow", "SumsNotTaken": "TrainerUnavailable"}
+    for step, text in db.execute("SELECT step, report FROM boundaries WHERE report IS NOT NULL").fetchall():
+        report = {names.get(name, name): value for name, value in json.loads(text).items()}
+        lending = report.pop("lending", None)
+        if lending == "Lent":
+            report["loan"] = {"state": "Loaned"}
+        elif lending is not None:
+            report["loan"] = {"state": "NotLoaned", "reason": reasons.get(lending, lending)}
+        db.execute("UPDATE boundaries SET report = ? WHERE step = ?", (json.dumps(report), step))
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _from_1,
+    2: _from_2,
+    3: _from_3,
+    4: _from_4,
+    5: _from_5,
+    6: _from_6,
+}
 """By the format that it starts from."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from rljob_api.constants import STORE_HELD
-from rljob_api.status import Problem, RuntimeStatus
+from rljob_api.status import RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.connection import Opening, StoreHeld
 from rljob_runtime.coordinator.store.store import Store
@@ -33,7 +33,7 @@ class EarlyReports:
     """What is told of a job while its coordinator starts. `draft` is the status that the coordinator goes on from."""
 
     def __init__(self, control: ControlPlane, before: RuntimeStatus | None, back_off: Backoff) -> None:
-        first = (before or RuntimeStatus()).model_copy(update={"stage": "Starting", "problems": ()})
+        first = (before or RuntimeStatus()).model_copy(update={"stage": "Starting", "warnings": ()})
         self._reporter = Reporter(control, first, back_off)
         self._due = asyncio.Event()
 
@@ -44,7 +44,9 @@ class EarlyReports:
 
     def tell(self, reason: str, message: str | None) -> None:
         """There is such a problem now, or none of this reason any more."""
-        self._reporter.problem(reason, None if message is None else Problem(reason=reason, message=message[:2048]))
+        self._reporter.problem(
+            reason, None if message is None else StatusWarning(reason=reason, message=message[:2048])
+        )
         if message is not None:
             self._due.set()
 

@@ -54,7 +54,7 @@ class Remembered:
 def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> Remembered:
     """What is known of the rounds up to `last`, where responses may have so many tokens now."""
     whole = db.execute(
-        "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind = 'Long' AND NOT EXISTS"
+        "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind <> 'Short' AND NOT EXISTS"
         " (SELECT epoch || '.' || idx FROM prompts WHERE step = r.step"
         " INTERSECT SELECT value FROM boundaries, json_each(long_queue) WHERE step = r.step - 1)",
         (last - REACH, last),
@@ -71,7 +71,7 @@ def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> R
     if not rounds:
         return Remembered(())
     layout = rounds[-1].report.tensor_parallel_size
-    updated = tuple(one for one in rounds if not one.report.lent_machines) or _last_without_loan(
+    updated = tuple(one for one in rounds if not one.report.loaned_machines) or _last_without_loan(
         db, last, max_response_tokens
     )
     alone, beside = (_speeds(db, last, layout, stream) for stream in (False, True))
@@ -92,7 +92,7 @@ def _layouts(db: sqlite3.Connection, last: int) -> tuple[int, ...]:
 def _last_without_loan(db: sqlite3.Connection, last: int, max_response_tokens: int) -> tuple[RememberedRound, ...]:
     found = db.execute(
         "SELECT max(step) FROM boundaries JOIN decisions USING (step) WHERE step <= ? AND report IS NOT NULL"
-        " AND ifnull(json_extract(report, '$.lentMachines'), 0) = 0",
+        " AND ifnull(json_extract(report, '$.loanedMachines'), 0) = 0",
         (last,),
     ).fetchone()
     one = _round(db, found[0], max_response_tokens) if found[0] is not None else None

@@ -11,7 +11,7 @@
 What only `mode: Asynchronous` has is in `async_schema`.
 """
 
-FORMAT = 6
+FORMAT = 7
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"

@@ -31,7 +31,7 @@ class LoanManager:
         self._measured = measured
         self._step = step
         self.decision = (
-            LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.NOT_NOW) if rules else None
+            LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None
         )
         """The one that lent, or else the last that was more than to wait; None in a round that does not stream."""
 
@@ -50,7 +50,7 @@ class LoanManager:
             self.decision = LoanDecision(LoanOutcome.NO_WORKER)
             return ()
         if not self._streaming.takes_sums:
-            self.decision = LoanDecision(LoanOutcome.SUMS_NOT_TAKEN)
+            self.decision = LoanDecision(LoanOutcome.TRAINER_UNAVAILABLE)
             return ()
         ahead = outlook(self._streaming.computed_tokens)
         decision = self._lending.decide(
@@ -63,7 +63,7 @@ class LoanManager:
         )
         self.decision = decision
         log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
-        if decision.outcome is LoanOutcome.LENT:
+        if decision.outcome is LoanOutcome.LOANED:
             # One may have left since it was looked at.
             self._streaming.lend([machines[name] for name in decision.machines if name in machines], self._fleet)
         return decision.machines

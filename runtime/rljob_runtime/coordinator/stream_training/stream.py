@@ -33,12 +33,12 @@ CALL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Streamed:
-    """What a round's stream came to. `overlap_seconds`: of the trainer beside generation. `lent_machines`: whatever
-    became of them. `worker_groups`: groups whose sums came from lent machines and were taken."""
+    """What a round's stream came to. `overlap_seconds`: of the trainer beside generation. `loaned_machines`: whatever
+    became of them. `loaned_groups`: groups whose sums came from lent machines and were taken."""
 
     overlap_seconds: float = 0.0
-    lent_machines: int = 0
-    worker_groups: int = 0
+    loaned_machines: int = 0
+    loaned_groups: int = 0
 
 
 class Streaming:
@@ -61,7 +61,7 @@ class Streaming:
         self._collecting = False
         self._accepting = asyncio.Lock()
         self._busy: list[tuple[float, float]] = []
-        self._worker_groups = 0
+        self._loaned_groups = 0
         self._brought = self._not_brought = 0
         """Lanes whose sums the trainer took; and whose it could not have, for a reason that holds next time too."""
         self.computed_tokens = 0
@@ -120,7 +120,7 @@ class Streaming:
         await self._collect()
         self._check_tasks()
         overlap = sum(min(end, ended) - began for began, end in self._busy if began < ended)
-        return Streamed(overlap, len(self._lanes), self._worker_groups)
+        return Streamed(overlap, len(self._lanes), self._loaned_groups)
 
     def _patience(self) -> float | None:
         """Seconds that workers are waited for when the trainer has nothing to do."""
@@ -268,4 +268,4 @@ class Streaming:
             log.warning("round %d: what %s has summed is computed again: %s", self._step, lane.name, reason)
         else:
             self._brought += 1
-            self._worker_groups += len(groups)
+            self._loaned_groups += len(groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rljob_api.status import CheckpointStatus, Problem
+from rljob_api.status import CheckpointStatus, StatusWarning
 from rljob_runtime.coordinator.core.errors import ExportRefused
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
@@ -66,7 +66,7 @@ class Checkpoints:
             raise
         except Refused as error:
             log.error("checkpoint of step %d failed: %s", step, error)
-            self._reporter.problem(PROBLEM, Problem(reason=PROBLEM, message=str(error)[:2048]))
+            self._reporter.problem(PROBLEM, StatusWarning(reason=PROBLEM, message=str(error)[:2048]))
         else:
             before, self._newest = self._newest, step
             self._reporter.problem(PROBLEM, None)

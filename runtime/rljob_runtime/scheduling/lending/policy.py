@@ -64,8 +64,8 @@ class LoanableMachine:
 class LoanOutcome(StrEnum):
     """Why machines are lent, or not."""
 
-    LENT = "Lent"
-    NOT_NOW = "NotNow"
+    LOANED = "Loaned"
+    OUTSIDE_WINDOW = "OutsideWindow"
     """Too few or too many responses are done, or hardly more than at the last look; or machines were lent before."""
     SWITCHED_OFF = "SwitchedOff"
     """No share of responses done is between the bounds that were asked for."""
@@ -75,7 +75,7 @@ class LoanOutcome(StrEnum):
     """The loss has a KL term, and a lent machine holds no model to compare with."""
     NO_WORKER = "NoWorker"
     """A machine was made without a gradient worker."""
-    SUMS_NOT_TAKEN = "SumsNotTaken"
+    TRAINER_UNAVAILABLE = "TrainerUnavailable"
     """The trainer has failed a call, or has not published the weights in use: it would count nothing."""
     TOO_FEW_MACHINES = "TooFewMachines"
     KV_CACHE_FULL = "KVCacheFull"
@@ -85,7 +85,7 @@ class LoanOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class LoanDecision:
-    """`machines`: the ones to lend now, none unless the verdict is LENT. `gain`: predicted seconds, where it was
+    """`machines`: the ones to lend now, none unless the outcome is LOANED. `gain`: predicted seconds, where it was
     asked for."""
 
     outcome: LoanOutcome
@@ -113,7 +113,7 @@ class LoanPolicy:
         """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `gain(machines)`:
         the predicted seconds by which lending these ends the round's update earlier; asked only if all else holds."""
         if not self.is_due(done, total):
-            return LoanDecision(LoanOutcome.NOT_NOW)
+            return LoanDecision(LoanOutcome.OUTSIDE_WINDOW)
         self._looked = done
         loan = half_of(machines)
         if not loan:
@@ -124,12 +124,12 @@ class LoanPolicy:
             return LoanDecision(LoanOutcome.KV_CACHE_FULL)
         if not self._rules.requires_gain:
             self._loaned = True
-            return LoanDecision(LoanOutcome.LENT, loan)
+            return LoanDecision(LoanOutcome.LOANED, loan)
         seconds = gain(loan)
         if not seconds > 0:
             return LoanDecision(LoanOutcome.NO_GAIN, gain=seconds)
         self._loaned = True
-        return LoanDecision(LoanOutcome.LENT, loan, seconds)
+        return LoanDecision(LoanOutcome.LOANED, loan, seconds)
 
     def is_due(self, done: int, total: int) -> bool:
         """Whether there is anything to decide now."""

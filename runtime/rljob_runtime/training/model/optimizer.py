@@ -118,9 +118,9 @@ class MasterOptimizer:
                 (name for name, tensor in gradients.items() if not gather_full(tensor).isfinite().all()), "their norm"
             )
             raise NonFiniteGradient(f"the gradient of {bad} is not finite")
-        if self.config.gradient_clip is not None and norm > self.config.gradient_clip:
+        if self.config.max_grad_norm is not None and norm > self.config.max_grad_norm:
             for tensor in tensors:
-                tensor.mul_(self.config.gradient_clip / norm)
+                tensor.mul_(self.config.max_grad_norm / norm)
         return norm
 
     def restore(self, updates: int) -> None:
