@@ -286,12 +286,12 @@ def test_lengths_of_closed_rounds_are_kept_as_far_as_they_came(tmp_path):
     store.close()
     assert [one.report.round for one in rounds] == [1, 2, 3, 4]
     assert [one.chosen.plan for one in rounds] == [Plan(Factors(1.5, 1.5))] * 4
-    short, long = rounds[0], rounds[-1]
-    assert long.report.kind is RoundKind.LONG
+    short, plain = rounds[0], rounds[-1]
+    assert (short.report.kind, plain.report.kind) == (RoundKind.SHORT, RoundKind.PLAIN)
     seen = [response for prompt in short.prompts.values() for response in prompt.responses]
     assert len(seen) == short.report.launched_responses
     assert sum(not one.ended for one in seen) >= short.report.aborted_responses - 12
-    assert all(one.ended for prompt in long.prompts.values() for one in prompt.responses)
+    assert all(one.ended for prompt in plain.prompts.values() for one in prompt.responses)
     assert {prompt.queued for prompt in short.prompts.values()} == {False}
     assert sum(one.tokens for one in seen) <= short.report.tokens
     assert all(one.speed.replicas == 4 for one in rounds)
