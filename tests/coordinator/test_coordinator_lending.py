@@ -116,7 +116,11 @@ def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
     tight = [lending.decide(done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]
     assert tight == [LoanOutcome.OUTSIDE_WINDOW, LoanOutcome.KV_CACHE_FULL]
     looks = [lending.decide(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
-    assert [look.outcome for look in looks] == [LoanOutcome.OUTSIDE_WINDOW, LoanOutcome.LOANED, LoanOutcome.OUTSIDE_WINDOW]
+    assert [look.outcome for look in looks] == [
+        LoanOutcome.OUTSIDE_WINDOW,
+        LoanOutcome.LOANED,
+        LoanOutcome.OUTSIDE_WINDOW,
+    ]
     assert looks[1] == LoanDecision(LoanOutcome.LOANED, ("rollout-0",))
 
 

@@ -37,6 +37,7 @@ from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
 RULES = LoanRules(0.2, 0.8, 0.05)
+LOANED = LoanReport(state="Loaned")
 TRAINING = (Path(__file__).parents[2] / "docs" / "concepts" / "training.md").read_text()
 
 
@@ -265,7 +266,7 @@ def test_the_round_tells_why_nothing_is_lent(tmp_path, reason):
 def test_a_round_in_which_nobody_looked_tells_that(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=1)
     play(stage, lending=LoanRules(0.04, 0.05))
-    assert stage.closed[0].lending == "NotNow"
+    assert stage.closed[0].loan == not_loaned("OutsideWindow")
 
 
 @pytest.mark.parametrize("text", [LoanReport.model_fields["reason"].description, TRAINING], ids=["api", "guide"])

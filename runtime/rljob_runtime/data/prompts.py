@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class PromptSet:
     """Implements `rljob_runtime.protocols.PromptSource`.
 
-    Records of files are checked when the set is created, those of a generator when they are drawn. With `onInvalidRecord:
-    Fail`, a bad record raises `DataError`. With `Skip`, it is skipped and counted.
+    Records of files are checked when the set is created, those of a generator when they are drawn. With
+    `onInvalidRecord: Fail`, a bad record raises `DataError`. With `Skip`, it is skipped and counted.
     """
 
     def __init__(
