@@ -18,17 +18,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import kopf
-
 from rljob_api import load
 from rljob_api.constants import API_VERSION, KIND, LABEL_MACHINE
 from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, say, served, settled
 from rljob_kube.client import Kube
-from rljob_kube.credentials import Credentials, NoCredentials, find
+from rljob_kube.connection import Connection, NoCredentials
+from rljob_kube.credentials import Credentials, find
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.app import Operator, Options
-from rljob_operator.metrics import Metrics
 from rljob_operator.owned_resources import RESOURCES
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed
@@ -45,7 +43,7 @@ Report = dict[str, Any]
 
 
 async def operator_bench(
-    connection: kopf.ConnectionInfo, jobs: int = 100, workers: int = 16, idle_seconds: float = 30.0
+    connection: Connection, jobs: int = 100, workers: int = 16, idle_seconds: float = 30.0
 ) -> Report:
     """`jobs` RLJobs of 10 pods at once, then `idle_seconds` in which nothing changes. Figures in seconds, requests and
     MB (resident, of the whole process, which also holds the measuring client)."""
@@ -92,7 +90,7 @@ async def operator_bench(
     }
 
 
-async def _idle(connection: kopf.ConnectionInfo, operator: Operator, seconds: float) -> dict[str, dict[str, int]]:
+async def _idle(connection: Connection, operator: Operator, seconds: float) -> dict[str, dict[str, int]]:
     """Requests in so many seconds in which nothing changes, as the operator and as the API server count them."""
     await settled(operator, calm=3.0)
     say(f"{seconds:.0f} s in which nothing changes")
@@ -121,7 +119,7 @@ def _idle_figures(idle: Mapping[str, Mapping[str, int]], share: float) -> list[d
     ]
 
 
-async def recovery_bench(connection: kopf.ConnectionInfo, failures: int = 40, jobs: int = 10) -> Report:
+async def recovery_bench(connection: Connection, failures: int = 40, jobs: int = 10) -> Report:
     """`failures` pods fail, one after the other, among `jobs` running jobs: from the write that marks a pod Failed
     until the watch shows its replacement. The floor is the time of one bare pod creation, seen by the same watch."""
     async with _bench_kube(connection) as kube:
@@ -291,16 +289,14 @@ async def _floor(kube: Kube, watch: PodWatch, namespaces: Sequence[str], jobs: i
 
 
 @asynccontextmanager
-async def _bench_kube(connection: kopf.ConnectionInfo) -> AsyncIterator[Kube]:
+async def _bench_kube(connection: Connection) -> AsyncIterator[Kube]:
     """The measuring client."""
-    async with Kube(Credentials(connection), Metrics(), field_manager="rljob-bench", connections=64).opened() as kube:
+    async with Kube(Credentials(connection), field_manager="rljob-bench", connections=64).opened() as kube:
         yield kube
 
 
 @asynccontextmanager
-async def _operator(
-    connection: kopf.ConnectionInfo, namespaces: Sequence[str], workers: int
-) -> AsyncIterator[Operator]:
+async def _operator(connection: Connection, namespaces: Sequence[str], workers: int) -> AsyncIterator[Operator]:
     """The operator in this process, serving these namespaces."""
     options = Options(
         namespaces=tuple(namespaces),

@@ -1,1 +1,1 @@
-"""A small client of the Kubernetes REST API: raw JSON in and out, bounded in time, measured."""
+"""The Kubernetes client of operator, coordinator, command line and tools: JSON in and out, bounded in time, counted."""

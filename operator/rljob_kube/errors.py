@@ -1,13 +1,15 @@
-"""What the API server may answer instead of an object."""
+"""Errors of requests: an answer that is an error, and no answer."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 
 class ApiError(Exception):
-    """An answer of 400 and above. `status` is the HTTP code, `reason` the API's word for it (AlreadyExists, Invalid,
-    …)."""
+    """An answer of 400 and above. `status` is the HTTP status, `reason` the API's name for it (AlreadyExists, Invalid,
+    …), `retry_after` the seconds that the server asks to wait."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -18,7 +20,7 @@ class ApiError(Exception):
 
     @classmethod
     def parse(cls, status: int, body: bytes, retry_after: str | None) -> ApiError:
-        """The error that a response stands for; the body may be a `Status` object or any text."""
+        """Return the error of a response. Its body is a `Status` object or any text."""
         reason, message = "", body[:300].decode("utf-8", "replace")
         try:
             decoded = json.loads(body)
@@ -29,6 +31,11 @@ class ApiError(Exception):
             message = str(decoded.get("message") or message)
         seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
         return cls(status, reason, message, seconds)
+
+    @classmethod
+    def of_status(cls, status: Mapping[str, Any]) -> ApiError:
+        """Return the error of a `Status` object, as it comes in a watch."""
+        return cls(int(status.get("code") or 500), str(status.get("reason") or ""), str(status.get("message") or ""))
 
     @property
     def not_found(self) -> bool:
@@ -44,19 +51,19 @@ class ApiError(Exception):
 
     @property
     def expired(self) -> bool:
-        """The version that was asked for is compacted: what is read from it has to begin anew."""
+        """The requested version is compacted: list and watch have to start again."""
         return self.status == 410
 
     @property
     def invalid(self) -> bool:
-        """The object itself is wrong: sending it again cannot help."""
+        """The object is wrong: the same request fails again."""
         return self.status in (400, 413, 422)
 
     @property
     def transient(self) -> bool:
-        """Sending the same request again may help."""
+        """The same request may succeed later."""
         return self.status in (429, 500, 502, 503, 504)
 
 
 class Unreachable(Exception):
-    """No answer: refused, reset, or past the time limit, also after the retries."""
+    """No answer after all attempts: no connection, no answer in time, or no credentials."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_kube.credentials import NoCredentials
+from rljob_kube.connection import NoCredentials
 from rljob_operator.app import Operator, Options, serve
 from rljob_operator.policies.base.config import DEFAULT_RUNTIME_IMAGE, Config
 

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
-import kopf
 from aiohttp import web
 
 from rljob_api.constants import CRD_NAME
 from rljob_api.parsing.nesting import allow_nesting
 from rljob_kube.client import ANY, Kube
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.event_recorder import Recorder
@@ -87,8 +87,8 @@ class Operator:
         self,
         options: Options,
         *,
-        connection: kopf.ConnectionInfo | None = None,
-        make_kube: Callable[[Credentials, Metrics], Kube] = Kube,
+        connection: Connection | None = None,
+        make_kube: Callable[..., Kube] = Kube,
     ) -> None:
         self.options = options
         self.metrics = Metrics()
@@ -96,7 +96,9 @@ class Operator:
         self.ready = asyncio.Event()
         """Set when the watches have started."""
         self._connection = connection
-        self._kube = make_kube(Credentials(connection), self.metrics)
+        self._kube = make_kube(
+            Credentials(connection), on_request=self.metrics.observe_request, on_retry=self.metrics.observe_retry
+        )
         self._leader = Leader(
             self._kube,
             options.lease_namespace,

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
 import yaml
+
+from rljob_kube.connection import Connection
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -20,13 +21,13 @@ from minors import pytest_collection_modifyitems  # noqa: F401
 
 
 @pytest.fixture(scope="session")
-def connection(apiserver: Any) -> kopf.ConnectionInfo:
+def connection(apiserver: Any) -> Connection:
     """The admin's connection to the API server, which knows RLJobs."""
     return connect(apiserver.kubeconfig, yaml.safe_load(CRD.read_text()))
 
 
 @pytest.fixture
-async def server(connection: kopf.ConnectionInfo) -> AsyncIterator[Server]:
+async def server(connection: Connection) -> AsyncIterator[Server]:
     """An admin's client in a fresh namespace."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     async with admin(connection) as kube:
@@ -35,7 +36,7 @@ async def server(connection: kopf.ConnectionInfo) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def operator(connection: kopf.ConnectionInfo, server: Server) -> AsyncIterator[Any]:
+async def operator(connection: Connection, server: Server) -> AsyncIterator[Any]:
     """A running operator that serves the test's namespace."""
     async with running(connection, options(server.namespace)) as found:
         yield found

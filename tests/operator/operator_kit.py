@@ -12,16 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import kopf
-
 from rljob_api import RLJob, load
 from rljob_api.constants import GROUP, VERSION
 from rljob_kube.client import Kube
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
+from rljob_kube.kubeconfig import load as load_kubeconfig
 from rljob_kube.resources import POD, RLJOB, Json
 from rljob_operator.app import Operator, Options
-from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.config import Config
 
 CRD = Path(__file__).resolve().parents[2] / "crds/rljob.yaml"
@@ -255,8 +254,8 @@ async def make_namespace(kube: Kube, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def admin(connection: kopf.ConnectionInfo) -> AsyncIterator[Kube]:
-    async with Kube(Credentials(connection), Metrics()).opened() as kube:
+async def admin(connection: Connection) -> AsyncIterator[Kube]:
+    async with Kube(Credentials(connection)).opened() as kube:
         yield kube
 
 
@@ -274,7 +273,7 @@ def options(namespace: str, **changes: Any) -> Options:
 
 @contextlib.asynccontextmanager
 async def running(
-    connection: kopf.ConnectionInfo, found: Options, make_kube: Callable[[Credentials, Metrics], Kube] = Kube
+    connection: Connection, found: Options, make_kube: Callable[..., Kube] = Kube
 ) -> AsyncIterator[Operator]:
     """An operator in this process; it must not have died when the context ends."""
     operator = Operator(found, connection=connection, make_kube=make_kube)
@@ -306,21 +305,14 @@ async def gone(kube: Kube, resource: Any, namespace: str, name: str) -> bool:
     return False
 
 
-def connect(kubeconfig: Path, crd: dict[str, Any]) -> kopf.ConnectionInfo:
-    """The admin's connection to an API server, with that CRD installed."""
-    config = json.loads(Path(kubeconfig).read_text())
-    cluster = config["clusters"][0]["cluster"]
-    found = kopf.ConnectionInfo(
-        server=cluster["server"],
-        ca_data=cluster["certificate-authority-data"],
-        token=config["users"][0]["user"]["token"],
-        default_namespace="default",
-    )
+def connect(kubeconfig: Path, crd: dict[str, Any]) -> Connection:
+    """Return the admin's connection to an API server, with that CRD installed."""
+    found = load_kubeconfig([Path(kubeconfig)])
     asyncio.run(_install(found, crd))
     return found
 
 
-async def _install(connection: kopf.ConnectionInfo, crd: dict[str, Any]) -> None:
+async def _install(connection: Connection, crd: dict[str, Any]) -> None:
     async with admin(connection) as kube:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
         # An apply, because the tests of the API share this server and may have been first.

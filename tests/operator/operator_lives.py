@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-import kopf
 from operator_kit import FaultyKube, Server
 
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import Recorder
 from rljob_operator.applier import Actor
@@ -26,10 +26,10 @@ FIRST = {"j-coordinator-0-1", "j-trainer-0-1", "j-rollout-0-1", "j-rollout-1-1"}
 
 
 @contextlib.asynccontextmanager
-async def process(connection: kopf.ConnectionInfo, namespace: str) -> AsyncIterator[tuple[FaultyKube, Reconciler]]:
+async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple[FaultyKube, Reconciler]]:
     """What one life of the operator knows, without the watches: a client and a reconciler with empty memories."""
     metrics = Metrics()
-    kube = FaultyKube(Credentials(connection), metrics, attempts=3)
+    kube = FaultyKube(Credentials(connection), on_request=metrics.observe_request, attempts=3)
     async with kube.opened():
         pods = PodLister(kube)
         await pods.prime([namespace])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import kopf
 import pytest
 from operator_kit import Server, manifest, options, running, until
 
@@ -12,13 +11,14 @@ from rljob_bench import operator as operator_benchmarks
 from rljob_bench.lib import operator_observers
 from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, served, settled
 from rljob_bench.operator import operator_bench, recovery_bench
+from rljob_kube.connection import Connection
 from rljob_kube.resources import POD, Json
 
 UNCHANGING = "API requests a minute for a job in which nothing changes"
 
 
 @pytest.mark.cluster
-async def test_operator_bench_in_small(connection: kopf.ConnectionInfo) -> None:
+async def test_operator_bench_in_small(connection: Connection) -> None:
     report = await operator_bench(connection, jobs=4, idle_seconds=3)
     figures = {figure["name"]: figure for figure in report["figures"]}
     requests = figures["API requests per job"]
@@ -31,7 +31,7 @@ async def test_operator_bench_in_small(connection: kopf.ConnectionInfo) -> None:
 
 
 @pytest.mark.cluster
-async def test_recovery_bench_in_small(connection: kopf.ConnectionInfo) -> None:
+async def test_recovery_bench_in_small(connection: Connection) -> None:
     report = await recovery_bench(connection, failures=4, jobs=2)
     assert len(report["rows"]) == 4
     assert all(row["seconds"] > 0 for row in report["rows"])
@@ -39,7 +39,7 @@ async def test_recovery_bench_in_small(connection: kopf.ConnectionInfo) -> None:
 
 @pytest.mark.cluster
 async def test_a_job_that_waits_for_nodes_costs_no_request(
-    connection: kopf.ConnectionInfo, server: Server, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pods find no node, it is Stalled for that: time alone changes nothing any more."""
     monkeypatch.setattr("rljob_operator.app._SECOND_LOOK_SECONDS", 1.0)
@@ -64,9 +64,7 @@ _NO_NODE: Json = {"type": "PodScheduled", "status": "False", "reason": "Unschedu
 
 
 @pytest.mark.cluster
-async def test_the_watch_goes_on_where_the_server_ends_its_stream(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_the_watch_goes_on_where_the_server_ends_its_stream(connection: Connection, server: Server) -> None:
     """A server does so at its time limit, and when the reader is slow."""
     watch = PodWatch(connection, [server.namespace], stream_seconds=1)
     async with watch.running():
@@ -93,7 +91,7 @@ async def _is(value: bool) -> bool:
 
 async def test_a_wait_ends_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_observers, "STALL_SECONDS", 0.1)
-    watch = PodWatch(kopf.ConnectionInfo(server="http://127.0.0.1:9"), ["nowhere"])
+    watch = PodWatch(Connection(server="http://127.0.0.1:9"), ["nowhere"])
     with pytest.raises(Stalled, match="10 pods of 1 jobs: no new pod for 0 s, 0 seen"):
         async with asyncio.timeout(10):
             await watch.all_created({("nowhere", "demo"): 0.0}, 10)

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import kopf
 import pytest
 from operator_kit import Server
 
 from rljob_kube.client import ANY, Kube
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import POD, RLJOB, Json, Resource
-from rljob_operator.metrics import Metrics
 
 TWO = replace(POD, page=2)
 
@@ -26,7 +25,7 @@ class Pages(Kube):
     """A stand-in for the server's side: five items in pages of two. It drops the version `expiries` times."""
 
     def __init__(self, expiries: int) -> None:
-        super().__init__(Credentials(kopf.ConnectionInfo(server="http://127.0.0.1:1")), Metrics())
+        super().__init__(Credentials(Connection("http://127.0.0.1:1")))
         self.expiries = expiries
         self.asked: list[Mapping[str, str]] = []
 
@@ -78,7 +77,7 @@ class Large(Kube):
     """A stand-in for a server with `count` jobs of 64 KiB each, which sends no more than it is asked for."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(Credentials(kopf.ConnectionInfo(server="http://127.0.0.1:1")), Metrics())
+        super().__init__(Credentials(Connection("http://127.0.0.1:1")))
         self.count = count
 
     async def _send(self, method: str, path: str, data: Any, params: Mapping[str, str], headers: Any) -> Json:

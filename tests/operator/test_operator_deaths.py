@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 
-import kopf
 import pytest
 from operator_kit import Died, Server, condition
 from operator_lives import FIRST, expect_first_pods, process, settle
+
+from rljob_kube.connection import Connection
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -20,7 +21,7 @@ DEATHS = pytest.mark.parametrize(
 """When the operator dies: before or after each call, or after each third one."""
 
 
-async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int, answered: bool) -> bool:
+async def dies(connection: Connection, key: tuple[str, str], call: int, answered: bool) -> bool:
     """Reconcile in a process that is killed at its `call`-th request, before it is sent or after it was carried out.
     False when it came to its end before that; a request that the server refuses is none that was carried out."""
 
@@ -37,7 +38,7 @@ async def dies(connection: kopf.ConnectionInfo, key: tuple[str, str], call: int,
 
 @DEATHS
 async def test_the_operator_may_die_at_any_call(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool, every: int
+    connection: Connection, server: Server, answered: bool, every: int
 ) -> None:
     """For each request that a creation and a replacement need: the process dies there, another goes on, and the end is
     the same: each machine once, each loss counted once, no name twice."""
@@ -77,7 +78,7 @@ async def _expect_one_replacement(server: Server, name: str) -> None:
 
 @DEATHS
 async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
-    connection: kopf.ConnectionInfo, server: Server, answered: bool, every: int
+    connection: Connection, server: Server, answered: bool, every: int
 ) -> None:
     for call in itertools.count(step=every):
         name = f"s{call}"

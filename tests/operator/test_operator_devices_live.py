@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
 import yaml
 from device_fleet import API, Fleet
@@ -30,6 +29,7 @@ from operator_kit import (
     until,
 )
 
+from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
 from rljob_operator.policies.pods import devices
 
@@ -39,12 +39,12 @@ RUNNING = "True/RoundsProgressing"
 
 
 @pytest.fixture(scope="module")
-def scheduled(fake_nodes: FakeNodes) -> kopf.ConnectionInfo:
+def scheduled(fake_nodes: FakeNodes) -> Connection:
     return connect(fake_nodes.server.kubeconfig, yaml.safe_load(CRD.read_text()))
 
 
 @pytest.fixture
-async def served(fake_nodes: FakeNodes, scheduled: kopf.ConnectionInfo) -> AsyncIterator[Server]:
+async def served(fake_nodes: FakeNodes, scheduled: Connection) -> AsyncIterator[Server]:
     """A namespace of its own with an operator in it."""
     api, namespace = fake_nodes.server.client(), f"devices-{uuid.uuid4().hex[:8]}"
     api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -188,7 +188,7 @@ async def test_the_server_is_asked_what_it_serves(server: Server) -> None:
     assert not await server.kube.serves("absent.example.com", "v1")
 
 
-async def test_pods_wait_for_the_upgrade_that_brings_the_api(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_pods_wait_for_the_upgrade_that_brings_the_api(connection: Connection, server: Server) -> None:
     """The answers of an older server to what concerns claims, until it is another one."""
     older = [True]
 
@@ -217,7 +217,7 @@ async def refused(server: Server) -> None:
 
 
 @pytest.fixture
-def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[kopf.ConnectionInfo]:
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
     """Kubernetes 1.34 with dynamic resource allocation switched off, as it was in 1.33 by default."""
     arguments = ControlPlane.apiserver
     flags = ["--feature-gates=DynamicResourceAllocation=false", f"--runtime-config={'/'.join(devices.API)}=false"]
@@ -227,7 +227,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[kopf.Connec
 
 
 @pytest.mark.all_minors
-async def test_an_old_server_has_no_claims(old: kopf.ConnectionInfo) -> None:
+async def test_an_old_server_has_no_claims(old: Connection) -> None:
     async with admin(old) as client, running(old, options("old")):
         await make_namespace(client, "old")
         assert not await client.serves(*devices.API)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
 import yaml
 from hack.local_cluster.apiserver import api_server
 from operator_kit import CRD, Server, condition, connect, options, running
+
+from rljob_kube.connection import Connection
 
 pytestmark = pytest.mark.cluster
 
@@ -27,7 +28,7 @@ def without_rules(node: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kopf.ConnectionInfo]:
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     """The admin's connection to a server of its own."""
     folder: Path = tmp_path_factory.mktemp("older-crd")
     with api_server(folder) as running_server:
@@ -93,7 +94,7 @@ async def test_a_forbidden_edit_is_told_and_taken_back(
     await server.until_events({"InvalidSpec", "SpecAccepted"})
 
 
-async def test_the_job_goes_on_as_accepted_whoever_looks(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_the_job_goes_on_as_accepted_whoever_looks(connection: Connection, server: Server) -> None:
     """A fresh operator knows what was accepted; it replaces a lost pod by one of the accepted kind."""
     wanted = options(server.namespace)
     edit = {"data": {"seed": 7}, "trainer": {"template": image("example/other:1")}, "rollout": {"machines": 5}}

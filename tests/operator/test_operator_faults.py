@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-import kopf
 import pytest
 from operator_kit import (
     FaultyKube,
@@ -21,11 +20,11 @@ from operator_kit import (
 )
 from operator_lives import FIRST, expect_first_pods, process, settle
 
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.leader_election import LeadershipLost
 from rljob_operator.app import Operator, serve
-from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.observation import Silence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -41,7 +40,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_every_third_request_fails(connection: kopf.ConnectionInfo, server: Server, fault: str) -> None:
+async def test_every_third_request_fails(connection: Connection, server: Server, fault: str) -> None:
     def sometimes(number: int, method: str, path: str) -> None:
         conflict_of_writes_only = fault == "conflict" and not (method == "PATCH" and path.endswith("/status"))
         if number % 3 == 1 and not conflict_of_writes_only:
@@ -57,8 +56,8 @@ async def test_every_third_request_fails(connection: kopf.ConnectionInfo, server
 
 
 def _faulty(before: Callable[[int, str, str], None]) -> Callable[..., FaultyKube]:
-    def make(credentials: Credentials, metrics: Metrics) -> FaultyKube:
-        kube = FaultyKube(credentials, metrics)
+    def make(credentials: Credentials, **counted: Any) -> FaultyKube:
+        kube = FaultyKube(credentials, **counted)
         kube.before = before  # type: ignore[method-assign]
         return kube
 
@@ -74,7 +73,7 @@ def _faulty(before: Callable[[int, str, str], None]) -> Callable[..., FaultyKube
     ],
 )
 async def test_pods_that_the_server_refuses(
-    connection: kopf.ConnectionInfo, server: Server, error: ApiError, reason: str
+    connection: Connection, server: Server, error: ApiError, reason: str
 ) -> None:
     key = (server.namespace, "j")
     await server.apply_job("j")
@@ -101,7 +100,7 @@ async def test_pods_that_the_server_refuses(
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_the_address_of_a_coordinator_that_was_not_made_is_mended(
-    connection: kopf.ConnectionInfo, server: Server, knows: bool
+    connection: Connection, server: Server, knows: bool
 ) -> None:
     """It could not renew its Lease, and its successor's address was written; then the server did not answer, and when
     it did the Lease was fresh again. By the same process, or by one that knows nothing."""
@@ -138,9 +137,7 @@ async def test_the_address_of_a_coordinator_that_was_not_made_is_mended(
     await expect_first_pods(server, "j")
 
 
-async def test_an_api_server_that_never_answers_is_given_up_in_time(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_an_api_server_that_never_answers_is_given_up_in_time(connection: Connection, server: Server) -> None:
     async with process(connection, server.namespace) as (kube, reconcile):
 
         def reset(number: int, method: str, path: str) -> None:
@@ -195,7 +192,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.transport.abort()
 
 
-async def test_watches_that_are_cut_come_back(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_watches_that_are_cut_come_back(connection: Connection, server: Server) -> None:
     address = urlsplit(connection.server)
     assert address.hostname is not None
     assert address.port is not None
@@ -211,7 +208,7 @@ async def test_watches_that_are_cut_come_back(connection: kopf.ConnectionInfo, s
                 await server.until_members(wanted, "j")
 
 
-async def test_two_replicas_one_leader(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_two_replicas_one_leader(connection: Connection, server: Server) -> None:
     def replica(identity: str) -> Any:
         return options(server.namespace, leader_elect=True, identity=identity)
 
@@ -229,7 +226,7 @@ async def test_two_replicas_one_leader(connection: kopf.ConnectionInfo, server: 
         await server.until_pods(FIRST - {"j-trainer-0-1"} | {"j-trainer-0-2"}, "j")
 
 
-async def test_a_leader_that_cannot_renew_ends(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_leader_that_cannot_renew_ends(connection: Connection, server: Server) -> None:
     cut = False
 
     def unplugged(number: int, method: str, path: str) -> None:
@@ -253,7 +250,7 @@ async def test_a_leader_that_cannot_renew_ends(connection: kopf.ConnectionInfo, 
 
 
 async def test_a_leader_that_could_not_renew_leads_again_in_the_same_process(
-    connection: kopf.ConnectionInfo, server: Server
+    connection: Connection, server: Server
 ) -> None:
     """With nothing left of what it knew; the kubelet would start a process that ended ever later."""
     cut = False

@@ -7,12 +7,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import kopf
 import pytest
 from operator_kit import APPLY, FaultyKube, Server, admin, condition, patch, until
 from operator_lives import process, settle
 
 from rljob_api.constants import GROUP
+from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import RLJOB, ROLE, Json
 from rljob_operator.policies.status.seal import ANNOTATION, operator_part
@@ -39,7 +39,7 @@ async def _token(server: Server, job: str) -> str:
     return str(answer["status"]["token"])
 
 
-async def _as_coordinator(connection: kopf.ConnectionInfo, server: Server, job: str) -> kopf.ConnectionInfo:
+async def _as_coordinator(connection: Connection, server: Server, job: str) -> Connection:
     """A connection with this token, once the authorizer knows its Role."""
     found = replace(connection, token=await _token(server, job))
 
@@ -57,13 +57,13 @@ async def _as_coordinator(connection: kopf.ConnectionInfo, server: Server, job: 
     return found
 
 
-async def _forge(connection: kopf.ConnectionInfo, server: Server, job: str, status: Json) -> Json:
+async def _forge(connection: Connection, server: Server, job: str, status: Json) -> Json:
     """One request of the coordinator's."""
     async with admin(await _as_coordinator(connection, server, job)) as kube:
         return await patch(kube, RLJOB.path(server.namespace, job, "status"), {"status": status}, MERGE)
 
 
-async def _begin(connection: kopf.ConnectionInfo, server: Server, job: str) -> Json:
+async def _begin(connection: Connection, server: Server, job: str) -> Json:
     """A job whose pods are all ready; its operator's part."""
     await server.apply_job(job)
     async with process(connection, server.namespace) as (_, reconcile):
@@ -108,7 +108,7 @@ def _failed() -> Json:
 
 @pytest.mark.parametrize("forged", FORGERIES)
 async def test_the_operator_that_wrote_a_status_puts_it_back(
-    connection: kopf.ConnectionInfo, server: Server, forged: str
+    connection: Connection, server: Server, forged: str
 ) -> None:
     await server.apply_job("j")
     key = (server.namespace, "j")
@@ -138,7 +138,7 @@ def _without_conditions(part: Json) -> Json:
 
 @pytest.mark.parametrize("forged", FORGERIES)
 async def test_what_was_forged_while_no_operator_was_there_is_ignored(
-    connection: kopf.ConnectionInfo, server: Server, forged: str
+    connection: Connection, server: Server, forged: str
 ) -> None:
     """The next one knows only that no operator wrote it. The job goes on with its pods, by its own spec."""
     before = await _begin(connection, server, "j")
@@ -159,9 +159,7 @@ async def test_what_was_forged_while_no_operator_was_there_is_ignored(
         assert (await server.events("j"))["StatusForged"] == 1
 
 
-async def test_no_pod_is_made_from_a_spec_that_the_coordinator_wrote(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_no_pod_is_made_from_a_spec_that_the_coordinator_wrote(connection: Connection, server: Server) -> None:
     for name, same in (("same", True), ("next", False)):
         before = await _begin(connection, server, name)
         async with process(connection, server.namespace) as (_, first):
@@ -182,7 +180,7 @@ async def test_no_pod_is_made_from_a_spec_that_the_coordinator_wrote(
         assert spec["containers"][0]["securityContext"] == old["containers"][0]["securityContext"]
 
 
-async def test_a_report_is_no_forgery(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_report_is_no_forgery(connection: Connection, server: Server) -> None:
     before = await _begin(connection, server, "j")
     body = {"apiVersion": RLJOB.api_version, "kind": "RLJob", "metadata": {"name": "j"}}
     body |= {"status": {"runtime": {"round": 2, "event": 3, "stage": "Generating"}}}
@@ -195,7 +193,7 @@ async def test_a_report_is_no_forgery(connection: kopf.ConnectionInfo, server: S
 
 
 async def test_the_coordinator_can_write_neither_the_seal_nor_anything_but_the_status(
-    connection: kopf.ConnectionInfo, server: Server
+    connection: Connection, server: Server
 ) -> None:
     await _begin(connection, server, "j")
     role = ROLE.path(server.namespace, "j-coordinator")
@@ -220,7 +218,7 @@ async def test_the_coordinator_can_write_neither_the_seal_nor_anything_but_the_s
 
 
 async def test_a_job_of_an_operator_without_seals_goes_on_and_is_protected_from_then_on(
-    connection: kopf.ConnectionInfo, server: Server
+    connection: Connection, server: Server
 ) -> None:
     before = await _begin(connection, server, "j")
     await _unsealed(server, "j")
@@ -244,7 +242,7 @@ async def _unsealed(server: Server, job: str) -> None:
     assert ANNOTATION not in (role["metadata"].get("annotations") or {})
 
 
-async def test_a_role_that_is_mended_keeps_its_seal(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_role_that_is_mended_keeps_its_seal(connection: Connection, server: Server) -> None:
     """A newer operator gives coordinators other rights."""
     await _begin(connection, server, "j")
     role = await server.kube.get(ROLE, server.namespace, "j-coordinator")
@@ -260,9 +258,7 @@ async def test_a_role_that_is_mended_keeps_its_seal(connection: kopf.ConnectionI
     assert mended["metadata"]["annotations"] == role["metadata"]["annotations"]
 
 
-async def test_a_job_in_which_nothing_changes_costs_no_request_more(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_a_job_in_which_nothing_changes_costs_no_request_more(connection: Connection, server: Server) -> None:
     await _begin(connection, server, "j")
     async with process(connection, server.namespace) as (kube, reconcile):
         await settle(reconcile, (server.namespace, "j"), rounds=1)

@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-import kopf
 import pytest
 from operator_kit import FaultyKube, Server, condition, gone, make_namespace, merged, options, patch, running, until
 
+from rljob_kube.connection import Connection
 from rljob_kube.resources import LEASE, POD, RLJOB, SECRET, SERVICE
 from rljob_operator.event_filter import job_signature, pod_signature
 from rljob_operator.policies.base.config import Config
@@ -293,7 +293,7 @@ async def test_a_name_that_is_taken(server: Server, operator: Any) -> None:
     assert await server.pods() == {}
 
 
-async def test_a_silent_coordinator_is_replaced(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_silent_coordinator_is_replaced(connection: Connection, server: Server) -> None:
     config = Config(runtime_image="example/runtime:1", lease_seconds=1)
     async with running(connection, options(server.namespace, config=config)):
         await started(server)
@@ -304,7 +304,7 @@ async def test_a_silent_coordinator_is_replaced(connection: kopf.ConnectionInfo,
         await until(lambda: _has_events(server, {"MachineLost": 1}))
 
 
-async def test_namespaced_mode_and_a_second_namespace(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_namespaced_mode_and_a_second_namespace(connection: Connection, server: Server) -> None:
     other = Server(server.kube, f"{server.namespace}-b")
     await make_namespace(server.kube, other.namespace)
     async with running(connection, options(server.namespace)):
@@ -354,11 +354,11 @@ def without_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_second_look")
-async def test_git_applies_the_same_again_and_nothing_happens(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_git_applies_the_same_again_and_nothing_happens(connection: Connection, server: Server) -> None:
     found: list[FaultyKube] = []
 
-    def spy(*args: Any) -> FaultyKube:
-        found.append(FaultyKube(*args))
+    def spy(*args: Any, **counted: Any) -> FaultyKube:
+        found.append(FaultyKube(*args, **counted))
         return found[-1]
 
     async with running(connection, options(server.namespace), spy) as operator:
@@ -376,11 +376,11 @@ async def test_git_applies_the_same_again_and_nothing_happens(connection: kopf.C
 
 
 @pytest.mark.usefixtures("without_second_look")
-async def test_idle_reports_wake_nobody(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_idle_reports_wake_nobody(connection: Connection, server: Server) -> None:
     found: list[FaultyKube] = []
 
-    def spy(*args: Any) -> FaultyKube:
-        found.append(FaultyKube(*args))
+    def spy(*args: Any, **counted: Any) -> FaultyKube:
+        found.append(FaultyKube(*args, **counted))
         return found[-1]
 
     async with running(connection, options(server.namespace), spy) as operator:

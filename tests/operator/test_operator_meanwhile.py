@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import kopf
 import pytest
 from operator_kit import Server, make_job, manifest, merged
 from operator_lives import process, settle
 
+from rljob_kube.connection import Connection
 from rljob_operator.policies.status.write_conflict import only_reported
 
 STATUS = {
@@ -43,7 +43,7 @@ def test_what_counts_as_a_report_alone(what: str) -> None:
 
 @pytest.mark.cluster
 async def test_a_coordinator_that_reports_before_each_write_keeps_none_of_them_out(
-    connection: kopf.ConnectionInfo, server: Server
+    connection: Connection, server: Server
 ) -> None:
     """Before each write of the operator comes a report, twice in a row."""
     await server.apply_job("j")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import kopf
 import pytest
 from operator_kit import Server, gone, options, patch, running, until
 
+from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import DISRUPTION_BUDGET, NODE, POD, Json
 
@@ -44,9 +44,7 @@ async def _memory(server: Server) -> Json:
     return dict(((await server.job()).get("status") or {}).get("replacements") or {})
 
 
-async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(connection: Connection, server: Server) -> None:
     good, bad = f"good-{server.namespace}", f"bad-{server.namespace}"
     for name in (good, bad):
         await _node(server, name)
@@ -88,9 +86,7 @@ async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(
     await server.kube.delete(NODE, None, good)
 
 
-async def test_a_trainer_is_asked_to_save_where_its_node_shuts_down(
-    connection: kopf.ConnectionInfo, server: Server
-) -> None:
+async def test_a_trainer_is_asked_to_save_where_its_node_shuts_down(connection: Connection, server: Server) -> None:
     """A kubelet that shuts down gracefully deletes no pod: it tells of its node, and ends the pods."""
     node = f"off-{server.namespace}"
     await _node(server, node)
@@ -115,7 +111,7 @@ async def test_a_trainer_is_asked_to_save_where_its_node_shuts_down(
     await server.kube.delete(NODE, None, node)
 
 
-async def test_weights_go_through_one_rack_after_the_other(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_weights_go_through_one_rack_after_the_other(connection: Connection, server: Server) -> None:
     racks = {f"n{number}-{server.namespace}": "ab"[number % 2] for number in range(4)}
     for name, rack in racks.items():
         await _node(server, name, rack=rack)

@@ -10,9 +10,10 @@ import sys
 from typing import Any
 
 import aiohttp
-import kopf
 import pytest
 from operator_kit import Server, until
+
+from rljob_kube.connection import Connection
 
 pytestmark = pytest.mark.cluster
 
@@ -46,7 +47,7 @@ async def _stderr_of(process: asyncio.subprocess.Process) -> str:
     return told.decode()
 
 
-async def test_it_serves_until_sigterm(connection: kopf.ConnectionInfo, apiserver: Any, server: Server) -> None:
+async def test_it_serves_until_sigterm(connection: Connection, apiserver: Any, server: Server) -> None:
     port = _free_port()
     process = await _start(server.namespace, port, str(apiserver.kubeconfig))
     try:

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import kopf
 import pytest
 from gang_definitions import installed
 from operator_kit import Server, condition, gone, options, running, until
 
 from rljob_api.spec import Gang
+from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import EVENT, RLJOB, Json, Resource
 from rljob_operator import rbac
@@ -25,7 +25,7 @@ async def _post(server: Server, path: str, body: Json) -> Json:
     return await server.kube._send("POST", path, json.dumps(body).encode(), {}, JSON)
 
 
-async def _restricted(server: Server, connection: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+async def _restricted(server: Server, connection: Connection) -> Connection:
     """A connection as a service account that a Role, called restricted, gives `JOB_RULES` and `LEADER_RULES` in the
     test's namespace."""
     name, space = "restricted", server.namespace
@@ -47,7 +47,7 @@ async def _restricted(server: Server, connection: kopf.ConnectionInfo) -> kopf.C
     return restricted
 
 
-async def test_a_whole_life_with_the_least_rights(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_whole_life_with_the_least_rights(connection: Connection, server: Server) -> None:
     restricted = await _restricted(server, connection)
     found = options(server.namespace, leader_elect=True, identity="least")
     asked = {"accelerator": {"deviceClass": "gpu.example.com"}, "rollout": {"acceleratorsPerMachine": 1}}
@@ -77,7 +77,7 @@ async def test_a_whole_life_with_the_least_rights(connection: kopf.ConnectionInf
     assert {"Created", "MachineLost", "Completed"} <= {event["reason"] for event in events}
 
 
-async def test_what_it_may_not(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_what_it_may_not(connection: Connection, server: Server) -> None:
     restricted = await _restricted(server, connection)
     for group, kind, verb in (
         ("", "secrets", "get"),
@@ -94,7 +94,7 @@ async def test_what_it_may_not(connection: kopf.ConnectionInfo, server: Server) 
 
 
 async def test_pod_groups_need_the_right_that_their_scheduler_has_in_the_chart(
-    connection: kopf.ConnectionInfo, server: Server
+    connection: Connection, server: Server
 ) -> None:
     restricted, kind = await _restricted(server, connection), Gang.COSCHEDULING
     async with installed(server, kind), running(restricted, options(server.namespace)):
@@ -110,7 +110,7 @@ async def test_pod_groups_need_the_right_that_their_scheduler_has_in_the_chart(
         assert len(await server.pods()) == 4
 
 
-async def _may(connection: kopf.ConnectionInfo, server: Server, group: str, kind: str, verb: str) -> bool:
+async def _may(connection: Connection, server: Server, group: str, kind: str, verb: str) -> bool:
     from operator_kit import admin
 
     resource, _, sub = kind.partition("/")
@@ -125,7 +125,7 @@ async def _may(connection: kopf.ConnectionInfo, server: Server, group: str, kind
     return bool(answer["status"]["allowed"])
 
 
-async def test_a_missing_right_is_told_by_name(connection: kopf.ConnectionInfo, server: Server) -> None:
+async def test_a_missing_right_is_told_by_name(connection: Connection, server: Server) -> None:
     """Not a crash loop: the operator says what it lacks, and waits."""
     restricted = await _restricted(server, connection)
     elsewhere = options("kube-system")

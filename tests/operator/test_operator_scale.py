@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
 import yaml
 from hack.local_cluster import kube, kwok
@@ -25,6 +23,8 @@ from hack.local_cluster.apiserver import api_server
 from operator_kit import Server, admin, condition, five_minutes, gone, options, running
 from stand_in_coordinator import StandInCoordinators
 
+from rljob_kube import kubeconfig
+from rljob_kube.connection import Connection
 from rljob_kube.resources import POD, RLJOB
 from rljob_operator.app import Operator
 
@@ -52,12 +52,8 @@ def cluster(folder: Path, nodes: int) -> Iterator[kwok.FakeNodes]:
             yield made
 
 
-def connected(server: ApiServer) -> kopf.ConnectionInfo:
-    config = json.loads(server.kubeconfig.read_text(encoding="utf-8"))
-    to = config["clusters"][0]["cluster"]
-    return kopf.ConnectionInfo(
-        server=to["server"], ca_data=to["certificate-authority-data"], token=config["users"][0]["user"]["token"]
-    )
+def connected(server: ApiServer) -> Connection:
+    return kubeconfig.load([server.kubeconfig])
 
 
 class Scene:

@@ -7,7 +7,6 @@ without a bound.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections import Counter
@@ -15,12 +14,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
-import kopf
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_api.constants import LABEL_JOB, PLURAL
+from rljob_kube.client import Kube
+from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import POD
 from rljob_operator.app import Operator
 
@@ -28,7 +28,6 @@ STALL_SECONDS = 180.0
 """A wait for pods fails when no new one has appeared for so long."""
 _END_SECONDS = 60.0
 _SAY_SECONDS = 10.0
-_METADATA = "as={}; g=meta.k8s.io; v=v1"
 
 _STARTED = time.monotonic()
 
@@ -78,10 +77,8 @@ class PodWatch:
     process of a busy operator is. Then the pods are listed, and watched from there.
     """
 
-    def __init__(
-        self, connection: kopf.ConnectionInfo, namespaces: Sequence[str], *, stream_seconds: int = 300
-    ) -> None:
-        self._credentials = Credentials(connection)
+    def __init__(self, connection: Connection, namespaces: Sequence[str], *, stream_seconds: int = 300) -> None:
+        self._connection = connection
         self._namespaces = namespaces
         self._stream_seconds = stream_seconds
         self._changed = asyncio.Event()
@@ -98,52 +95,43 @@ class PodWatch:
             yield
 
     async def _follow_all(self) -> None:
-        await asyncio.gather(*(self._follow(namespace) for namespace in self._namespaces))
+        # A connection for the stream of each namespace, and some for lists.
+        streams = len(self._namespaces) + 8
+        async with Kube(
+            Credentials(self._connection), field_manager="rljob-bench", connections=streams
+        ).opened() as kube:
+            await asyncio.gather(*(self._follow(kube, namespace) for namespace in self._namespaces))
 
-    async def _follow(self, namespace: str) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._stream_seconds + 30)
-        connector = aiohttp.TCPConnector(ssl=self._credentials.ssl_context())
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as session:
-            while True:
-                try:
-                    await self._stream(session, namespace, await self._list(session, namespace))
-                except aiohttp.ClientResponseError:
-                    raise
-                except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    say(f"the watch of pods broke, and begins again: {error or type(error).__name__}")
-                    await asyncio.sleep(0.5)
+    async def _follow(self, kube: Kube, namespace: str) -> None:
+        while True:
+            try:
+                await self._stream(kube, namespace, await self._list(kube, namespace))
+            except Unreachable as error:
+                say(f"the watch of pods broke, and starts again: {error}")
+                await asyncio.sleep(0.5)
 
-    async def _list(self, session: aiohttp.ClientSession, namespace: str) -> str:
-        """Note all pods; returns the version to watch from."""
-        async with self._get(session, namespace, "PartialObjectMetadataList") as response:
-            found = await response.json()
-        for item in found["items"] or ():
+    async def _list(self, kube: Kube, namespace: str) -> str:
+        """Note all pods; return the version to watch from."""
+        found, version = await kube.read_with_version(
+            POD, namespace, lambda item: item, labels=LABEL_JOB, metadata_only=True
+        )
+        for item in found:
             self._note(namespace, item)
-        return str(found["metadata"]["resourceVersion"])
+        return version
 
-    async def _stream(self, session: aiohttp.ClientSession, namespace: str, version: str) -> None:
-        """Note what appears, until the stream ends, for whatever reason."""
-        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(self._stream_seconds)}
-        async with self._get(session, namespace, "PartialObjectMetadata", params) as response:
-            self.streams += 1
-            self._changed.set()
-            async for line in response.content:
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    return
-                if event["type"] == "ADDED":
-                    self._note(namespace, event["object"])
-
-    @asynccontextmanager
-    async def _get(
-        self, session: aiohttp.ClientSession, namespace: str, kind: str, params: Mapping[str, str] | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Metadata alone: of pods in full the reader would have five times as much to read."""
-        url = f"{self._credentials.server}{POD.path(namespace)}"
-        headers = {"Accept": f"application/json; {_METADATA.format(kind)}", **self._credentials.headers()}
-        selected = {"labelSelector": LABEL_JOB, **(params or {})}
-        async with session.get(url, params=selected, headers=headers, raise_for_status=True) as response:
-            yield response
+    async def _stream(self, kube: Kube, namespace: str, version: str) -> None:
+        """Note each new pod, until the stream ends or its version is gone."""
+        # Metadata alone: of pods in full the reader would have five times as much to read.
+        changes = kube.watch(POD, namespace, version, self._stream_seconds, labels=LABEL_JOB, metadata_only=True)
+        self.streams += 1
+        self._changed.set()
+        try:
+            async for kind, pod in changes:
+                if kind == "ADDED":
+                    self._note(namespace, pod)
+        except ApiError as error:
+            if not error.expired:
+                raise
 
     def _note(self, namespace: str, pod: Mapping[str, Any]) -> None:
         meta = pod["metadata"]
@@ -192,16 +180,11 @@ def requests(operator: Operator) -> Counter[str]:
     return found
 
 
-async def served(connection: kopf.ConnectionInfo) -> Counter[str]:
+async def served(connection: Connection) -> Counter[str]:
     """Requests for single RLJobs that the API server has answered, by verb, by its own count: whoever sent them."""
-    credentials = Credentials(connection)
-    connector = aiohttp.TCPConnector(ssl=credentials.ssl_context())
-    async with aiohttp.ClientSession(connector=connector) as session:
-        url = f"{credentials.server}/metrics"
-        async with session.get(url, headers=credentials.headers(), raise_for_status=True) as response:
-            lines = [
-                line for line in (await response.text()).splitlines() if line.startswith("apiserver_request_total")
-            ]
+    async with Kube(Credentials(connection)).opened() as kube:
+        text = await kube.text("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total")]
     found: Counter[str] = Counter()
     for metric in text_string_to_metric_families("\n".join(["# TYPE apiserver_request_total counter", *lines, ""])):
         for sample in metric.samples:
