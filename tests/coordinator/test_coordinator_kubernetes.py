@@ -16,15 +16,12 @@ from prometheus_client import CollectorRegistry, Counter
 from rljob_api import load
 from rljob_api.last_accepted import accept
 from rljob_api.status import RuntimeStatus
+from rljob_kube.connection import Connection
+from rljob_kube.credentials import Credentials
+from rljob_kube.transport import LONGEST_EVENT_BYTES
 from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControlPlane
 from rljob_runtime.coordinator.control_plane.lease import TermLease
-from rljob_runtime.coordinator.control_plane.pod_client import (
-    LONGEST_EVENT_BYTES,
-    ApiClient,
-    Conflict,
-    NotFound,
-    Server,
-)
+from rljob_runtime.coordinator.control_plane.pod_client import ApiClient, Conflict, NotFound
 from rljob_runtime.entrypoints.health import PortTaken, serve
 from rljob_runtime.entrypoints.pod_env import Identity, NotAPod
 from rljob_runtime.entrypoints.ray_node import RayNode, environment, head_command, worker_command
@@ -40,7 +37,7 @@ class FakeServer:
         document["metadata"].update(namespace="ns", uid="uid-1", resourceVersion="1")
         self.job = {**document, "status": {"target": {"revision": 1}}}
         self.lease = {
-            "metadata": {"resourceVersion": "1"},
+            "metadata": {"name": "demo", "namespace": "ns", "resourceVersion": "1"},
             "spec": {"leaseDurationSeconds": 0.3, "leaseTransitions": 4},
         }
         self.fail_with: list[int] = []
@@ -102,7 +99,7 @@ class FakeServer:
         if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             return web.json_response({"message": "stale"}, status=409)
         version = str(int(body["metadata"]["resourceVersion"]) + 1)
-        self.lease = {**body, "metadata": {"resourceVersion": version}}
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
         return web.json_response(self.lease)
 
 
@@ -114,7 +111,8 @@ async def client_of(server: FakeServer, token_file=None):
     await site.start()
     port = site._server.sockets[0].getsockname()[1]
     try:
-        async with ApiClient(Server(f"http://127.0.0.1:{port}", token_file), bound=5.0) as client:
+        connection = Connection(f"http://127.0.0.1:{port}", token_file=token_file)
+        async with ApiClient.opened(Credentials(connection), bound=5.0) as client:
             yield client
     finally:
         for queue in server.watches:
@@ -130,11 +128,12 @@ async def test_a_report_is_applied_to_the_runtime_alone(tmp_path):
         control = KubernetesControlPlane(client, "ns", "demo")
         await control.report(RuntimeStatus(term=3, event=1, round=2))
         token.write_text("t2")
+        server.fail_with = [401]
         await control.observe()
     query, body = server.patches[0]
     assert query == {"fieldManager": "rljob-coordinator", "force": "true"}
     assert body["status"] == {"runtime": {"term": 3, "event": 1, "round": 2}}
-    assert server.tokens == ["Bearer t1", "Bearer t2"]
+    assert server.tokens == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
 @pytest.mark.parametrize(

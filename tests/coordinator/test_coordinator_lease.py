@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from rljob_kube.resources import Resource
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease, is_later
 from rljob_runtime.coordinator.control_plane.pod_client import Conflict
 from rljob_runtime.coordinator.core.async_utils import alongside
@@ -32,15 +32,15 @@ class Server:
         if self.broken:
             raise PeerTimeout(f"the API server is {self.broken}")
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         await self._travel()
         return {**self.lease, "spec": dict(self.lease["spec"])}
 
-    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         await self._travel()
-        if body["version"] != self.lease["version"]:
+        if manifest["version"] != self.lease["version"]:
             raise Conflict("409")
-        self.lease = {**body, "version": self.lease["version"] + 1}
+        self.lease = {**manifest, "version": self.lease["version"] + 1}
         self.renewals.append(asyncio.get_running_loop().time())
         return self.lease
 
@@ -231,13 +231,13 @@ def test_a_renewal_under_way_confirms_nothing():
     async def program() -> None:
         lease = lease_of(server := Server())
         await lease.take()
-        put = server.put
+        replace = server.replace
 
-        async def slow(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        async def slow(resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
             await asyncio.sleep(1.0)
-            return await put(path, body)
+            return await replace(resource, manifest)
 
-        server.put = slow  # type: ignore[method-assign]
+        server.replace = slow  # type: ignore[method-assign]
         keeping = asyncio.create_task(lease.keep())
         await asyncio.sleep(5.5)  # in the middle of a renewal
         asked = asyncio.get_running_loop().time()

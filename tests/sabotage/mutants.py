@@ -1587,14 +1587,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a long event is no event",
-        f"{RUNTIME}/coordinator/control_plane/pod_client.py",
+        f"{KUBE}/transport.py",
         "read_bufsize=LONGEST_EVENT_BYTES // 2",
         "read_bufsize=1 << 16",
         ("tests/coordinator/test_coordinator_kubernetes.py",),
     ),
     Mutant(
         "an event that is too long ends the coordinator",
-        f"{RUNTIME}/coordinator/control_plane/pod_client.py",
+        f"{KUBE}/client.py",
         "HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:",
         "TimeoutError, OSError, ValueError, LookupError) as error:",
         ("tests/coordinator/test_coordinator_kubernetes.py",),

@@ -29,11 +29,13 @@ from rljob_api.constants import (
     TMP_DIR,
 )
 from rljob_api.status import FinishedOutcome
+from rljob_kube.connection import in_cluster
+from rljob_kube.credentials import Credentials
 from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControlPlane
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
-from rljob_runtime.coordinator.control_plane.pod_client import ApiClient, Server
+from rljob_runtime.coordinator.control_plane.pod_client import ApiClient
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.core.event_loop_lag import EventLoopLag
@@ -73,7 +75,10 @@ async def run(identity: Identity) -> int:
             return "the coordinator is starting"
         return None if reward_server is None or reward_server.connected else "the container rewards is not there"
 
-    async with serve(identity.pod_ip, why_not_ready, metrics.registry), ApiClient(Server.in_cluster()) as client:
+    async with (
+        serve(identity.pod_ip, why_not_ready, metrics.registry),
+        ApiClient.opened(Credentials(in_cluster())) as client,
+    ):
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
         lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))
         job = await control.job()

@@ -8,10 +8,10 @@ import logging
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_api.constants import API_VERSION, COORDINATOR_FIELD_MANAGER, GROUP, KIND, PLURAL, VERSION
 from rljob_api.last_accepted import accepted_job
 from rljob_api.status import RuntimeStatus
-from rljob_runtime.coordinator.control_plane.pod_client import APPLY, ApiClient
+from rljob_kube.resources import RLJOB
+from rljob_runtime.coordinator.control_plane.pod_client import ApiClient
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.protocols import Job, PeerError, PeerTimeout
 
@@ -31,7 +31,6 @@ class KubernetesControlPlane:
         self._client = client
         self._namespace = namespace
         self._name = name
-        self._collection = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
         self._newest: dict[str, Any] | None = None
         self._changed = asyncio.Event()
 
@@ -40,12 +39,9 @@ class KubernetesControlPlane:
         while True:
             try:
                 newest = await self._read()
-                query = {
-                    "fieldSelector": f"metadata.name={self._name}",
-                    "resourceVersion": newest["metadata"]["resourceVersion"],
-                }
-                async for event in self._client.watch(self._collection, query, WATCH_SECONDS):
-                    self._keep(event["object"])
+                version = newest["metadata"]["resourceVersion"]
+                async for changed in self._client.watch(RLJOB, self._namespace, self._name, version, WATCH_SECONDS):
+                    self._keep(changed)
             except PeerError as error:
                 log.info("the watch of the job ended: %s", error)
                 await asyncio.sleep(FAILURE_SECONDS)
@@ -66,13 +62,12 @@ class KubernetesControlPlane:
     async def report(self, status: RuntimeStatus) -> None:
         """See `protocols.ControlPlane`. Forced: nobody else may own `status.runtime`."""
         body = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
+            "apiVersion": RLJOB.api_version,
+            "kind": RLJOB.kind,
             "metadata": {"name": self._name, "namespace": self._namespace},
             "status": {"runtime": status.to_dict()},
         }
-        path = f"{self._collection}/{self._name}/status"
-        await self._client.patch(path, body, APPLY, fieldManager=COORDINATOR_FIELD_MANAGER, force="true")
+        await self._client.apply_status(RLJOB, body)
 
     async def job(self) -> RLJob:
         """The job, with patience: the first thing a pod asks."""
@@ -84,7 +79,7 @@ class KubernetesControlPlane:
                 await asyncio.sleep(FAILURE_SECONDS)
 
     async def _read(self) -> dict[str, Any]:
-        newest = await self._client.get(f"{self._collection}/{self._name}")
+        newest = await self._client.get(RLJOB, self._namespace, self._name)
         self._keep(newest)
         return newest
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
+from rljob_kube.resources import LEASE, Resource
 from rljob_runtime.coordinator.control_plane.pod_client import Conflict
 from rljob_runtime.protocols import PeerError, StaleTerm
 
@@ -29,12 +30,12 @@ class LeaseLost(Exception):
 class Leases(Protocol):
     """The API server, as far as Leases go. Raises `PeerError`, `Conflict` among them."""
 
-    async def get(self, path: str) -> dict[str, Any]:
-        """One object."""
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """Return one object."""
         ...
 
-    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace it, where `body` has its newest resourceVersion."""
+    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Replace it, where `manifest` has its newest resourceVersion."""
         ...
 
 
@@ -48,7 +49,8 @@ class TermLease:
 
     def __init__(self, client: Leases, namespace: str, name: str, holder: str, wall: Callable[[], datetime]) -> None:
         self._client = client
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        self._namespace = namespace
+        self._name = name
         self._holder = holder
         self._wall = wall
         self._duration = DURATION
@@ -61,7 +63,7 @@ class TermLease:
         """Until the API server answers. Raises `StaleTerm` where a later pod is in office."""
         while True:
             try:
-                self._check(await self._client.get(self._path))
+                self._check(await self._read())
                 return
             except StaleTerm:
                 raise
@@ -75,7 +77,7 @@ class TermLease:
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                lease = await self._client.get(self._path)
+                lease = await self._read()
                 self._check(lease)
                 spec = lease.get("spec") or {}
                 self._duration = float(spec.get("leaseDurationSeconds") or DURATION)
@@ -84,7 +86,7 @@ class TermLease:
                     spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
                     spec["acquireTime"] = now
                 spec.update(holderIdentity=self._holder, renewTime=now)
-                taken = await self._client.put(self._path, {**lease, "spec": spec})
+                taken = await self._client.replace(LEASE, {**lease, "spec": spec})
             except Conflict:
                 continue
             except StaleTerm:
@@ -142,20 +144,23 @@ class TermLease:
         await heard
 
     async def _renew(self) -> None:
-        lease = await self._client.get(self._path)
+        lease = await self._read()
         if lease["spec"].get("holderIdentity") != self._holder:
             raise StaleTerm(f"{lease['spec'].get('holderIdentity')} holds the lease now")
-        await self._client.put(self._path, {**lease, "spec": {**lease["spec"], "renewTime": self._timestamp()}})
+        await self._client.replace(LEASE, {**lease, "spec": {**lease["spec"], "renewTime": self._timestamp()}})
 
     async def release(self) -> None:
         """Give it back at the end: nobody holds it. The term stays, so that the next one is higher."""
         try:
-            lease = await self._client.get(self._path)
+            lease = await self._read()
             if lease["spec"].get("holderIdentity") == self._holder:
                 spec = {key: value for key, value in lease["spec"].items() if key != "holderIdentity"}
-                await self._client.put(self._path, {**lease, "spec": {**spec, "renewTime": self._timestamp()}})
+                await self._client.replace(LEASE, {**lease, "spec": {**spec, "renewTime": self._timestamp()}})
         except PeerError as error:
             log.warning("the lease was not released, it expires: %s", error)
+
+    async def _read(self) -> dict[str, Any]:
+        return await self._client.get(LEASE, self._namespace, self._name)
 
     def _check(self, lease: dict[str, Any]) -> None:
         holder = (lease.get("spec") or {}).get("holderIdentity") or ""

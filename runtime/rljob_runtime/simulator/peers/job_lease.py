@@ -3,10 +3,10 @@ look at it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from rljob_kube.resources import Resource
 from rljob_runtime.coordinator.control_plane.lease import DURATION, TermLease
 from rljob_runtime.coordinator.control_plane.pod_client import Conflict
 from rljob_runtime.simulator.core.process_clock import loop_time
@@ -34,17 +34,17 @@ class SimulatedLeases:
         """Its version, which each renewal raises, and its holder."""
         return self._version, self._spec.get("holderIdentity") or ""
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         await self._control.travel()
         lease = {"spec": dict(self._spec), "version": self._version}
         await self._control.travel()
         return lease
 
-    async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         await self._control.travel()
-        if body["version"] != self._version:
-            raise Conflict(f"version {body['version']} is not {self._version}")
-        self._version, self._spec = self._version + 1, dict(body["spec"])
+        if manifest["version"] != self._version:
+            raise Conflict(f"version {manifest['version']} is not {self._version}")
+        self._version, self._spec = self._version + 1, dict(manifest["spec"])
         lease = {"spec": dict(self._spec), "version": self._version}
         await self._control.travel()
         return lease
