@@ -101,7 +101,7 @@ def test_run_with_a_file_that_cannot_be_read(rljob: Callable[..., Result], name:
     ("content", "said"),
     [
         *NO_FILES,
-        pytest.param(b"", "Invalid kube-config", id="empty"),
+        pytest.param(b"", "no cluster: config: current-context is not set", id="empty"),
         pytest.param(b"- 1\n", "config: holds [1]; must be a kubeconfig", id="a list"),
         pytest.param(b"words\n", "config: holds 'words'; must be a kubeconfig", id="words"),
         pytest.param(b"clusters: []\n", "current-context", id="no context"),
@@ -116,7 +116,7 @@ def test_status_with_a_kubeconfig_that_is_none(rljob: Callable[..., Result], con
 
 
 def test_status_with_a_folder_or_nothing_for_a_kubeconfig(rljob: Callable[..., Result]) -> None:
-    assert "no cluster: Invalid kube-config file. No configuration found." in rljob("status", "demo").stderr
+    assert "no cluster: no kubeconfig: config does not exist" in rljob("status", "demo").stderr
     Path("config").mkdir()
     assert "config: cannot be read: Is a directory" in rljob("status", "demo").stderr
 
