@@ -5,6 +5,7 @@ Only where the cluster's nodes can be switched off: on the local one.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -15,7 +16,12 @@ from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
 from hack.chaos.watching import Watching
 from hack.local_cluster import lifecycle, settings
-from hack.local_cluster.kube import Api
+
+from rljob_kube import kubeconfig
+from rljob_kube.client import Items, Kube
+from rljob_kube.connection import Connection
+from rljob_kube.credentials import Credentials
+from rljob_kube.resources import POD
 
 AFTER_ROUND = 10
 TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"
@@ -26,8 +32,8 @@ class PowerOff:
 
     def __init__(self, cluster: settings.Cluster, namespace: str, name: str) -> None:
         self._cluster = cluster
-        self._api = Api(cluster.kubeconfig)
-        self._watching = Watching(self._api, namespace, name)
+        self._connection = kubeconfig.load([cluster.kubeconfig])
+        self._watching = Watching(self._connection, namespace, name)
         self._node = ""
         self._over = threading.Event()
         self.starts = Starts()
@@ -59,7 +65,7 @@ class PowerOff:
                 self._cut(seen)
 
     def _cut(self, seen: Observation) -> None:
-        operators = self._api.get("/api/v1/pods?labelSelector=app.kubernetes.io%2Fname%3Drljob")["items"]
+        operators = asyncio.run(_operator_pods(self._connection))
         taken = {pod["spec"].get("nodeName") for pod in operators}
         nodes = [node for node in spare_nodes(seen) if node not in taken]
         if not nodes:
@@ -73,6 +79,11 @@ class PowerOff:
         )
         self.timeline = Timeline(time.time(), machines, seen)
         lifecycle.node_command(self._cluster.name, "kill", int(self._node.rpartition("-")[2]))
+
+
+async def _operator_pods(connection: Connection) -> Items:
+    async with Kube(Credentials(connection)).opened() as kube:
+        return await kube.list(POD, None, labels="app.kubernetes.io/name=rljob")
 
 
 def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None) -> str:

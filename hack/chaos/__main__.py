@@ -22,7 +22,8 @@ from typing import Any
 import yaml
 from hack import demo
 from hack.local_cluster import settings
-from hack.local_cluster.kube import Api
+
+from rljob_kube import kubeconfig
 
 from .campaign import Campaign, NotSteady
 from .curve import rewards
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # One for each node that may be lost: more than one at once are more than half.
     apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
     # Not before: it would tell of the job of an earlier campaign.
-    watching = Watching(Api(cluster.kubeconfig), NAMESPACE, JOB)
+    watching = Watching(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     campaign = Campaign(watching, injector, args.seed, tell)
     try:
         campaign.steady(600)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 from typing import Any
 
-from hack.local_cluster.kube import Api, ApiError
+from rljob_kube.client import Kube
+from rljob_kube.connection import Connection
+from rljob_kube.credentials import Credentials
+from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.resources import NODE, POD, RLJOB, Json, Resource
 
 from .observation import JOB, Observation, observe
 
@@ -15,23 +20,24 @@ PAUSE = 0.2
 """Between two tries while the API server does not answer."""
 
 
-class Watching:
-    """Three watches in threads of their own, until `close`. One consumer asks for what is `next`."""
+WATCH_SECONDS = 50
+"""Until a watch is renewed."""
 
-    def __init__(self, api: Api, namespace: str, name: str) -> None:
-        self._api = api
+
+class Watching:
+    """Three watches in a thread of their own, until `close`. One consumer asks for what is `next`."""
+
+    def __init__(self, connection: Connection, namespace: str, name: str) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._name = name
         self._job: dict[str, Any] = {}
         self._pods: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
         self._seen: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._over = threading.Event()
-        jobs = f"/apis/rljob.dev/v1alpha1/namespaces/{namespace}/rljobs?fieldSelector=metadata.name%3D{name}"
-        pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={JOB.replace('/', '%2F')}%3D{name}"
         self.last = Observation(time.time())
-        watched = ((jobs, self._take_job), (pods, self._take_pod), ("/api/v1/nodes", self._take_node))
-        for path, take in watched:
-            threading.Thread(target=self._follow, args=(path, take), daemon=True).start()
+        threading.Thread(target=lambda: asyncio.run(self._follow_all()), daemon=True).start()
 
     def next(self, seconds: float) -> Observation | None:
         """The next change, in order; None when there is none within so many seconds."""
@@ -42,24 +48,35 @@ class Watching:
         return self.last
 
     def close(self) -> None:
-        """The threads end with their present watch."""
+        """End the thread with its present watches."""
         self._over.set()
 
-    def _follow(self, path: str, take: Any) -> None:
+    async def _follow_all(self) -> None:
+        async with Kube(Credentials(self._connection), request_seconds=10, attempts=1).opened() as kube:
+            await asyncio.gather(
+                self._follow(kube, RLJOB, self._namespace, self._take_job, fields=f"metadata.name={self._name}"),
+                self._follow(kube, POD, self._namespace, self._take_pod, labels=f"{JOB}={self._name}"),
+                self._follow(kube, NODE, None, self._take_node),
+            )
+
+    async def _follow(
+        self, kube: Kube, resource: Resource, namespace: str | None, take: Any, *, labels: str = "", fields: str = ""
+    ) -> None:
         while not self._over.is_set():
             try:
-                listed = self._api.get(path)
-                with self._lock:
-                    take(None, listed["items"])
+                listed, version = await kube.read_with_version(
+                    resource, namespace, _unchanged, labels=labels, fields=fields
+                )
+                take(None, listed)
+                self._tell()
+                changes = kube.watch(resource, namespace, version, WATCH_SECONDS, labels=labels, fields=fields)
+                async for kind, found in changes:
+                    take(kind, [found])
                     self._tell()
-                for event in self._api.watch(path, listed["metadata"]["resourceVersion"]):
-                    with self._lock:
-                        take(event["type"], [event["object"]])
-                        self._tell()
                     if self._over.is_set():
                         return
-            except ApiError:
-                time.sleep(PAUSE)
+            except (ApiError, Unreachable):
+                await asyncio.sleep(PAUSE)
 
     def _take_job(self, kind: str | None, items: list[dict[str, Any]]) -> None:
         self._job = {} if kind == "DELETED" or not items else items[0]
@@ -72,6 +89,10 @@ class Watching:
 
     def _tell(self) -> None:
         self._seen.put(observe(time.time(), self._job, self._pods.values(), self._nodes.values()))
+
+
+def _unchanged(item: Json) -> Json:
+    return item
 
 
 def _take(known: dict[str, dict[str, Any]], kind: str | None, items: list[dict[str, Any]]) -> None:
