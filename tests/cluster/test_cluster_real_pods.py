@@ -87,13 +87,27 @@ def test_deletion_gives_grace_and_leaves_no_process(kubectl):
     assert not traces(f"sleep {seconds}")
 
 
+READ = """
+import asyncio, sys
+from rljob_kube.client import Kube
+from rljob_kube.connection import in_cluster
+from rljob_kube.credentials import Credentials
+from rljob_kube.resources import Resource
+
+async def read():
+    async with Kube(Credentials(in_cluster())).opened() as kube:
+        found = await kube.get(Resource("ConfigMap", "", "v1", "configmaps"), sys.argv[1], "read")
+        print(found["data"]["A"])
+
+asyncio.run(read())
+"""
+
+
 def test_a_service_account_reads_what_its_role_allows(kubectl):
     """By the token in the pod and the Service `kubernetes`."""
     kubectl("create", "role", "reader", "--verb=get", "--resource=configmaps")
     kubectl("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={kubectl.namespace}:default")
     kubectl("create", "configmap", "read", "--from-literal=A=x")
-    read = "import kubernetes as k; k.config.load_incluster_config(); a = k.client.CoreV1Api(); "
-    read += f"print(a.read_namespaced_config_map('read', '{kubectl.namespace}').data['A'])"
-    kubectl.apply(pod("asks", "python", "-c", read))
+    kubectl.apply(pod("asks", "python", "-c", READ, kubectl.namespace))
     wait_for("end", lambda: kubectl.phase("asks") in ("Succeeded", "Failed"), 120)
     assert kubectl("logs", "asks") == "x\n"
