@@ -1,4 +1,6 @@
-"""A small Kubernetes client: JSON over keep-alive HTTPS, enough for this folder."""
+"""Kubernetes client of the cluster tool: JSON over keep-alive HTTPS, in the standard library alone.
+
+`rljob_kube` is the client of everything else. This tool runs where nothing is installed: on the nodes that it makes."""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ from typing import Any
 from .settings import ClusterError
 
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 _TRIES = 20
 

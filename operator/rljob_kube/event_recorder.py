@@ -1,4 +1,4 @@
-"""Events in `kubectl describe`: one Event object a (job, reason, message), counted up instead of repeated."""
+"""Event recorder: one Event object for each (job, reason, message), whose count rises when it repeats."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def _utc_now() -> datetime:
 
 
 class Recorder:
-    """Writes events of RLJobs. An event is a courtesy: when it cannot be written the job goes on, and a log line says
-    so."""
+    """Writes events of RLJobs. A failed write is logged, and stops nothing: an event decides nothing."""
 
     def __init__(self, kube: Kube, *, clock: Callable[[], datetime] = _utc_now) -> None:
         self._kube = kube
@@ -31,7 +30,7 @@ class Recorder:
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     async def record(self, namespace: str, job: str, uid: str, kind: str, reason: str, message: str) -> None:
-        """`kind` is Normal or Warning; reason in CamelCase; message at most 1 kB."""
+        """Record an event. `kind`: Normal or Warning. `reason`: CamelCase. `message` is cut after 1,024 characters."""
         name = event_name(job, uid, reason, message)
         try:
             if (namespace, name) in self._counts:
@@ -69,7 +68,7 @@ class Recorder:
         except ApiError as error:
             if not error.already_exists:
                 raise
-            known = await self._kube.get(EVENT, namespace, name)  # written before this process started
+            known = await self._kube.get(EVENT, namespace, name)  # an earlier process wrote it
             self._remember(namespace, name, int(known.get("count") or 1))
             await self._count_up(namespace, name)
         else:
@@ -95,6 +94,6 @@ class Recorder:
 
 
 def event_name(job: str, uid: str, reason: str, message: str) -> str:
-    """The same event has the same name, whoever writes it."""
+    """Return the Event's name: equal for equal events, in every process."""
     digest = hashlib.sha256("\0".join((uid, reason, message)).encode()).hexdigest()
     return f"{job}.{digest[:16]}"

@@ -1,7 +1,7 @@
-"""Leader election by a coordination.k8s.io Lease: of several replicas one acts, and it stops when it cannot be sure.
+"""Leader election by a Lease: one of several replicas acts, and stops when it is not sure to lead.
 
-Other holders' clocks are never compared with ours: a Lease counts as expired when *we* have seen it unchanged for its
-duration (as measured by our monotonic clock).
+Clocks of other machines are not compared with the local one. A Lease is expired when this process has seen it unchanged
+for its duration, by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _logger = logging.getLogger(__name__)
 
 
 class LeadershipLost(Exception):
-    """Another replica may lead by now: nothing more may be written."""
+    """Another replica may lead: this process may write no more."""
 
 
 class Leader:
-    """This process's claim on the Lease `namespace/name`. `duration`, `deadline` and `retry` are seconds: a rival may
-    take over `duration` after the last renewal, we stop `deadline` after it, and try to renew every `retry`."""
+    """This process's claim on the Lease `namespace/name`. Another replica may take it `duration` seconds after the last
+    renewal. This one stops `deadline` seconds after that renewal, and renews every `retry` seconds."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Leader:
         self._retry = retry
         self._clock = clock
         self._renewed: float | None = None
-        self._seen: tuple[str, float] | None = None  # (resourceVersion, when we first saw it)
+        self._seen: tuple[str, float] | None = None  # (resourceVersion, when it was first seen)
 
     @property
     def leading(self) -> bool:
-        """Sure to be the leader at this moment."""
+        """Whether this process is sure to lead now."""
         return self._renewed is not None and self._clock() - self._renewed < self._deadline
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Wait until we lead (True) or `stop` (False)."""
+        """Wait until this process leads (True), or until `stop` (False)."""
         while not stop.is_set():
             if await self._attempt():
                 _logger.info("%s leads", self.identity)
@@ -67,7 +67,7 @@ class Leader:
         return False
 
     async def hold(self, stop: asyncio.Event) -> None:
-        """Renew until `stop`, then give the Lease back. Raises `LeadershipLost`."""
+        """Renew until `stop`, then release the Lease. Raises `LeadershipLost`."""
         while not stop.is_set():
             await _sleep(self._retry, stop)
             if stop.is_set():
@@ -78,14 +78,14 @@ class Leader:
         await self.release()
 
     async def confirm(self) -> None:
-        """Before a destructive act: be sure by a renewal not older than one retry period. Raises `LeadershipLost`."""
+        """Ensure a renewal that is at most `retry` old; call it before a destructive act. Raises `LeadershipLost`."""
         if self._renewed is not None and self._clock() - self._renewed < self._retry:
             return
         if not await self._attempt() and not self.leading:
             raise LeadershipLost(f"{self.identity}: no longer the leader")
 
     async def release(self) -> None:
-        """Let the next replica take over at once."""
+        """Release the Lease, so that another replica may take it immediately."""
         if not self.leading:
             return
         self._renewed = None
@@ -95,10 +95,10 @@ class Leader:
                 lease["spec"]["holderIdentity"] = ""
                 await self._kube.replace(LEASE, lease)
         except (ApiError, Unreachable) as error:
-            _logger.info("the Lease was not given back, it will expire: %s", error)
+            _logger.info("the Lease was not released; it will expire: %s", error)
 
     async def _attempt(self) -> bool:
-        """Take or renew the Lease if it is ours or free; True when that worked."""
+        """Take or renew the Lease where this process holds it or it is free. Return whether that succeeded."""
         began = self._clock()
         try:
             try:
@@ -144,7 +144,7 @@ class Leader:
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:
-    """Wait, but not past `stop`."""
+    """Wait `seconds`, or until `stop`."""
     try:
         async with asyncio.timeout(seconds):
             await stop.wait()

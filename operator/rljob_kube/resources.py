@@ -1,4 +1,4 @@
-"""The kinds this operator speaks of, and where the API server keeps them."""
+"""Resources: the kinds that this project reads or writes, with their REST paths."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind with its REST path."""
+    """A kind and its REST path."""
 
     kind: str
     group: str
     version: str
     plural: str
     page: int = 500
-    """How many of them are read at once: of objects with a user's templates so few that their bytes fit."""
+    """Number of objects in a page of a list. Small where a user's templates make the objects large."""
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of a collection, an object or one of its subresources; `namespace` None spans all of them."""
+        """Return the URL path of a collection, an object or its subresource. `namespace` None: all namespaces."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace is not None:
             parts += ["namespaces", namespace]
