@@ -6,7 +6,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_kube.exec_plugin import ExecPlugin
@@ -23,7 +23,7 @@ class ClientCertificate:
     """A client certificate and its private key, both in PEM."""
 
     certificate: str
-    key: str
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Connection:
     proxy: str | None = None
     namespace: str = "default"
     token_file: Path | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     certificate: ClientCertificate | None = None
     plugin: ExecPlugin | None = None
 

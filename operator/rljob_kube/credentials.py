@@ -8,7 +8,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rljob_kube import kubeconfig
@@ -34,9 +34,9 @@ def find(environment: Mapping[str, str] = os.environ) -> Connection:
 class Access:
     """The identity as one request shows it."""
 
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     tls: ssl.SSLContext | bool
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     certificate: ClientCertificate | None = None
     expires: datetime | None = None
 

@@ -41,7 +41,7 @@ class ExecPlugin:
 
     command: str
     arguments: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     version: str = VERSIONS[0]
     interactive_mode: str = "IfAvailable"
     install_hint: str = ""
@@ -67,9 +67,9 @@ class ExecPlugin:
 class ExecCredential:
     """A plug-in's answer: a token, a client certificate with its key, or both."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     certificate: str | None = None
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     expires: datetime | None = None
 
 

@@ -182,14 +182,6 @@ async def test_a_watch_ends_at_its_time(admin: Connection, space: str) -> None:
         assert [event async for event in kube.watch(CONFIG_MAP, space, version, 1, fields="metadata.name=none")] == []
 
 
-async def test_a_watch_of_a_version_that_is_gone_is_expired(admin: Connection, space: str) -> None:
-    async with Kube(Credentials(admin)).opened() as kube:
-        with pytest.raises(ApiError) as gone:
-            async for _ in kube.watch(CONFIG_MAP, space, "1", 60):
-                pass
-    assert gone.value.expired
-
-
 async def test_requests_are_counted_by_verb_resource_and_code(admin: Connection, space: str) -> None:
     counted: list[tuple[str, str, str]] = []
 
