@@ -24,15 +24,15 @@ from rljob_kube.event_recorder import Recorder
 from rljob_kube.leader_election import Leader, LeadershipLost
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
-from rljob_operator.applier import Actor
+from rljob_operator.applier import Applier
 from rljob_operator.health import Health, WatchLag
-from rljob_operator.kubelet_leases import Kubelets
+from rljob_operator.kubelet_leases import KubeletLeaseMonitor
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeBook
-from rljob_operator.observer import Key, LeaseMonitor, Observer, PodLister
-from rljob_operator.optional_apis.device_claims import DeviceBook
-from rljob_operator.optional_apis.kueue import KueueBook
-from rljob_operator.optional_apis.pod_groups import Groups
+from rljob_operator.node_cache import NodeCache
+from rljob_operator.observer import CoordinatorLeaseMonitor, Key, Observer, PodLister
+from rljob_operator.optional_apis.device_claims import DeviceClaimCache
+from rljob_operator.optional_apis.kueue import KueueCache
+from rljob_operator.optional_apis.pod_groups import PodGroupApis
 from rljob_operator.policies.base.config import Config
 from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
@@ -109,13 +109,13 @@ class Operator:
             retry=options.lease_seconds * 2 / 15,
         )
         self._pods = PodLister(self._kube)
-        self._leases = LeaseMonitor(
+        self._leases = CoordinatorLeaseMonitor(
             self._kube, options.scopes, lambda key: self.queue.add(key), interval=options.config.lease_seconds / 3
         )
-        self._nodes = NodeBook(self._kube)
-        self._kubelets = Kubelets(self._kube, lambda key: self.queue.add(key))
-        devices = DeviceBook(self._kube)
-        self._kueue = KueueBook(self._kube, options.scopes, lambda key: self.queue.add(key))
+        self._nodes = NodeCache(self._kube)
+        self._kubelets = KubeletLeaseMonitor(self._kube, lambda key: self.queue.add(key))
+        devices = DeviceClaimCache(self._kube)
+        self._kueue = KueueCache(self._kube, options.scopes, lambda key: self.queue.add(key))
         self._seals = Seals(self._kube)
         self._observer = Observer(
             self._pods,
@@ -124,23 +124,23 @@ class Operator:
             self._kubelets.silent,
             devices=devices.facts,
             kueue=self._kueue.facts,
-            gang_served=Groups(self._kube).served,
+            gang_served=PodGroupApis(self._kube).served,
             cluster=self._nodes.all,
             forged=self._seals.alarm,
         )
         recorder = Recorder(self._kube)
-        actor = Actor(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.saw, self._seals)
+        applier = Applier(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.observe, self._seals)
         reconciler = Reconciler(
             self._kube,
             self._observer,
-            actor,
+            applier,
             recorder,
             self.metrics,
             options.config,
             forget=lambda key: self._forget(key, ""),
         )
         self.queue: WorkQueue[Key] = WorkQueue(reconciler, failed=reconciler.failed, workers=options.workers)
-        self._watch = watch.Watch(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
+        self._watch = watch.WatchHandlers(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
         self._lag = WatchLag()
         self.health.queue_seconds = self.queue.oldest_seconds
         self.health.queue_depth = self.queue.depth

@@ -18,8 +18,8 @@ from rljob_kube.event_recorder import Recorder
 from rljob_kube.resources import POD, RLJOB, WORKLOAD, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.owned_resources import resource_of
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import Event, Removal
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.kueue.settlement import Settlement
@@ -41,7 +41,7 @@ _NEVER_CHANGED = frozenset(
 )
 
 
-class Postponed(Exception):
+class RequeueAfter(Exception):
     """Something must change first (an earlier job of the same name is still being collected, another write won)."""
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -50,7 +50,7 @@ class Postponed(Exception):
         self.seconds = seconds
 
 
-class Actor:
+class Applier:
     """The hands of the operator."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Actor:
         recorder: Recorder,
         metrics: Metrics,
         confirm_leader: Callable[[], Awaitable[None]],
-        saw: Callable[[Iterable[Json]], None],
+        observe: Callable[[Iterable[Json]], None],
         seals: Seals,
         *,
         parallel: int = 8,
@@ -71,11 +71,11 @@ class Actor:
         self._recorder = recorder
         self._metrics = metrics
         self._confirm_leader = confirm_leader
-        self._saw = saw
+        self._observe_pods = observe
         self._seals = seals
         self._parallel = parallel
 
-    async def carry_out(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
+    async def apply(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
         """Do it, in the plan's order. Returns the plan as it was carried out: other than planned where the API server
         refused something for good. Raises `Postponed`, `ApiError` or `Unreachable` when the rest must wait for another
         try."""
@@ -97,7 +97,7 @@ class Actor:
         await self._remove_pods(job, plan.removals)
         for loss in plan.losses:
             self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
-        await self.tell(job, plan.events)
+        await self.record_events(job, plan.events)
         await self._settle(job, plan.settled)
         return plan
 
@@ -109,7 +109,7 @@ class Actor:
         for tries_left in reversed(range(STATUS_TRIES)):
             try:
                 return await self.apply_status(meta.namespace, meta.name, meta.uid, version, status)
-            except Postponed:
+            except RequeueAfter:
                 live = await self._kube.get(RLJOB, meta.namespace, meta.name)
                 if not tries_left or not only_reported(job, live):
                     raise
@@ -122,10 +122,10 @@ class Actor:
             await self._seals.announce(namespace, name, uid, status)
             await self._seals.written(await self._apply_part(meta, status))
         except SealBroken as error:
-            raise Postponed(str(error), 0.1) from error
+            raise RequeueAfter(str(error), 0.1) from error
         except ApiError as error:
             if error.conflict:
-                raise Postponed(f"the job changed meanwhile: {error.message}", 0.1) from error
+                raise RequeueAfter(f"the job changed meanwhile: {error.message}", 0.1) from error
             if not error.not_found:
                 raise
 
@@ -134,7 +134,7 @@ class Actor:
         try:
             forgery = await self._seals.forgery(document)
         except SealBroken as error:
-            raise Postponed(str(error), 0.1) from error
+            raise RequeueAfter(str(error), 0.1) from error
         if forgery is None:
             return document
         await self._confirm_leader()
@@ -143,7 +143,7 @@ class Actor:
         except ApiError as error:
             if not error.conflict and not error.not_found:
                 raise
-            raise Postponed(f"the job changed meanwhile: {error.message}", 0.1) from error
+            raise RequeueAfter(f"the job changed meanwhile: {error.message}", 0.1) from error
         meta, event = document["metadata"], seal.alarm(forgery.fields, forgery.known)
         _logger.warning("%s/%s: %s", meta["namespace"], meta["name"], event.message)
         await self._recorder.record(
@@ -173,7 +173,7 @@ class Actor:
         body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": part}
         return await self._kube.apply(RLJOB, body, subresource="status")
 
-    async def tell(self, job: RLJob, events: Sequence[Event]) -> None:
+    async def record_events(self, job: RLJob, events: Sequence[Event]) -> None:
         """Write events."""
         meta = job.metadata
         for event in events:
@@ -181,12 +181,12 @@ class Actor:
 
     # --- children -----------------------------------------------------------------------------------------------------
 
-    async def _ensure_children(self, job: RLJob, manifests: Sequence[Json]) -> Trouble | None:
+    async def _ensure_children(self, job: RLJob, manifests: Sequence[Json]) -> ConditionReason | None:
         """All at once; the first name that is taken by somebody else, if any."""
         found = await self._together([self._ensure(job, manifest) for manifest in manifests])
-        return next((trouble for trouble in found if trouble is not None), None)
+        return next((stall for stall in found if stall is not None), None)
 
-    async def _ensure(self, job: RLJob, manifest: Json) -> Trouble | None:
+    async def _ensure(self, job: RLJob, manifest: Json) -> ConditionReason | None:
         """Create the object, or mend it when it is there and differs."""
         kind = manifest["kind"]
         resource = resource_of(manifest)
@@ -227,7 +227,7 @@ class Actor:
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
-    async def _create_pods(self, job: RLJob, creations: Sequence[Creation]) -> dict[str, Trouble]:
+    async def _create_pods(self, job: RLJob, creations: Sequence[Creation]) -> dict[str, ConditionReason]:
         """Create the pods, role by role, up to the first role with a pod that the API server refuses for a reason that
         trying again at once does not change; returns these."""
         for group in in_order(creations):
@@ -237,14 +237,14 @@ class Actor:
                 return refusals
         return {}
 
-    async def _create_pod(self, job: RLJob, creation: Creation) -> Trouble | None:
+    async def _create_pod(self, job: RLJob, creation: Creation) -> ConditionReason | None:
         try:
-            self._saw([await self._kube.create(POD, creation.manifest)])
+            self._observe_pods([await self._kube.create(POD, creation.manifest)])
         except ApiError as error:
             if error.already_exists:
                 name = pod_name(job.name, creation.new.machine, creation.new.incarnation)
                 live = await self._kube.get(POD, job.namespace, name)
-                self._saw([live])
+                self._observe_pods([live])
                 return _taken(job, live)
             told = pod_refusal(error.status, error.message) if error.status == 403 or error.invalid else None
             if told is None:
@@ -271,12 +271,12 @@ class Actor:
 
     # --- quota --------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, job: RLJob, workloads: Sequence[Json]) -> Trouble | None:
+    async def _ask(self, job: RLJob, workloads: Sequence[Json]) -> ConditionReason | None:
         """Make all Workloads; why one could not be made. What is admitted already goes on."""
         found = await self._together([self._ask_one(job, manifest) for manifest in workloads])
-        return next((trouble for trouble in found if trouble is not None), None)
+        return next((stall for stall in found if stall is not None), None)
 
-    async def _ask_one(self, job: RLJob, manifest: Json) -> Trouble | None:
+    async def _ask_one(self, job: RLJob, manifest: Json) -> ConditionReason | None:
         name = manifest["metadata"]["name"]
         try:
             await self._kube.create(WORKLOAD, manifest)
@@ -285,12 +285,16 @@ class Actor:
                 return _taken(job, await self._kube.get(WORKLOAD, job.namespace, name))
             if "failed calling webhook" in error.message:
                 advice = "is Kueue's manager at work?"
-                return Trouble("KueueNotAnswering", f"Workload {name} could not be made: {error.message}; {advice}")
+                return ConditionReason(
+                    "KueueNotAnswering", f"Workload {name} could not be made: {error.message}; {advice}"
+                )
             if error.invalid or "denied the request" in error.message:
-                return Trouble("WorkloadInvalid", f"Workload {name} is refused: {error.message}")
+                return ConditionReason("WorkloadInvalid", f"Workload {name} is refused: {error.message}")
             if error.status == 403:
                 advice = "set kueue.enabled in the values of the operator's chart"
-                return Trouble("KueueNotEnabled", f"Workload {name} could not be made: {error.message}; {advice}")
+                return ConditionReason(
+                    "KueueNotEnabled", f"Workload {name} could not be made: {error.message}; {advice}"
+                )
             if not error.not_found:  # the API has gone since the last look, and the next one says so
                 raise
         return None
@@ -311,7 +315,7 @@ class Actor:
             await self._kube.merge(WORKLOAD, job.namespace, one.name, body, subresource="status")
         except ApiError as error:
             if error.conflict:
-                raise Postponed(f"Workload {one.name} changed meanwhile: {error.message}", 0.2) from error
+                raise RequeueAfter(f"Workload {one.name} changed meanwhile: {error.message}", 0.2) from error
             if not error.not_found:
                 raise
 
@@ -342,7 +346,7 @@ def _fresh_secrets() -> dict[str, str]:
     return {AUTH_RAY_TOKEN: secrets.token_hex(32), AUTH_RELAY_KEY: secrets.token_hex(32)}
 
 
-def _taken(job: RLJob, live: Json) -> Trouble | None:
+def _taken(job: RLJob, live: Json) -> ConditionReason | None:
     """Whether an object of the wanted name belongs to somebody else. Raises `Postponed` when that is an earlier RLJob
     of the same name, whose remains are being collected."""
     owners = live["metadata"].get("ownerReferences") or []
@@ -350,11 +354,11 @@ def _taken(job: RLJob, live: Json) -> Trouble | None:
         return None
     what = f"{live.get('kind', 'object')} {live['metadata']['name']}"
     if any(owner.get("kind") == KIND and owner.get("name") == job.name for owner in owners):
-        raise Postponed(f"{what} of an earlier job of this name is still there", 1.0)
-    return Trouble("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
+        raise RequeueAfter(f"{what} of an earlier job of this name is still there", 1.0)
+    return ConditionReason("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
 
 
-def _told(job: RLJob, kind: str, error: ApiError) -> Trouble | None:
+def _told(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:
     """What the refusal of a child means; None where trying again may help."""
     if kind != pod_groups.KIND:
         return None

@@ -54,11 +54,11 @@ def pod_signature(body: Body) -> Hashable:
 
 _UNTOUCHED = ("Pending", False, False, None, False)
 
-TELL_SECONDS = 1.0
+START_FAILURE_DELAY_SECONDS = 1.0
 """How long a pod's plight may wait to be told: the scheduler says of one pod after the other that it has no place."""
 
 
-def pod_plight(body: Body) -> Hashable:
+def pod_start_failure(body: Body) -> Hashable:
     """What keeps a pod from starting, None when nothing does. There is nothing to do about it but to tell it. Of the
     scheduler's message only the words count: how many nodes lack something changes all day on a busy cluster."""
     pod = parse_pod(body)
@@ -71,7 +71,7 @@ def pod_plight(body: Body) -> Hashable:
 _NUMBER = re.compile(r"[0-9]+")
 
 
-class Relevance:
+class ChangeFilter:
     """Remembers the last signature of each object. Its memory is as large as the number of watched objects."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from time import monotonic
 from rljob_kube.client import Kube
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE
-from rljob_operator.observer import Key, look_regularly
+from rljob_operator.observer import Key, check_regularly
 
 NAMESPACE = "kube-node-lease"
 SILENT_SECONDS = 15.0
@@ -33,7 +33,7 @@ class _Seen:
         return self.unchanged >= SILENT_SECONDS
 
 
-class Kubelets:
+class KubeletLeaseMonitor:
     """Of the nodes that jobs doubt, and of no others. Clocks of other machines do not enter. After any time in which we
     could not look everybody gets time to renew."""
 
@@ -64,7 +64,7 @@ class Kubelets:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every `interval` seconds until `stop`."""
-        await look_regularly(self.look, self._interval, stop, "the nodes' Leases could not be read")
+        await check_regularly(self.look, self._interval, stop, "the nodes' Leases could not be read")
 
     async def look(self) -> None:
         """One look at the Leases of all nodes in doubt."""

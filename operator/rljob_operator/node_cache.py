@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 _RIGHT = "judging machines by suspects and pods alone: not allowed to list nodes"
 
 
-class NodeBook:
+class NodeCache:
     """The nodes, and whose pods are on them."""
 
     def __init__(self, kube: Kube) -> None:
@@ -45,7 +45,7 @@ class NodeBook:
         self._nodes = {node.name: node for node in nodes}
         self.open = True
 
-    def saw(self, kind: str | None, body: Any) -> list[Key]:
+    def observe(self, kind: str | None, body: Any) -> list[Key]:
         """A node was listed (kind None), added, modified or deleted. The jobs to which that matters."""
         node = parse_node(body)
         if kind == "DELETED":

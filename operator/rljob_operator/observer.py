@@ -20,7 +20,7 @@ from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, POD, Json
 from rljob_operator.policies.base.kueue_objects import Kueue
 from rljob_operator.policies.base.names import job_selector
-from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, seen_part, sort_pods
+from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, relevant_part, sort_pods
 from rljob_operator.policies.failure.losses import doubted_nodes
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class PodLister:
             for version in await self._kube.read(POD, namespace, _version, labels=MANAGED, metadata_only=True):
                 self._floor = max(self._floor, version)
 
-    def saw(self, items: Iterable[Json]) -> None:
+    def observe(self, items: Iterable[Json]) -> None:
         """Pods as they came from the server: from now on no list may be older."""
         self._floor = max([self._floor, *map(_version, items)])
 
@@ -52,12 +52,12 @@ class PodLister:
         """The pods that carry the job's label, as far as they matter."""
         labels = job_selector(job)
         try:
-            return await self._kube.read(POD, namespace, seen_part, labels=labels, not_older_than=str(self._floor))
+            return await self._kube.read(POD, namespace, relevant_part, labels=labels, not_older_than=str(self._floor))
         except ApiError as error:
             if error.status != 504:
                 raise
             # The cache did not catch up in time: ask the store.
-            return await self._kube.read(POD, namespace, seen_part, labels=labels)
+            return await self._kube.read(POD, namespace, relevant_part, labels=labels)
 
 
 def _version(item: Json) -> int:
@@ -65,7 +65,9 @@ def _version(item: Json) -> int:
     return int(version) if version.isdigit() else 0
 
 
-async def look_regularly(look: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str) -> None:
+async def check_regularly(
+    look: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str
+) -> None:
     """Every so many seconds until `stop`; `failed` is logged where the API server does not answer as it should."""
     while not stop.is_set():
         try:
@@ -98,7 +100,7 @@ class _Watched:
         return bool(self.holder) and self.unchanged > self.duration
 
 
-class LeaseMonitor:
+class CoordinatorLeaseMonitor:
     """Notices coordinators that have stopped to renew their job's Lease: one LIST for all jobs every few seconds.
 
     Clocks of other machines do not enter: a Lease is old when *we* have seen it unchanged for its duration. Time in
@@ -140,7 +142,7 @@ class LeaseMonitor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every `interval` seconds until `stop`."""
-        await look_regularly(self.look, self._interval, stop, "the jobs' Leases could not be listed")
+        await check_regularly(self.look, self._interval, stop, "the jobs' Leases could not be listed")
 
     async def look(self) -> None:
         """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
@@ -218,7 +220,7 @@ class Observer:
     def __init__(
         self,
         pods: PodLister,
-        leases: LeaseMonitor,
+        leases: CoordinatorLeaseMonitor,
         nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
         silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
         *,

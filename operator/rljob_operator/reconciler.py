@@ -14,13 +14,13 @@ from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.event_recorder import Recorder
 from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import RLJOB, Json
-from rljob_operator.applier import Actor, Postponed
+from rljob_operator.applier import Applier, RequeueAfter
 from rljob_operator.metrics import Metrics
 from rljob_operator.observer import Key, Observer
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import Event
-from rljob_operator.policies.base.stall_reason import Trouble
-from rljob_operator.policies.lifecycle.admission import admit, is_ours
+from rljob_operator.policies.lifecycle.admission import admit, is_managed
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed, plan_invalid
@@ -41,7 +41,7 @@ class Reconciler:
         self,
         kube: Kube,
         observer: Observer,
-        actor: Actor,
+        applier: Applier,
         recorder: Recorder,
         metrics: Metrics,
         config: Config,
@@ -51,7 +51,7 @@ class Reconciler:
     ) -> None:
         self._kube = kube
         self._observer = observer
-        self._actor = actor
+        self._applier = applier
         self._recorder = recorder
         self._metrics = metrics
         self._config = config
@@ -67,7 +67,7 @@ class Reconciler:
             again = await self._reconcile(key, since)
             result = "ok"
             return again
-        except Postponed as reason:
+        except RequeueAfter as reason:
             result = "postponed"
             _logger.debug("%s/%s: %s", *key, reason)
             return reason.seconds
@@ -79,7 +79,7 @@ class Reconciler:
         document = await self._fetch(key)
         if document is None or document["metadata"].get("deletionTimestamp"):
             return None
-        if not is_ours(document) or not is_ours(document := await self._actor.authentic(document)):
+        if not is_managed(document) or not is_managed(document := await self._applier.authentic(document)):
             return None
         try:
             # A spec may have 256 KiB: what is computed from it keeps no other job, and no renewal, waiting.
@@ -89,19 +89,19 @@ class Reconciler:
             await self._write(document, *plan_invalid(document, invalid.errors, self._clock()))
             return None
         job = admitted.job
-        seen = await self._observer.observe(job)
+        observed = await self._observer.observe(job)
         now = self._clock()
-        decided = await asyncio.to_thread(plan, job, seen, now, self._config, admitted.refused)
+        decided = await asyncio.to_thread(plan, job, observed, now, self._config, admitted.refused)
         if decided.empty:
             return decided.again_seconds
         addressed = addressed_by(decided.children)
         if addressed is not None:
             # Whatever ends this look half-way, the next one makes sure of the address again.
             self._observer.addressed(job, None)
-        done = await self._actor.carry_out(job, decided, now)
+        done = await self._applier.apply(job, decided, now)
         if addressed is not None and done is decided:
             self._observer.addressed(job, addressed)
-        if addressed is not None and not seen.children_present:  # all of them: the Service is among them
+        if addressed is not None and not observed.children_present:  # all of them: the Service is among them
             self._observer.ensured(job)
         if decided.losses and decided.creations:
             self._metrics.recovery_seconds.observe(max(0.0, asyncio.get_running_loop().time() - since))
@@ -118,33 +118,35 @@ class Reconciler:
 
     async def failed(self, key: Key, error: Exception) -> None:
         """Tell the job's user of an error that does not pass by itself: Stalled, until a look at the job succeeds."""
-        trouble = unforeseen(error)
-        if trouble is None:
+        stall = unforeseen(error)
+        if stall is None:
             return
-        _logger.error("%s/%s: %s", *key, trouble.message, exc_info=error)
+        _logger.error("%s/%s: %s", *key, stall.message, exc_info=error)
         document = await self._fetch(key)
-        if document is not None and not document["metadata"].get("deletionTimestamp") and is_ours(document):
-            document = await self._actor.authentic(document)
-            await self._write(document, *plan_failed(document, trouble, self._clock()))
+        if document is not None and not document["metadata"].get("deletionTimestamp") and is_managed(document):
+            document = await self._applier.authentic(document)
+            await self._write(document, *plan_failed(document, stall, self._clock()))
 
     async def _write(self, document: Json, status: Json | None, events: Iterable[Event]) -> None:
         meta = document["metadata"]
         where = meta["namespace"], meta["name"], meta["uid"]
         if status is not None:
-            await self._actor.apply_status(*where, meta["resourceVersion"], status)
+            await self._applier.apply_status(*where, meta["resourceVersion"], status)
         for event in events:
             await self._recorder.record(*where, event.kind, event.reason, event.message)
 
 
-def unforeseen(error: Exception) -> Trouble | None:
+def unforeseen(error: Exception) -> ConditionReason | None:
     """What a job's user learns of an error; None for one that passes by itself."""
-    if isinstance(error, Unreachable | LeadershipLost | Postponed):
+    if isinstance(error, Unreachable | LeadershipLost | RequeueAfter):
         return None
     if isinstance(error, ApiError):
         if error.transient or error.status in (401, 404, 409, 410):
             return None
         advice = "Nothing else of the job's state is changed; this is tried again."
-        return Trouble("RequestRefused", f"The API server refuses a request of the operator: {error}. {advice}"[:2000])
+        return ConditionReason(
+            "RequestRefused", f"The API server refuses a request of the operator: {error}. {advice}"[:2000]
+        )
     what = "a look at the job took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
     advice = "Pods that run go on; this is tried again. Report it with the operator's log."
-    return Trouble(INTERNAL_ERROR, f"The operator failed at this job: {what[:1500]}. {advice}")
+    return ConditionReason(INTERNAL_ERROR, f"The operator failed at this job: {what[:1500]}. {advice}")

@@ -17,7 +17,7 @@ from rljob_kube.client import Kube
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import ROLE, Json
 from rljob_operator.policies.base.names import account
-from rljob_operator.policies.status.seal import annotated, digest, foreign, operator_part, sealed, told
+from rljob_operator.policies.status.seal import annotated, describe_forgery, digest, foreign, operator_part, sealed
 
 TOLD_SECONDS = 3600.0
 """For so long Degraded says that a status was forged."""
@@ -116,7 +116,7 @@ class Seals:
         """The object as it is after a forgery was undone, which is told for a while."""
         meta, part = document["metadata"], operator_part(document)
         uid, found = meta["uid"], digest(part)
-        self._alarms[uid] = (self._clock(), told(forgery.fields, forgery.known))
+        self._alarms[uid] = (self._clock(), describe_forgery(forgery.fields, forgery.known))
         self._known[uid] = _Known({found: _packed(part)})
         await self._write(meta["namespace"], meta["name"], uid, (found,))
 

@@ -17,13 +17,19 @@ import kopf
 from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Access, Credentials
-from rljob_operator.event_filter import TELL_SECONDS, Relevance, job_signature, pod_plight, pod_signature
+from rljob_operator.event_filter import (
+    START_FAILURE_DELAY_SECONDS,
+    ChangeFilter,
+    job_signature,
+    pod_signature,
+    pod_start_failure,
+)
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeBook
+from rljob_operator.node_cache import NodeCache
 from rljob_operator.observer import MANAGED, Key, PodLister
 
 
-class Watch:
+class WatchHandlers:
     """Turns watch events into marks on the queue."""
 
     def __init__(
@@ -31,7 +37,7 @@ class Watch:
         mark: Callable[[Key, float], None],
         forget: Callable[[Key, str], None],
         pods: PodLister,
-        nodes: NodeBook,
+        nodes: NodeCache,
         metrics: Metrics,
     ):
         """`mark(key, seconds)`: the job wants a turn in so many seconds."""
@@ -40,7 +46,7 @@ class Watch:
         self._pods = pods
         self._nodes = nodes
         self._metrics = metrics
-        self._relevance = Relevance()
+        self._relevance = ChangeFilter()
         self.job_versions: dict[Key, str] = {}
         """The newest resource version of each job that the watch has shown: what a resync compares with."""
 
@@ -62,7 +68,7 @@ class Watch:
         job = (meta.get("labels") or {}).get(LABEL_JOB)
         if not job:
             return
-        self._pods.saw([body])
+        self._pods.observe([body])
         key = (meta["namespace"], job)
         identity = ("pod", meta.get("uid"))
         deleted = kind == "DELETED"
@@ -74,13 +80,13 @@ class Watch:
             self._mark(key, 0.0)
             return
         self._wake("pods", identity, pod_signature(body), key)
-        if self._relevance.changed((*identity, "plight"), pod_plight(body)):
-            self._mark(key, TELL_SECONDS)
+        if self._relevance.changed((*identity, "plight"), pod_start_failure(body)):
+            self._mark(key, START_FAILURE_DELAY_SECONDS)
 
     def node_event(self, kind: str | None, body: Any) -> None:
         """A node was listed, added, modified or deleted: kubelets report all day, and what they say matters when the
         node becomes ready or stops to be, is fenced, or goes."""
-        jobs = self._nodes.saw(kind, body)
+        jobs = self._nodes.observe(kind, body)
         self._metrics.events_seen.labels("nodes", str(bool(jobs)).lower()).inc()
         for key in jobs:
             self._mark(key, 0.0)
@@ -93,7 +99,7 @@ class Watch:
 
 
 def registry(
-    watch: Watch,
+    watch: WatchHandlers,
     loop: asyncio.AbstractEventLoop,
     started: Callable[[], None],
     connection: Connection | None = None,

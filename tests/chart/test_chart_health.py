@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lupa import LuaRuntime
 
 from rljob_api.status import FinishedOutcome, RLJobStatus
-from rljob_operator.policies.base.decisions import Verdict
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.base.decisions import JobOutcome
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.status.conditions import Facts, derive
 
 SCRIPT = (Path(__file__).parents[2] / "docs/guides/argocd/health.lua").read_text()
@@ -129,9 +129,9 @@ def test_chart_health_of_a_job(job: dict[str, Any], argo: str, message: str, flu
 
 VERDICTS = st.one_of(
     st.none(),
-    st.builds(Verdict, st.sampled_from(FinishedOutcome), st.just("SomeReason"), st.just("because")),
+    st.builds(JobOutcome, st.sampled_from(FinishedOutcome), st.just("SomeReason"), st.just("because")),
 )
-TROUBLES = st.none() | st.just(Trouble("Unschedulable", "3 of 4 pods find no node"))
+TROUBLES = st.none() | st.just(ConditionReason("Unschedulable", "3 of 4 pods find no node"))
 COUNTS = st.integers(0, 3)
 FACTS = st.builds(
     Facts,

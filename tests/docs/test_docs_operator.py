@@ -17,7 +17,7 @@ from rljob_api.spec import Gang
 from rljob_api.status import RLJobStatus
 from rljob_operator import rbac
 from rljob_operator.__main__ import parser
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.status.conditions import Facts, derive
 
@@ -136,7 +136,7 @@ def test_every_event_is_told() -> None:
 
 def test_every_condition_is_told() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    why = Trouble("Why", "")
+    why = ConditionReason("Why", "")
     states = (Facts(1), Facts(1, trouble=why, admission=why))
     written = {condition.type for facts in states for condition in derive(facts, RLJobStatus(), now)}
     types = {type_ for types, _, _ in rows(CONDITIONS, "## Conditions") for type_ in _words(types.partition("(")[0])}

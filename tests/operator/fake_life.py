@@ -140,5 +140,5 @@ def own_life(nodes: FakeNodes, log: Path, *, everywhere: bool = False) -> Iterat
     with StandInCoordinators(kubeconfig, kubectl.namespace) as coordinators:
         yield Life(kubectl, operator, nodes)
     operator.stop()
-    assert coordinators.trouble == []
+    assert coordinators.stall == []
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")

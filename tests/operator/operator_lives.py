@@ -10,12 +10,12 @@ from operator_kit import FaultyKube, Server
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import Recorder
-from rljob_operator.applier import Actor
+from rljob_operator.applier import Applier
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeBook
-from rljob_operator.observer import LeaseMonitor, Observer, PodLister
-from rljob_operator.optional_apis.device_claims import DeviceBook
-from rljob_operator.optional_apis.kueue import KueueBook
+from rljob_operator.node_cache import NodeCache
+from rljob_operator.observer import CoordinatorLeaseMonitor, Observer, PodLister
+from rljob_operator.optional_apis.device_claims import DeviceClaimCache
+from rljob_operator.optional_apis.kueue import KueueCache
 from rljob_operator.policies.base.config import Config
 from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
@@ -33,14 +33,14 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
     async with kube.opened():
         pods = PodLister(kube)
         await pods.prime([namespace])
-        leases = LeaseMonitor(kube, [namespace], lambda key: None)
-        kueue = KueueBook(kube, [namespace], lambda key: None)
+        leases = CoordinatorLeaseMonitor(kube, [namespace], lambda key: None)
+        kueue = KueueCache(kube, [namespace], lambda key: None)
         seals = Seals(kube)
         observer = Observer(
             pods,
             leases,
-            NodeBook(kube).facts,
-            devices=DeviceBook(kube).facts,
+            NodeCache(kube).facts,
+            devices=DeviceClaimCache(kube).facts,
             kueue=kueue.facts,
             forged=seals.alarm,
         )
@@ -49,9 +49,9 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
         async def leading() -> None:
             return
 
-        actor = Actor(kube, recorder, metrics, leading, pods.saw, seals, parallel=1)
+        applier = Applier(kube, recorder, metrics, leading, pods.observe, seals, parallel=1)
         kube.sent.clear()
-        yield kube, Reconciler(kube, observer, actor, recorder, metrics, CONFIG)
+        yield kube, Reconciler(kube, observer, applier, recorder, metrics, CONFIG)
 
 
 async def settle(reconcile: Reconciler, key: tuple[str, str], rounds: int = 4) -> None:

@@ -48,7 +48,7 @@ class StandInCoordinators:
         self._reported: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
-        self.trouble: list[str] = []
+        self.stall: list[str] = []
         """What the API server refused; a job that is gone, and one that has changed meanwhile, are none."""
 
     def __enter__(self) -> StandInCoordinators:
@@ -65,7 +65,7 @@ class StandInCoordinators:
                 self._look()
             except ApiError as error:
                 if error.status not in (404, 409):
-                    self.trouble.append(str(error))
+                    self.stall.append(str(error))
 
     def _look(self) -> None:
         ready = {

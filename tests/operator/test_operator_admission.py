@@ -12,7 +12,7 @@ from operator_kit import manifest, merged
 from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.last_accepted import accept
-from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_ours
+from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_managed
 
 Json = dict[str, Any]
 
@@ -123,15 +123,15 @@ def test_an_ended_job_may_be_edited() -> None:
 
 def test_whose_job_it_is() -> None:
     job = Object()
-    assert is_ours(job.document)
+    assert is_managed(job.document)
     job.apply({"managedBy": "kueue.x-k8s.io/multikueue"})
-    assert not is_ours(job.document)
+    assert not is_managed(job.document)
     copied = running()  # a hub shows the status of the job that it keeps in another cluster
     job.document["status"] = {"accepted": {**copied.document["status"]["accepted"], "uid": "u-2"}}
-    assert not is_ours(job.document)
+    assert not is_managed(job.document)
     mine = running()
     mine.apply({"managedBy": "kueue.x-k8s.io/multikueue"})
-    assert is_ours(mine.document)
+    assert is_managed(mine.document)
 
 
 edits = st.lists(st.sampled_from([*FREE, *WHEN_SUSPENDED, *IMMUTABLE, *BROKEN, SUSPENDED]), max_size=4)

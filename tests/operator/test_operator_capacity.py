@@ -13,10 +13,10 @@ from operator_kit import NOW, make_job
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.kueue_objects import Assignment, Flavor, Kueue, Workload
 from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.gang import gang_size
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.plan import Plan, plan
@@ -212,9 +212,9 @@ def test_the_nodes_of_its_quota_count() -> None:
 
 def test_of_other_troubles_nothing_is_told_about_the_size() -> None:
     job, seen = gang_of(7), Observed(gang_served=True, cluster=(node(),))
-    trouble = Trouble("ImagePullFailed", "no such image")
-    assert gang_size.explained(job, seen, trouble, CONFIG) == trouble
+    stall = ConditionReason("ImagePullFailed", "no such image")
+    assert gang_size.explained(job, seen, stall, CONFIG) == stall
     assert gang_size.explained(job, seen, None, CONFIG) is None
     plain = gang_of(7, scheduling={"gang": "None"})
-    homeless = Trouble("Unschedulable", "no node")
+    homeless = ConditionReason("Unschedulable", "no node")
     assert gang_size.explained(plain, seen, homeless, CONFIG) == homeless

@@ -201,7 +201,7 @@ class Shelf:
     async def authentic(self, document: dict[str, Any]) -> dict[str, Any]:
         return document
 
-    async def carry_out(self, job: RLJob, found: Plan, now: Any) -> Plan:
+    async def apply(self, job: RLJob, found: Plan, now: Any) -> Plan:
         self.planned.append(job.name)
         if len(self.planned) == 2:
             self.both.set()

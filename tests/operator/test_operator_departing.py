@@ -297,12 +297,14 @@ def test_what_the_operator_deletes_hands_over_nothing_and_ends_soon() -> None:
     soon = eviction.END_SECONDS
     assert graces == {Role.COORDINATOR: soon, Role.TRAINER: None, Role.ROLLOUT: soon}
     trainer = cluster.pods["demo-trainer-0-1"]
-    assert eviction.briefly(Removal(trainer, "JobEnded"), make_job(checkpoint=CLAIM).spec).grace_seconds == soon
+    assert (
+        eviction.with_short_grace(Removal(trainer, "JobEnded"), make_job(checkpoint=CLAIM).spec).grace_seconds == soon
+    )
     pod = cluster.pods["demo-rollout-0-1"]
-    assert eviction.briefly(Removal(pod, "NodeFenced", 0), job.spec).force
-    assert eviction.briefly(Removal(pod, "JobEnded"), make_job().spec).grace_seconds is None
+    assert eviction.with_short_grace(Removal(pod, "NodeFenced", 0), job.spec).force
+    assert eviction.with_short_grace(Removal(pod, "JobEnded"), make_job().spec).grace_seconds is None
     own: dict[str, Any] = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
-    assert eviction.briefly(Removal(pod, "JobEnded"), asynchronous(rollout=own).spec).grace_seconds is None
+    assert eviction.with_short_grace(Removal(pod, "JobEnded"), asynchronous(rollout=own).spec).grace_seconds is None
     spec = make_job(checkpoint=CLAIM, trainer=own).spec
-    assert eviction.briefly(Removal(trainer, "JobEnded"), spec).grace_seconds is None
+    assert eviction.with_short_grace(Removal(trainer, "JobEnded"), spec).grace_seconds is None
     assert cluster.now == NOW

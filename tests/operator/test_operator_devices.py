@@ -14,11 +14,11 @@ from operator_kit import NOW, make_job, manifest
 from rljob_api import load
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
-from rljob_operator.optional_apis.device_claims import DeviceBook
+from rljob_operator.optional_apis.device_claims import DeviceClaimCache
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Devices, Observed, Pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import Plan, plan
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.pods.manifests import render_pod, shape
@@ -139,10 +139,10 @@ def created(found: Plan) -> list[str]:
     return [creation.new.machine for creation in found.creations]
 
 
-def stalled(found: Plan) -> Trouble | None:
+def stalled(found: Plan) -> ConditionReason | None:
     assert found.status is not None
     condition = found.status.condition("Stalled")
-    return None if condition is None else Trouble(condition.reason, condition.message)
+    return None if condition is None else ConditionReason(condition.reason, condition.message)
 
 
 EVERY = ["coordinator-0", "trainer-0", "rollout-0", "rollout-1"]
@@ -180,11 +180,11 @@ def test_where_claims_are_not_served_no_pod_goes_without_its_devices(job: RLJob)
     found = decided(job, Devices(served=False))
     assert created(found) == ["coordinator-0"]
     assert templates(found) == {}
-    trouble = stalled(found)
-    assert trouble is not None
-    assert trouble.reason == "DeviceClaimsNotServed"
+    stall = stalled(found)
+    assert stall is not None
+    assert stall.reason == "DeviceClaimsNotServed"
     for words in ("spec.accelerator", "resource.k8s.io/v1", "Upgrade Kubernetes to 1.34", "spec.accelerator.resource"):
-        assert words in trouble.message
+        assert words in stall.message
     assert found.again_seconds == devices.LOOK_AGAIN_SECONDS
 
 
@@ -192,7 +192,7 @@ def test_a_template_that_is_absent_is_told_by_its_path() -> None:
     rollout = {**ROLLOUT_GPUS, "accelerator": {"claimTemplate": "linked"}}
     found = decided(job_with(rollout=rollout), Devices())
     assert created(found) == ["coordinator-0", "trainer-0"], "the trainer asks for nvidia.com/gpu"
-    assert stalled(found) == Trouble(
+    assert stalled(found) == ConditionReason(
         "ClaimTemplateNotFound",
         "spec.rollout.accelerator.claimTemplate: namespace default has no ResourceClaimTemplate linked. No rollout pod "
         "is made. Create it there: pods cannot use a template of another namespace.",
@@ -224,8 +224,8 @@ def pods(node: str | None, unschedulable: str | None = None) -> list[Pod]:
 
 @pytest.mark.parametrize(("node", "reason"), [("n1", None), (None, "ClaimTemplateNotFound")])
 def test_a_template_that_goes_matters_to_pods_without_a_node_alone(node: str | None, reason: str | None) -> None:
-    trouble = stalled(decided(TEMPLATE, Devices(), *pods(node), children=True))
-    assert (trouble.reason if trouble is not None else None) == reason
+    stall = stalled(decided(TEMPLATE, Devices(), *pods(node), children=True))
+    assert (stall.reason if stall is not None else None) == reason
 
 
 UNMET = "0/4 nodes are available: 4 cannot allocate all claims."
@@ -245,12 +245,12 @@ UNMET = "0/4 nodes are available: 4 cannot allocate all claims."
 def test_claims_that_cannot_be_met_are_explained(job: RLJob, said: str, told: str | None) -> None:
     there = Devices(templates=frozenset(devices.template_names(job)))
     shaped = [replace(pod, shape=shape(job.spec, pod.role, CONFIG)) for pod in pods(None, said)]
-    trouble = stalled(decided(job, there, *shaped, children=True))
-    assert trouble is not None
-    assert trouble.reason == "Unschedulable"
-    assert said in trouble.message
-    assert ("claims" in trouble.message.replace(said, "")) is (told is not None)
-    assert told is None or told in trouble.message
+    stall = stalled(decided(job, there, *shaped, children=True))
+    assert stall is not None
+    assert stall.reason == "Unschedulable"
+    assert said in stall.message
+    assert ("claims" in stall.message.replace(said, "")) is (told is not None)
+    assert told is None or told in stall.message
 
 
 WAYS = st.one_of(
@@ -276,9 +276,7 @@ def test_no_pod_is_made_whose_template_nobody_has_or_makes(
     job = load(document)
     found = decided(job, Devices(served, frozenset(present)))
     available = {*present, *templates(found)} if served else set()
-    barred = {
-        role: trouble.reason for role, trouble in devices.obstacles(job, Devices(served, frozenset(present))).items()
-    }
+    barred = {role: stall.reason for role, stall in devices.obstacles(job, Devices(served, frozenset(present))).items()}
     for creation in found.creations:
         resources, claims = asked(job, creation.new.role)
         number = devices.count(job.spec, creation.new.role)
@@ -289,8 +287,8 @@ def test_no_pod_is_made_whose_template_nobody_has_or_makes(
         assert amounts in ([], [str(number)])
         assert {one["resourceClaimTemplateName"] for one in claims} <= available
     assert {creation.new.role for creation in found.creations} == set(Role) - set(barred)
-    trouble = stalled(found)
-    assert (trouble is not None) is bool(barred)
+    stall = stalled(found)
+    assert (stall is not None) is bool(barred)
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------
@@ -315,7 +313,7 @@ class Asked:
 
 async def test_what_was_absent_is_asked_for_again_and_what_was_there_is_not_for_a_while() -> None:
     kube, time = Asked(True, set()), [0.0]
-    book = DeviceBook(kube, fresh_seconds=5.0, clock=lambda: time[0])  # type: ignore[arg-type]
+    book = DeviceClaimCache(kube, fresh_seconds=5.0, clock=lambda: time[0])  # type: ignore[arg-type]
     assert await book.facts(job_with()) == Devices()
     assert kube.log == [], "nothing is asked for a job that claims nothing"
     assert await book.facts(TEMPLATE) == Devices()

@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, of: RLJobSpec) -> None:
         self.spec = of
-        self.history: ElasticityHistory | None = autoscaler.size(of, None, None, False, None, NOW).history
+        self.history: ElasticityHistory | None = autoscaler.desired_machines(of, None, None, False, None, NOW).history
         self.replacements: Replacements | None = None
         self.now = NOW
         self.round = 0
@@ -52,13 +52,13 @@ class Run:
             self.round += 1
             self.now += timedelta(seconds=SECONDS)
             said = update(self.round, starving, flooding)
-            found = autoscaler.size(self.spec, self.history, said, whole, self.replacements, self.now)
+            found = autoscaler.desired_machines(self.spec, self.history, said, whole, self.replacements, self.now)
             self.history = found.history
             self.counts.append(found.count)
             self.whys += [found.why] if found.why else []
-            assert autoscaler.size(self.spec, self.history, said, whole, self.replacements, self.now) == replace(
-                found, why=""
-            ), "an update counts once"
+            assert autoscaler.desired_machines(
+                self.spec, self.history, said, whole, self.replacements, self.now
+            ) == replace(found, why=""), "an update counts once"
         return self.counts
 
 
@@ -222,14 +222,14 @@ def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
 def rounds(of: RLJobSpec, law: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0):
     """The number of machines after each of so many rounds that are foretold to take `law(machines)` seconds, more or
     less."""
-    memory = autoscaler.size(of, None, None, False, None, NOW).history
+    memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = [of.rollout.machines]
     for number in range(1, count + 1):
         bounds = range(of.rollout.smallest, of.rollout.largest + 1)
         near = range(counts[-1] - 1, counts[-1] + 2)
         told = {one: law(one) * wobble(3 * number + one) for one in near if one in bounds}
         now = NOW + timedelta(seconds=SECONDS * number)
-        found = autoscaler.size(of, memory, round_report(number, told), True, None, now)
+        found = autoscaler.desired_machines(of, memory, round_report(number, told), True, None, now)
         memory = found.history
         counts.append(found.count)
     return counts
@@ -293,7 +293,7 @@ def test_no_other_number_has_a_much_smaller_product_of_time_and_cost(
 def test_what_machines_bring(
     machines: int, trainer: float, seconds: dict[int, float], brought: float, would_bring: float
 ) -> None:
-    shares = marginal_gain.of(machines, trainer, round_report(1, seconds))
+    shares = marginal_gain.measure(machines, trainer, round_report(1, seconds))
     assert shares is not None
     assert (shares.brought, shares.would_bring) == (pytest.approx(brought), pytest.approx(would_bring))
 
@@ -315,26 +315,26 @@ def test_the_trainer_is_as_large_as_its_accelerators(
 
 @pytest.mark.parametrize("seconds", [{}, {3: 40.0, 5: 24.0}, {7: 1.0, 8: 1.0}, {4: 0.0, 5: 1.0}])
 def test_a_round_that_was_not_foretold_for_the_present_number_says_nothing(seconds: dict[int, float]) -> None:
-    assert marginal_gain.of(4, 1.0, round_report(1, seconds)) is None
+    assert marginal_gain.measure(4, 1.0, round_report(1, seconds)) is None
 
 
 def test_rounds_decide_by_four_and_say_why() -> None:
-    of, memory = on_policy(), autoscaler.size(on_policy(), None, None, False, None, NOW).history
+    of, memory = on_policy(), autoscaler.desired_machines(on_policy(), None, None, False, None, NOW).history
     told = {3: 40.0, 4: 30.0, 5: 26.0}
     found = None
     for number in range(1, 5):
-        found = autoscaler.size(of, memory, round_report(number, told), number != 2, None, NOW)
+        found = autoscaler.desired_machines(of, memory, round_report(number, told), number != 2, None, NOW)
         memory = found.history
         assert (found.count, found.why) == (4, "")
     for number in (5, 6):
-        found = autoscaler.size(of, memory, round_report(number, told), True, None, NOW)
+        found = autoscaler.desired_machines(of, memory, round_report(number, told), True, None, NOW)
         memory = found.history
     assert found is not None
     assert found.count == 5
     assert found.why == "one machine more was foretold to bring 77% of its share to rounds 3 to 6"
     assert found.history is not None
     assert (found.history.brought, found.history.would_bring) == ((), ())
-    short = autoscaler.size(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)
+    short = autoscaler.desired_machines(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)
     assert short.count == 5, "a round's figures are not enough"
 
 
@@ -344,11 +344,11 @@ GROWS, SHRINKS, STAYS = {4: 30.0, 5: 24.0, 6: 19.0}, {4: 30.0, 5: 30.0, 6: 30.0}
 def after_growing(*told: dict[int, float]) -> list[int]:
     """The numbers after rounds that are foretold so, from when four rounds had made five machines of four."""
     of = on_policy()
-    memory = autoscaler.size(of, None, None, False, None, NOW).history
+    memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = []
     for number, one in enumerate((*[GROWS] * autoscaler.UPDATES, *told), start=1):
         now = NOW + timedelta(seconds=SECONDS * number)
-        found = autoscaler.size(of, memory, round_report(number, one), True, None, now)
+        found = autoscaler.desired_machines(of, memory, round_report(number, one), True, None, now)
         memory = found.history
         counts.append(found.count)
     assert counts[autoscaler.UPDATES - 1] == 5
@@ -437,4 +437,6 @@ def test_what_was_learned_stays_in_the_status_when_the_bounds_are_taken_away() -
     run = Run(spec())
     run.play((0.5, 0.0))
     assert run.history is not None
-    assert autoscaler.size(spec(4, 4, 4), run.history, None, True, None, NOW) == autoscaler.Size(4, run.history)
+    assert autoscaler.desired_machines(spec(4, 4, 4), run.history, None, True, None, NOW) == autoscaler.MachineCount(
+        4, run.history
+    )

@@ -10,12 +10,12 @@ from operator_kit import NOW, Server, condition, manifest
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.leader_election import LeadershipLost
 from rljob_operator import reconciler
-from rljob_operator.applier import Postponed
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.applier import RequeueAfter
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed
 from rljob_operator.reconciler import unforeseen
 
-WHY = Trouble(INTERNAL_ERROR, "The operator failed at this job: TypeError: no. It is tried again.")
+WHY = ConditionReason(INTERNAL_ERROR, "The operator failed at this job: TypeError: no. It is tried again.")
 
 
 def document(**status: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def told(status: Any) -> dict[str, tuple[str, str]]:
         (ApiError(404, "NotFound", "gone"), None),
         (Unreachable("no answer"), None),
         (LeadershipLost("another one leads"), None),
-        (Postponed("an earlier job is there", 1.0), None),
+        (RequeueAfter("an earlier job is there", 1.0), None),
     ],
     ids=repr,
 )

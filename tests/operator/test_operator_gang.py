@@ -12,9 +12,9 @@ from operator_kit import NOW, make_job
 
 from rljob_api.last_accepted import accept
 from rljob_api.spec import Gang, RLJob
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.plan import Plan, plan
 
@@ -129,16 +129,16 @@ def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_a
     written = found.model_copy(update={"status": found.status.model_copy(update={"accepted": accept(found)})})
     present = pods_of(decide(found, seen()))
     looked = replace(seen(True, *present), children_present=True)
-    assert pod_groups.due(written, looked) == ()
+    assert pod_groups.missing(written, looked) == ()
     bare = replace(seen(), children_present=True)
-    assert pod_groups.due(written, bare) == (pod_groups.pod_group(found),), "its API came after the other children"
-    assert pod_groups.due(written, replace(bare, gang_served=False)) == ()
-    assert pod_groups.due(written, seen()) == (pod_groups.pod_group(found),)
+    assert pod_groups.missing(written, bare) == (pod_groups.pod_group(found),), "its API came after the other children"
+    assert pod_groups.missing(written, replace(bare, gang_served=False)) == ()
+    assert pod_groups.missing(written, seen()) == (pod_groups.pod_group(found),)
     smaller = written.model_copy(update={"spec": job(rollout={"machines": 2, "minMachines": 2}).spec})
-    (group,) = pod_groups.due(smaller, looked)
+    (group,) = pod_groups.missing(smaller, looked)
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 4
-    assert pod_groups.due(job(Gang.NONE), seen()) == ()
-    assert pod_groups.due(found, seen(False)) == ()
+    assert pod_groups.missing(job(Gang.NONE), seen()) == ()
+    assert pod_groups.missing(found, seen(False)) == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,12 +181,12 @@ def test_kai_without_a_queue_is_told() -> None:
 
 @pytest.mark.parametrize(("begun", "told"), [(False, True), (True, False)])
 def test_a_gang_that_finds_no_place_is_told_as_one(begun: bool, told: bool) -> None:
-    trouble = Trouble("Unschedulable", "3 of 3 pods find no node")
-    found = pod_groups.explained(job(begun=begun), seen(), trouble)
+    stall = ConditionReason("Unschedulable", "3 of 3 pods find no node")
+    found = pod_groups.explained(job(begun=begun), seen(), stall)
     assert found is not None
-    assert found.message.startswith(trouble.message)
+    assert found.message.startswith(stall.message)
     assert ("the gang of 3 pods" in found.message) == told
-    other = Trouble("ImagePullFailed", "no such image")
+    other = ConditionReason("ImagePullFailed", "no such image")
     assert pod_groups.explained(job(), seen(), other) == other
 
 

@@ -8,7 +8,7 @@ import pytest
 from test_operator_nodes import working
 
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_operator.kubelet_leases import NAMESPACE, Kubelets
+from rljob_operator.kubelet_leases import NAMESPACE, KubeletLeaseMonitor
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure import losses as machine_losses
 
@@ -25,7 +25,7 @@ class World:
         self.asked: list[str] = []
         self.woken: list[tuple[str, str]] = []
         kube: Any = self
-        self.kubelets = Kubelets(kube, self.woken.append, interval=5.0, clock=lambda: self.now)
+        self.kubelets = KubeletLeaseMonitor(kube, self.woken.append, interval=5.0, clock=lambda: self.now)
 
     async def get(self, resource: Any, namespace: str | None, name: str) -> dict[str, Any]:
         if self.away:

@@ -16,6 +16,7 @@ from test_operator_plan import Asynchronous, Cluster, asynchronous
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.kueue_objects import (
@@ -31,7 +32,6 @@ from rljob_operator.policies.base.kueue_objects import (
     workload_of,
 )
 from rljob_operator.policies.base.observation import Devices, Observed, Pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.kueue import settlement, workloads
 from rljob_operator.policies.plan import Plan, plan
@@ -54,8 +54,8 @@ class Queued(Cluster):
         super().__init__(queued(job))
         self.workloads: dict[str, dict[str, Any]] = {}
         self.queue = "lq"
-        self.problem: Trouble | None = None
-        self.priority: Priority | Trouble = Priority()
+        self.problem: ConditionReason | None = None
+        self.priority: Priority | ConditionReason = Priority()
         self.flavors = {"zone-1": ZONE}
 
     def observed(self) -> Observed:
@@ -64,8 +64,8 @@ class Queued(Cluster):
         kueue = Kueue(self.queue, self.problem, {} if self.problem else found, flavors, self.priority)
         return replace(super().observed(), kueue=kueue)
 
-    def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
-        super().carry_out(decided, steps, refuses)
+    def apply(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
+        super().apply(decided, steps, refuses)
         if steps < 12:
             return
         for manifest in decided.asked:
@@ -89,8 +89,8 @@ class Queued(Cluster):
     def admit(self, name: str) -> None:
         """Kueue gives the quota that a Workload asks for."""
         item = self.workloads[name]
-        changes = [(kind, True, Trouble("Given", "")) for kind in ("QuotaReserved", "Admitted")]
-        changes.append(("Evicted", False, Trouble("QuotaReserved", "")))
+        changes = [(kind, True, ConditionReason("Given", "")) for kind in ("QuotaReserved", "Admitted")]
+        changes.append(("Evicted", False, ConditionReason("QuotaReserved", "")))
         assignments = [
             {"name": one["name"], "count": one["count"], "flavors": {"cpu": "zone-1"}}
             for one in item["spec"]["podSets"]
@@ -102,7 +102,9 @@ class Queued(Cluster):
     def say(self, name: str, kind: str, holds: bool, reason: str, message: str) -> None:
         """A condition of a Workload, as Kueue writes it."""
         item = self.workloads[name]
-        conditions = with_conditions(self.parsed(name).conditions, [(kind, holds, Trouble(reason, message))], self.now)
+        conditions = with_conditions(
+            self.parsed(name).conditions, [(kind, holds, ConditionReason(reason, message))], self.now
+        )
         item["status"] = {**item.get("status", {}), "conditions": conditions}
 
     def evict(self, name: str) -> None:
@@ -432,7 +434,7 @@ def _want_another_zone(cluster: Queued) -> None:
 
 
 def _remove_kueue(cluster: Queued) -> None:
-    cluster.problem = Trouble("KueueNotInstalled", "install Kueue")
+    cluster.problem = ConditionReason("KueueNotInstalled", "install Kueue")
 
 
 def _deactivate(cluster: Queued) -> None:
@@ -478,7 +480,7 @@ def test_a_job_that_is_held_keeps_the_quota_of_its_machines() -> None:
 
 def test_a_priority_class_that_is_gone_stalls() -> None:
     cluster = Queued(make_job())
-    cluster.priority = Trouble("PriorityClassNotFound", "make it")
+    cluster.priority = ConditionReason("PriorityClassNotFound", "make it")
     cluster.settle()
     assert cluster.workloads == {}
     assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
@@ -567,7 +569,7 @@ def test_other_resources_in_the_template_are_asked_for_anew() -> None:
 def test_a_job_without_a_queue_asks_nobody() -> None:
     job, seen = make_job(), Observed()
     assert kueue_admission.hold(job, seen, CONFIG) is None
-    assert kueue_admission.told(job, seen, 3) is None
+    assert kueue_admission.admission_condition(job, seen, 3) is None
     assert settlement.asked(job, seen, 3, CONFIG) == ()
     assert settlement.settled(job, seen, 3, NOW, CONFIG) == ()
 
@@ -608,7 +610,7 @@ class QueuedMachine(Asynchronous):
         kueue = self.cluster.observed().kueue
         assert kueue is not None
         pods: dict[str, list[Pod]] = {}
-        judged = self.cluster.observed().judged_by(self.cluster.status)
+        judged = self.cluster.observed().with_condemned(self.cluster.status)
         for pod in judged.pods:
             if not pod.terminal:
                 found = workload_of(self.cluster.job.name, pod.machine, kueue)

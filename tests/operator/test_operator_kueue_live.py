@@ -151,7 +151,7 @@ def tenancy(with_crd: tuple[FakeNodes, Manager], tmp_path: Path) -> Iterator[Ten
             yield found
     operator.stop()
     watch.check()
-    assert coordinators.trouble == []
+    assert coordinators.stall == []
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false", "--ignore-not-found")
     kubectl("delete", "pv", kubectl.namespace, "--wait=false", "--ignore-not-found")
 

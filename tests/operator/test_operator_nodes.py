@@ -18,13 +18,13 @@ from rljob_api.spec import NodeFailure
 from rljob_api.status import AvoidedNode, Replacements, Role
 from rljob_kube.errors import ApiError
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeBook
+from rljob_operator.node_cache import NodeCache
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
 from rljob_operator.policies.failure import mass_failure_hold, nodes
 from rljob_operator.policies.pods.manifests import render_pod
-from rljob_operator.watch import Watch
+from rljob_operator.watch import WatchHandlers
 
 GRACE = NodeFailure().grace_seconds
 
@@ -136,7 +136,7 @@ def test_a_machine_that_was_given_up_and_lives_again_is_deleted() -> None:
     cluster = working(3)
     cluster.suspect("rollout-1")
     decided = cluster.decide()
-    cluster.carry_out(replace(decided, removals=()))
+    cluster.apply(replace(decided, removals=()))
     assert sorted(live(cluster, "rollout-1")) == [1, 2]
     again = cluster.decide()
     assert [(r.pod.incarnation, r.reason) for r in again.removals] == [(1, "Superseded")]
@@ -430,7 +430,7 @@ def test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_
     cluster = working(3)
     cluster.suspect("rollout-0")
     decided = cluster.decide()
-    cluster.carry_out(decided, steps=bool(decided.children) + len(decided.creations))
+    cluster.apply(decided, steps=bool(decided.children) + len(decided.creations))
     assert live(cluster, "rollout-0") == [1, 2]
     cluster.suspect("rollout-0", "rollout-1")
     decided = cluster.decide()
@@ -554,9 +554,9 @@ class Api:
 async def test_a_nodes_report_wakes_only_the_jobs_on_it_and_only_when_it_matters() -> None:
     marks: list[tuple[str, str]] = []
     api = Api(_node("n1"), _node("n2"))
-    book = NodeBook(api)  # type: ignore[arg-type]
+    book = NodeCache(api)  # type: ignore[arg-type]
     await book.prime()
-    watch = Watch(lambda key, seconds: marks.append(key), lambda key, uid: None, mock.Mock(), book, Metrics())
+    watch = WatchHandlers(lambda key, seconds: marks.append(key), lambda key, uid: None, mock.Mock(), book, Metrics())
 
     def woken() -> list[str]:
         found = sorted({job for _, job in marks})
@@ -592,7 +592,7 @@ async def test_a_nodes_report_wakes_only_the_jobs_on_it_and_only_when_it_matters
 
 async def test_a_node_counts_as_deleted_on_the_api_servers_word_alone() -> None:
     api = Api(_node("n1"), _node("n2"))
-    book = NodeBook(api)  # type: ignore[arg-type]
+    book = NodeCache(api)  # type: ignore[arg-type]
     assert await book.facts(["n1"]) == {}, "an operator that may not see nodes knows of none"
     await book.prime()
     api.nodes["n3"] = _node("n3", "False")
@@ -604,33 +604,33 @@ async def test_a_node_counts_as_deleted_on_the_api_servers_word_alone() -> None:
 
 async def test_a_watch_that_stands_still_fails_no_node() -> None:
     api = Api(_node("n1", "Unknown"))
-    book = NodeBook(api)  # type: ignore[arg-type]
+    book = NodeCache(api)  # type: ignore[arg-type]
     await book.prime()
     book.hosts("uid", "n1", ("ns", "a"))
     api.nodes["n1"] = _node("n1")
     assert await book.facts(["n1"]) == {"n1": Node("n1")}
-    assert book.saw("MODIFIED", _node("n1")) == [("ns", "a")], "its jobs are told when the watch goes on"
-    book.saw("DELETED", _node("n1"))
+    assert book.observe("MODIFIED", _node("n1")) == [("ns", "a")], "its jobs are told when the watch goes on"
+    book.observe("DELETED", _node("n1"))
     assert await book.facts(["n1"]) == {"n1": Node("n1")}, "another node of this name is there by now"
 
 
 async def test_without_the_right_to_see_nodes_the_operator_goes_on() -> None:
-    book = NodeBook(Api(status=403))  # type: ignore[arg-type]
+    book = NodeCache(Api(status=403))  # type: ignore[arg-type]
     await book.prime()
     assert not book.open
-    book = NodeBook(Api(status=500))  # type: ignore[arg-type]
+    book = NodeCache(Api(status=500))  # type: ignore[arg-type]
     with pytest.raises(ApiError):
         await book.prime()
 
 
 async def test_what_a_node_offers_is_known_though_it_wakes_nobody() -> None:
-    book = NodeBook(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
+    book = NodeCache(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
     assert book.all() is None, "nobody has been allowed to look"
     await book.prime()
     offers = {**_node("n1")}
     offers["status"] = {**offers["status"], "allocatable": {"cpu": "8"}}
-    assert book.saw("MODIFIED", offers) == []
-    book.saw("DELETED", _node("n2"))
+    assert book.observe("MODIFIED", offers) == []
+    book.observe("DELETED", _node("n2"))
     nodes = book.all()
     assert nodes is not None
     assert [(node.name, node.allocatable) for node in nodes] == [("n1", {"cpu": "8"})]

@@ -21,7 +21,7 @@ from rljob_api.status import (
     TargetPhase,
     TargetTensorParallel,
 )
-from rljob_operator.policies.scaling.parallelism_planner import QUIET_ROUNDS, REFUSED_ROUNDS, RELIEF, Choice, choose
+from rljob_operator.policies.scaling.parallelism_planner import QUIET_ROUNDS, REFUSED_ROUNDS, RELIEF, Choice, choose_tp
 from rljob_operator.policies.scaling.target import next_target
 from rljob_operator.policies.status.events import transitions
 
@@ -61,7 +61,7 @@ class Job:
         return self.target.tensor_parallel.short, self.target.tensor_parallel.long
 
     def decide(self, last: RoundReport | None, applied: int | None = None) -> Choice:
-        choice = choose(self.spec, self.status.target, self.status.parallelism, last, self.machines, applied)
+        choice = choose_tp(self.spec, self.status.target, self.status.parallelism, last, self.machines, applied)
         names = [f"rollout-{index}" for index in range(self.machines)]
         reason = "; ".join(choice.reasons)
         target = next_target(self.status.target, names, choice.sizes, TargetPhase.RUN, reason)

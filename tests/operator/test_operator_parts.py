@@ -20,12 +20,12 @@ from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import DISRUPTION_BUDGET
 from rljob_operator.__main__ import options
 from rljob_operator.app import serve
-from rljob_operator.applier import Actor, _covers
-from rljob_operator.event_filter import TELL_SECONDS, Relevance, job_signature, pod_signature
+from rljob_operator.applier import Applier, _covers
+from rljob_operator.event_filter import START_FAILURE_DELAY_SECONDS, ChangeFilter, job_signature, pod_signature
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeBook
-from rljob_operator.observer import LeaseMonitor, PodLister
+from rljob_operator.node_cache import NodeCache
+from rljob_operator.observer import CoordinatorLeaseMonitor, PodLister
 from rljob_operator.owned_resources import RESOURCES
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod, Removal
@@ -35,7 +35,7 @@ from rljob_operator.policies.plan import Plan
 from rljob_operator.policies.pods.manifests import render_pod, render_role, shape
 from rljob_operator.policies.pods.owned_objects import children, disruption_budget, service
 from rljob_operator.seals import Seals
-from rljob_operator.watch import Watch
+from rljob_operator.watch import WatchHandlers
 from rljob_operator.workqueue import Backoff, WorkQueue
 
 # --- queue ------------------------------------------------------------------------------------------------------------
@@ -242,8 +242,8 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
         asked.append(len(client.sent))
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
-    await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
+    applier = Applier(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
+    await applier.apply(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
     assert body["preconditions"] == {"uid": "uid-7"}
@@ -258,8 +258,8 @@ async def test_by_force_too_only_the_pod_that_was_judged() -> None:
         return
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    actor = Actor(client, Recorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
-    await actor.carry_out(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
+    applier = Applier(client, Recorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
+    await applier.apply(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
     bodies = [body for _, _, body in client.sent]
     assert [body["gracePeriodSeconds"] for body in bodies] == [0, 15]
     assert all(body["preconditions"] == {"uid": "uid-7"} for body in bodies)
@@ -291,9 +291,9 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     job = make_job()
     new = NewPod("rollout-0", Role.ROLLOUT, 1)
     drafts = Drafts(job, Observed(), ("rollout-0",), {Role.ROLLOUT: render_role(job, Role.ROLLOUT, 1, Config(), "")})
-    actor = Actor(client, Recorder(client), Metrics(), confirm_leader, pods.saw, Seals(client))
+    applier = Applier(client, Recorder(client), Metrics(), confirm_leader, pods.observe, Seals(client))
     await pods.pods("default", "demo")
-    await actor.carry_out(job, Plan(creations=(Creation(new, drafts),)), NOW)
+    await applier.apply(job, Plan(creations=(Creation(new, drafts),)), NOW)
     await pods.pods("default", "demo")
     assert client.floors == ["0", "42"]
 
@@ -318,7 +318,7 @@ def _body(**runtime: Any) -> dict[str, Any]:
 
 
 def test_a_thousand_progress_reports_are_irrelevant() -> None:
-    relevance = Relevance()
+    relevance = ChangeFilter()
     assert relevance.changed("job", job_signature(_body(event=1)))
     for number in range(1000):
         body = _body(event=1, progress=number / 1000, reward=number, tokensPerSecond=number)
@@ -345,15 +345,19 @@ def test_what_the_coordinator_acknowledges_is_relevant(change: dict[str, Any]) -
 def test_a_pod_as_we_made_it_wakes_nobody() -> None:
     pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())
     pod["status"] = {"phase": "Pending"}
-    assert not Relevance().changed("pod", pod_signature(pod)) or pod_signature(pod) is None
+    assert not ChangeFilter().changed("pod", pod_signature(pod)) or pod_signature(pod) is None
     started = {**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
     assert pod_signature(started) is not None
 
 
 def test_what_keeps_pods_from_starting_is_told_together() -> None:
     marks: list[float] = []
-    watch = Watch(
-        lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), NodeBook(mock.Mock()), Metrics()
+    watch = WatchHandlers(
+        lambda key, seconds: marks.append(seconds),
+        lambda key, uid: None,
+        mock.Mock(),
+        NodeCache(mock.Mock()),
+        Metrics(),
     )
     for number in range(3):
         pod = render_pod(make_job(), NewPod(f"rollout-{number}", Role.ROLLOUT, 1), 1, Config())
@@ -361,15 +365,19 @@ def test_what_keeps_pods_from_starting_is_told_together() -> None:
         unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
         for status in ({"phase": "Pending"}, {"phase": "Pending", "conditions": [unplaced]}) * 2:
             watch.pod_event("MODIFIED", {**pod, "status": status})
-    assert marks == [TELL_SECONDS] * 9
+    assert marks == [START_FAILURE_DELAY_SECONDS] * 9
     watch.pod_event("MODIFIED", {**pod, "status": {"phase": "Failed"}})
-    assert marks[9:] == [0.0, TELL_SECONDS]
+    assert marks[9:] == [0.0, START_FAILURE_DELAY_SECONDS]
 
 
 def test_another_reason_of_the_scheduler_is_told_and_another_number_is_not() -> None:
     marks: list[float] = []
-    watch = Watch(
-        lambda key, seconds: marks.append(seconds), lambda key, uid: None, mock.Mock(), NodeBook(mock.Mock()), Metrics()
+    watch = WatchHandlers(
+        lambda key, seconds: marks.append(seconds),
+        lambda key, uid: None,
+        mock.Mock(),
+        NodeCache(mock.Mock()),
+        Metrics(),
     )
     pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())
     pod["metadata"] |= {"uid": "uid-0"}
@@ -412,12 +420,14 @@ class Leases:
         return {"metadata": {"namespace": "ns", "name": "demo", "resourceVersion": str(10 + renewed)}, "spec": spec}
 
 
-def _monitor(leases: Any) -> tuple[LeaseMonitor, list[tuple[str, str]]]:
+def _monitor(leases: Any) -> tuple[CoordinatorLeaseMonitor, list[tuple[str, str]]]:
     woken: list[tuple[str, str]] = []
-    return LeaseMonitor(leases, ["ns"], woken.append, interval=5.0, clock=lambda: leases.now), woken
+    return CoordinatorLeaseMonitor(leases, ["ns"], woken.append, interval=5.0, clock=lambda: leases.now), woken
 
 
-async def _looks(monitor: LeaseMonitor, leases: Leases, count: int, *, renewing: bool) -> list[Silence | None]:
+async def _looks(
+    monitor: CoordinatorLeaseMonitor, leases: Leases, count: int, *, renewing: bool
+) -> list[Silence | None]:
     """What is said of the coordinator after each of so many looks, 5 s apart."""
     said = []
     for _ in range(count):

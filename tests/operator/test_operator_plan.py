@@ -20,9 +20,9 @@ from rljob_api.last_accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.spec_training import Mode
 from rljob_api.status import Phase, RLJobStatus, Role, RoundKind, RoundReport, RuntimeStatus, TargetPhase
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import REMOVED_SECONDS, Creation, Plan, plan
 from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.refusal import in_order, refused
@@ -60,7 +60,7 @@ class Cluster:
         """The same, as far as the operator knows: one that died knows nothing."""
         self.replaced = 0
         """Members of a job that runs which had started and gave their place to a successor in one write."""
-        self.refused_edit: Trouble | None = None
+        self.refused_edit: ConditionReason | None = None
         self.serial = 0
         self.unwritten: Counter[str] = Counter()
         """Pods of each machine that were made since the status was written."""
@@ -75,7 +75,7 @@ class Cluster:
     def decide(self) -> Plan:
         return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)
 
-    def carry_out(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
+    def apply(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
         """Do at most `steps` of the plan's writes in its order: then the operator dies."""
         made, refusals = _made(decided, refuses)
         writes: list[Callable[[], None]] = []
@@ -95,7 +95,7 @@ class Cluster:
     def settle(self) -> None:
         """Let the operator work until it has nothing more to say."""
         for _ in range(4):
-            self.carry_out(self.decide())
+            self.apply(self.decide())
 
     def start_all(self) -> None:
         """Every pod becomes ready."""
@@ -151,14 +151,16 @@ class Cluster:
             self.pods[pod.name] = replace(current, deleting=True)
 
 
-def _made(decided: Plan, refuses: str) -> tuple[list[Creation], dict[str, Trouble]]:
+def _made(decided: Plan, refuses: str) -> tuple[list[Creation], dict[str, ConditionReason]]:
     """The pods that are made where one is refused, role by role, and the refusal."""
     made: list[Creation] = []
     for group in in_order(decided.creations):
         made += [creation for creation in group if creation.new.machine != refuses]
         if any(creation.new.machine == refuses for creation in group):
             break
-    return made, {c.new.machine: Trouble("QuotaExceeded", "") for c in decided.creations if c.new.machine == refuses}
+    return made, {
+        c.new.machine: ConditionReason("QuotaExceeded", "") for c in decided.creations if c.new.machine == refuses
+    }
 
 
 class Machine(RuleBasedStateMachine):
@@ -187,7 +189,7 @@ class Machine(RuleBasedStateMachine):
     def reconcile_and_die(self, steps: int, refuses: str) -> None:
         decided = self.cluster.decide()
         self._check_removals(decided)
-        self.cluster.carry_out(decided, steps, refuses)
+        self.cluster.apply(decided, steps, refuses)
 
     @rule()
     def settle(self) -> None:
@@ -195,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(4):
             decided = self.cluster.decide()
             self._check_removals(decided)
-            self.cluster.carry_out(decided)
+            self.cluster.apply(decided)
         again = self.cluster.decide()
         assert again.empty, f"still {again}"
 
@@ -248,7 +250,7 @@ class Machine(RuleBasedStateMachine):
     @rule(field=st.sampled_from(["", "spec.model.source", "spec.data.seed"]))
     def refused_edit(self, field: str) -> None:
         """The spec is edited into one that is refused, or back."""
-        self.cluster.refused_edit = Trouble("InvalidSpec", f"{field}: is immutable") if field else None
+        self.cluster.refused_edit = ConditionReason("InvalidSpec", f"{field}: is immutable") if field else None
         self._edit()
 
     def _edit(self, **update: Any) -> None:
@@ -378,7 +380,7 @@ class Machine(RuleBasedStateMachine):
     def one_live_incarnation_of_a_machine(self) -> None:
         """At most the newest is alive for the job; an older one that was given up is no member of any chain."""
         members = {m.machine: m.incarnation for m in self.cluster.status.members}
-        judged = self.cluster.observed().judged_by(self.cluster.status)
+        judged = self.cluster.observed().with_condemned(self.cluster.status)
         for machine in {pod.machine for pod in judged.pods}:
             live = [pod for pod in judged.of_machine(machine) if pod.live]
             known = [pod for pod in live if members.get(machine) == pod.incarnation]
@@ -391,7 +393,7 @@ class Machine(RuleBasedStateMachine):
         """Whatever ended the operator between an address and the pod that it was meant for."""
         cluster = self.cluster
         assert cluster.addressed in (None, cluster.service)
-        coordinator = cluster.observed().judged_by(cluster.status).current("coordinator-0")
+        coordinator = cluster.observed().with_condemned(cluster.status).current("coordinator-0")
         ended = cluster.status.is_true("Complete") or cluster.status.is_true("Failed")
         if coordinator is not None and not ended and cluster.decide().empty:
             assert cluster.service == coordinator.incarnation
@@ -464,7 +466,7 @@ class Asynchronous(Machine):
             )
             target = self.cluster.status.target
             self._report(last_round=report, applied=target.revision if target is not None else None)
-            self.cluster.carry_out(self.cluster.decide())
+            self.cluster.apply(self.cluster.decide())
             self.cluster.now += timedelta(seconds=20)
 
     @invariant()
@@ -496,13 +498,13 @@ def test_a_loss_is_counted_once_though_its_successor_is_refused() -> None:
     """Not even the pod that was lost is in the status yet."""
     cluster = Cluster(make_job())
     decided = cluster.decide()
-    cluster.carry_out(decided, steps=bool(decided.children) + len(decided.creations))
+    cluster.apply(decided, steps=bool(decided.children) + len(decided.creations))
     assert len(cluster.pods) == len(decided.creations)
     assert not cluster.status.members
     name = next(pod.name for pod in cluster.pods.values() if pod.machine == "rollout-1")
     cluster.pods[name] = replace(cluster.pods[name], phase="Failed")
     for _ in range(3):
-        cluster.carry_out(cluster.decide(), refuses="rollout-1")
+        cluster.apply(cluster.decide(), refuses="rollout-1")
         assert cluster.status.replacements is not None
         assert cluster.status.replacements.total == 1
     cluster.settle()
@@ -520,7 +522,7 @@ def test_a_loss_is_counted_though_the_operator_dies_before_it_says_so(steps: int
     cluster.report(suspects=[suspect])
     decided = cluster.decide()
     assert [creation.new.machine for creation in decided.creations] == ["rollout-0"]
-    cluster.carry_out(decided, steps)
+    cluster.apply(decided, steps)
     written = cluster.status.replacements is not None and cluster.status.replacements.total == 1
     withdrawn = len(cluster.observed().of_machine("rollout-0")) == 2 and meanwhile != "nothing"
     if withdrawn:
@@ -529,7 +531,7 @@ def test_a_loss_is_counted_though_the_operator_dies_before_it_says_so(steps: int
     for _ in range(4):
         again = cluster.decide()
         told += [event.reason for event in again.events]
-        cluster.carry_out(again)
+        cluster.apply(again)
     memory = cluster.status.replacements
     assert memory is not None
     assert memory.total == 1
@@ -585,7 +587,7 @@ def test_what_was_removed_is_looked_at_again_though_no_event_may_tell() -> None:
 
 def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
     cluster = running()
-    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    cluster.refused_edit = ConditionReason("InvalidSpec", "spec.data.seed: 2 is immutable")
     decided = cluster.decide()
     assert (decided.creations, decided.removals) == ((), ())
     assert [event.reason for event in decided.events] == ["InvalidSpec"]
@@ -594,7 +596,7 @@ def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
     found = {c.type: f"{c.status.value}/{c.reason}" for c in cluster.status.conditions}
     assert (found["Stalled"], found["Ready"]) == ("True/InvalidSpec", "False/InvalidSpec")
     assert cluster.status.phase is Phase.RUNNING
-    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 3 is immutable")
+    cluster.refused_edit = ConditionReason("InvalidSpec", "spec.data.seed: 3 is immutable")
     assert [event.reason for event in cluster.decide().events] == ["InvalidSpec"]  # another mistake
     cluster.refused_edit = None
     assert [event.reason for event in cluster.decide().events] == ["SpecAccepted"]
@@ -605,11 +607,11 @@ def test_a_refused_edit_is_told_and_nothing_else_changes() -> None:
 
 def test_the_same_refusal_at_the_next_try_writes_nothing() -> None:
     cluster = Cluster(make_job())
-    cluster.carry_out(cluster.decide(), refuses="rollout-0")
-    cluster.carry_out(cluster.decide(), refuses="rollout-0")
+    cluster.apply(cluster.decide(), refuses="rollout-0")
+    cluster.apply(cluster.decide(), refuses="rollout-0")
     stalled_since = cluster.status.condition("Stalled").last_transition_time
     cluster.now += timedelta(seconds=15)
-    again = refused(cluster.decide(), cluster.job, {"rollout-0": Trouble("QuotaExceeded", "")}, cluster.now)
+    again = refused(cluster.decide(), cluster.job, {"rollout-0": ConditionReason("QuotaExceeded", "")}, cluster.now)
     assert stalled_since == NOW
     assert again.creations
     assert again.status is None
@@ -619,7 +621,7 @@ def test_the_same_refusal_at_the_next_try_writes_nothing() -> None:
 def test_a_pod_lost_during_a_refused_edit_is_replaced() -> None:
     cluster = running()
     assert cluster.status.accepted == accept(cluster.job)
-    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    cluster.refused_edit = ConditionReason("InvalidSpec", "spec.data.seed: 2 is immutable")
     cluster.pods["demo-rollout-0-1"] = replace(cluster.pods["demo-rollout-0-1"], phase="Failed", ready=False)
     cluster.settle()
     assert cluster.pods["demo-rollout-0-2"].live
@@ -628,7 +630,7 @@ def test_a_pod_lost_during_a_refused_edit_is_replaced() -> None:
 
 def test_a_job_that_ends_during_a_refused_edit_has_ended() -> None:
     cluster = running()
-    cluster.refused_edit = Trouble("InvalidSpec", "spec.data.seed: 2 is immutable")
+    cluster.refused_edit = ConditionReason("InvalidSpec", "spec.data.seed: 2 is immutable")
     cluster.settle()
     cluster.report(finished={"outcome": "Complete", "reason": "RoundsFinished"})
     cluster.settle()
@@ -660,7 +662,7 @@ def test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back()
     cluster = running()
     assert cluster.service == 1
     cluster.silence = Silence("demo-coordinator-0-1_x", 3.0)
-    cluster.carry_out(cluster.decide(), steps=1)
+    cluster.apply(cluster.decide(), steps=1)
     assert (cluster.service, sorted(cluster.pods)[0]) == (2, "demo-coordinator-0-1")
     cluster.silence = None
     cluster.settle()
@@ -785,7 +787,7 @@ def test_a_resumption_cut_short_before_its_status_keeps_its_pods() -> None:
             cluster.settle()
             assert cluster.status.is_true("Suspended")
     resumed = cluster.decide()
-    cluster.carry_out(resumed, steps=len(resumed.creations) - 1)  # one pod cannot be created yet: no status is written
+    cluster.apply(resumed, steps=len(resumed.creations) - 1)  # one pod cannot be created yet: no status is written
     made = set(cluster.pods)
     assert made
     again = cluster.decide()
@@ -847,7 +849,7 @@ def test_operators_that_die_before_each_status_leave_coordinators_of_which_one_s
     cluster = running()
     for incarnation in (1, 2):
         cluster.silence = Silence(f"demo-coordinator-0-{incarnation}_x", 3.0)
-        cluster.carry_out(cluster.decide(), steps=2)  # the address and the successor
+        cluster.apply(cluster.decide(), steps=2)  # the address and the successor
     assert len([pod for pod in cluster.pods.values() if pod.machine == "coordinator-0" and pod.live]) == 3
     cluster.silence = None
     cluster.settle()

@@ -26,10 +26,10 @@ from rljob_api.status import (
     TargetPhase,
     TargetTensorParallel,
 )
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.deadlines import earliest_wait
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod, sort_pods
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.failure import losses as machine_losses
 from rljob_operator.policies.lifecycle import drain
 from rljob_operator.policies.pods import pod_set
@@ -38,7 +38,7 @@ from rljob_operator.policies.scaling import machines as machine_scaling
 from rljob_operator.policies.scaling.target import next_target
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.invalid_spec import plan_invalid
-from rljob_operator.policies.status.stalled import find_trouble
+from rljob_operator.policies.status.stalled import find_stall_reason
 
 # --- scale ------------------------------------------------------------------------------------------------------------
 
@@ -90,23 +90,23 @@ def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float) -> No
     assert machine_losses.pause_seconds(failures, POLICY) == seconds
 
 
-def _loss(counts: bool = True, machine: str = "rollout-0") -> machine_losses.Loss:
-    return machine_losses.Loss(machine, Role.ROLLOUT, 1, "PodFailed", "exit code 1", None, counts, True)
+def _loss(counts: bool = True, machine: str = "rollout-0") -> machine_losses.MachineLoss:
+    return machine_losses.MachineLoss(machine, Role.ROLLOUT, 1, "PodFailed", "exit code 1", None, counts, True)
 
 
 def test_a_stable_machine_starts_again_at_zero() -> None:
-    once = machine_losses.remember(None, [_loss()], ["rollout-0"], POLICY, NOW)
-    twice = machine_losses.remember(once, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=30))
+    once = machine_losses.update_history(None, [_loss()], ["rollout-0"], POLICY, NOW)
+    twice = machine_losses.update_history(once, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=30))
     assert twice.by_machine == {"rollout-0": 2}
     assert twice.backoff["rollout-0"].until == NOW + timedelta(seconds=35)
-    later = machine_losses.remember(twice, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=700))
+    later = machine_losses.update_history(twice, [_loss()], ["rollout-0"], POLICY, NOW + timedelta(seconds=700))
     assert later.by_machine == {"rollout-0": 1}
     assert later.backoff["rollout-0"].failures == 1
     assert later.total == 3
 
 
 def test_the_clusters_doing_costs_no_budget_but_slows() -> None:
-    found = machine_losses.remember(None, [_loss(counts=False)] * 3, ["rollout-0"], POLICY, NOW)
+    found = machine_losses.update_history(None, [_loss(counts=False)] * 3, ["rollout-0"], POLICY, NOW)
     assert found.by_machine == {}
     assert found.backoff["rollout-0"].failures == 3
     assert found.total == 3
@@ -114,7 +114,7 @@ def test_the_clusters_doing_costs_no_budget_but_slows() -> None:
 
 def test_machines_that_left_are_forgotten() -> None:
     before = Replacements(total=4, by_machine={"rollout-9": 2}, backoff={"rollout-9": BackOff(failures=2)})
-    after = machine_losses.remember(before, [], ["rollout-0"], POLICY, NOW)
+    after = machine_losses.update_history(before, [], ["rollout-0"], POLICY, NOW)
     assert (after.by_machine, after.backoff, after.total) == ({}, {}, 4)
 
 
@@ -129,7 +129,7 @@ def test_machines_that_left_are_forgotten() -> None:
     ],
 )
 def test_budget_of_coordinator_and_trainer(counted: dict[str, int], told: str | None) -> None:
-    why = machine_losses.exhausted(Replacements(by_machine=counted), make_job().spec)
+    why = machine_losses.backoff_limit_exceeded(Replacements(by_machine=counted), make_job().spec)
     assert (why is None) == (told is None)
     assert told is None or (why is not None and why.startswith(told))
 
@@ -408,7 +408,7 @@ def test_when_a_machine_may_leave(pods: list[Pod], runtime: Any, since: Any, gon
     if runtime is not None:
         status = RLJobStatus.model_validate({**status.to_dict(), "runtime": runtime})
     seen = Observed((*pods, _pod("rollout-0"), _pod("rollout-1")))
-    assert drain.dismissed(seen, status, make_job().spec, NOW) == gone
+    assert drain.drained_machines(seen, status, make_job().spec, NOW) == gone
 
 
 TRAINER = _pod("trainer-0")
@@ -442,7 +442,7 @@ SAVED = {**STOPPED, "applied": 3}
         ([STARTING, TRAINER], SUSPEND, None, 0, True),
         ([STARTING, replace(TRAINER, ready=False)], SUSPEND, UNSAVED, 0, True),
         ([replace(STARTING, unschedulable="0/3 nodes"), TRAINER], SUSPEND, UNSAVED, 0, True),
-        ([replace(STARTING, waiting=Trouble("ErrImagePull", "")), TRAINER], SUSPEND, UNSAVED, 0, True),
+        ([replace(STARTING, waiting=ConditionReason("ErrImagePull", "")), TRAINER], SUSPEND, UNSAVED, 0, True),
     ],
 )
 def test_when_a_suspended_jobs_pods_may_go(
@@ -451,7 +451,7 @@ def test_when_a_suspended_jobs_pods_may_go(
     since = (NOW - timedelta(seconds=seconds)).isoformat()
     told = {"target": target, "drainSince": since, **({} if runtime is None else {"runtime": runtime})}
     status = RLJobStatus.model_validate(told)
-    assert drain.may_stop(Observed((*pods, _pod("rollout-0"))), status, make_job().spec, NOW) is stops
+    assert drain.may_suspend(Observed((*pods, _pod("rollout-0"))), status, make_job().spec, NOW) is stops
 
 
 def test_the_revision_rises_with_changes_only() -> None:
@@ -522,15 +522,19 @@ def test_pods_of_an_earlier_job_are_told_apart() -> None:
     ("pod", "blocked", "reason"),
     [
         (_pod(), [], None),
-        (_pod(phase="Pending", waiting=Trouble("ErrImagePull", "no such image")), [], "ImagePullFailed"),
-        (_pod(phase="Pending", waiting=Trouble("CreateContainerConfigError", "no secret")), [], "ContainerConfigError"),
+        (_pod(phase="Pending", waiting=ConditionReason("ErrImagePull", "no such image")), [], "ImagePullFailed"),
+        (
+            _pod(phase="Pending", waiting=ConditionReason("CreateContainerConfigError", "no secret")),
+            [],
+            "ContainerConfigError",
+        ),
         (_pod(phase="Pending", unschedulable="0/3 nodes", created=NOW), [], None),  # a moment's patience
         (_pod(phase="Pending", unschedulable="0/3 nodes", created=NOW - timedelta(minutes=1)), [], "Unschedulable"),
         (_pod(), ["rollout-1"], "ReplacementBudgetExhausted"),
     ],
 )
 def test_what_stalls_a_job(pod: Pod, blocked: list[str], reason: str | None) -> None:
-    found = find_trouble(Observed((pod,)), blocked, bool(blocked), Config(), NOW)
+    found = find_stall_reason(Observed((pod,)), blocked, bool(blocked), Config(), NOW)
     assert (found.reason if found is not None else None) == reason
 
 
@@ -549,7 +553,7 @@ facts = st.builds(
     pods=st.integers(0, 3),
     suspending=st.booleans(),
     started=st.booleans(),
-    trouble=st.sampled_from([None, Trouble("Unschedulable", "0/3")]),
+    stall=st.sampled_from([None, ConditionReason("Unschedulable", "0/3")]),
 )
 
 
@@ -569,7 +573,7 @@ def test_conditions_are_kstatus(found: conditions.Facts) -> None:
         assert conditions.phase(found) is Phase.STALLED
     # What kstatus calls Current: Ready, and nothing under way.
     if by_type["Ready"] == "True" and found.leaving == 0 and not found.replacing and found.started:
-        assert found.trouble is not None or found.rollouts_ready < found.rollouts_wanted or "Reconciling" not in by_type
+        assert found.stall is not None or found.rollouts_ready < found.rollouts_wanted or "Reconciling" not in by_type
 
 
 def test_a_transition_time_changes_only_with_its_status() -> None:
@@ -586,9 +590,9 @@ def test_a_transition_time_changes_only_with_its_status() -> None:
 
 TRAINER_WAITS = conditions.Facts(generation=1, coordinator_ready=True, trainers_wanted=1, pods=3)
 RUNS = conditions.Facts(generation=1, coordinator_ready=True, started=True, pods=3)
-NO_IMAGE = Trouble("ImagePullFailed", "trainer-0: container main, image nowhere:1: not found")
-NO_SANDBOX = (Trouble("SandboxUnavailable", "Landlock would be right"),)
-WRONG = Trouble("InvalidSpec", "spec.rounds: 0 must be at least 1")
+NO_IMAGE = ConditionReason("ImagePullFailed", "trainer-0: container main, image nowhere:1: not found")
+NO_SANDBOX = (ConditionReason("SandboxUnavailable", "Landlock would be right"),)
+WRONG = ConditionReason("InvalidSpec", "spec.rounds: 0 must be at least 1")
 
 
 @pytest.mark.parametrize(
@@ -596,13 +600,13 @@ WRONG = Trouble("InvalidSpec", "spec.rounds: 0 must be at least 1")
     [
         (replace(TRAINER_WAITS, pods=0), "Pending", "TrainerNotReady"),
         (TRAINER_WAITS, "Starting", "TrainerNotReady"),
-        (replace(TRAINER_WAITS, trouble=NO_IMAGE), "Stalled", "ImagePullFailed"),
+        (replace(TRAINER_WAITS, stall=NO_IMAGE), "Stalled", "ImagePullFailed"),
         (replace(TRAINER_WAITS, refused=WRONG), "Starting", "InvalidSpec"),
-        (replace(TRAINER_WAITS, refused=WRONG, trouble=NO_IMAGE), "Stalled", "InvalidSpec"),
-        (replace(TRAINER_WAITS, suspending=True, trouble=NO_IMAGE), "Suspending", "Suspended"),
+        (replace(TRAINER_WAITS, refused=WRONG, stall=NO_IMAGE), "Stalled", "InvalidSpec"),
+        (replace(TRAINER_WAITS, suspending=True, stall=NO_IMAGE), "Suspending", "Suspended"),
         (RUNS, "Running", "RoundsProgressing"),
         # With fewer machines than there should be, and enough of them.
-        (replace(RUNS, trouble=NO_IMAGE), "Running", "RoundsProgressing"),
+        (replace(RUNS, stall=NO_IMAGE), "Running", "RoundsProgressing"),
         (replace(RUNS, problems=NO_SANDBOX), "Stalled", "SandboxUnavailable"),
         (replace(RUNS, refused=WRONG), "Running", "InvalidSpec"),
     ],
@@ -615,7 +619,7 @@ def test_state_and_reason_show_what_stands_in_the_way(found: conditions.Facts, s
 @pytest.mark.parametrize(("found", "state"), [(TRAINER_WAITS, "Stalled"), (RUNS, "Running")])
 def test_a_refusal_found_on_the_way_is_shown_where_the_job_waits_for_it(found: conditions.Facts, state: str) -> None:
     before = RLJobStatus(conditions=conditions.derive(found, RLJobStatus(), NOW), phase=conditions.phase(found))
-    quota = Trouble("QuotaExceeded", "exceeded quota: pods")
+    quota = ConditionReason("QuotaExceeded", "exceeded quota: pods")
     after = conditions.stalled_now(before, before, quota, 1, NOW)
     reason = "QuotaExceeded" if state == "Stalled" else "RoundsProgressing"
     assert (after.phase.value, after.condition("Ready").reason) == (state, reason)
@@ -626,10 +630,10 @@ def test_a_refusal_found_on_the_way_is_shown_where_the_job_waits_for_it(found: c
 @pytest.mark.parametrize("reason", ["SandboxUnavailable", "RewardsUnavailable", "EngineMismatch"])
 def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does(reason: str) -> None:
     running = conditions.Facts(generation=1, coordinator_ready=True, started=True)
-    lacking = Trouble(reason, "reward tests needs a sandbox: Landlock would be right")
-    full = Trouble("CheckpointFailed", "no space left")
+    lacking = ConditionReason(reason, "reward tests needs a sandbox: Landlock would be right")
+    full = ConditionReason("CheckpointFailed", "no space left")
 
-    def told(*problems: Trouble, **changes: Any) -> dict[str, tuple[str, str]]:
+    def told(*problems: ConditionReason, **changes: Any) -> dict[str, tuple[str, str]]:
         found = conditions.derive(replace(running, problems=problems, **changes), RLJobStatus(), NOW)
         shown = ("Ready", "Reconciling", "Stalled", "Degraded", "Failed")
         return {c.type: (c.status.value, c.reason) for c in found if c.type in shown}
@@ -642,7 +646,7 @@ def test_a_missing_sandbox_stalls_the_job_and_nothing_else_does(reason: str) -> 
     assert "Reconciling" not in alone
     both = told(full, lacking)
     assert (both["Stalled"], both["Degraded"]) == (("True", reason), ("True", "CheckpointFailed"))
-    assert told(lacking, trouble=Trouble("Unschedulable", ""))["Stalled"] == ("True", "Unschedulable")
+    assert told(lacking, stall=ConditionReason("Unschedulable", ""))["Stalled"] == ("True", "Unschedulable")
     assert "Stalled" not in told(full)
     assert "Stalled" not in told(lacking, suspending=True), "suspension is the way out"
 

@@ -13,13 +13,13 @@ from operator_kit import NOW, make_job
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.plan import Plan, plan
 from rljob_operator.policies.refusal import PATIENCE_SECONDS, in_order, refused
 
-QUOTA = Trouble("QuotaExceeded", "exceeded quota: q, requested: pods=1")
+QUOTA = ConditionReason("QuotaExceeded", "exceeded quota: q, requested: pods=1")
 ALL = ["coordinator-0", "trainer-0", "trainer-1", "rollout-0", "rollout-1"]
 
 

@@ -91,7 +91,7 @@ async def scene(nodes: kwok.FakeNodes, name: str, *, everywhere: bool, completes
             nodes.server.kubeconfig, name, completes=completes, report_seconds=5.0
         ) as coordinators:
             yield Scene(Server(client, name), operator)
-        assert coordinators.trouble == []
+        assert coordinators.stall == []
 
 
 @pytest.fixture(scope="module")

@@ -386,7 +386,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a look at pods may be older than those just made",
         f"{OPERATOR}/applier.py",
-        "self._saw([await self._kube.create(POD, creation.manifest)])",
+        "self._observe_pods([await self._kube.create(POD, creation.manifest)])",
         "await self._kube.create(POD, creation.manifest)",
         ("tests/operator/test_operator_parts.py::test_no_look_at_pods_is_older_than_those_it_made_itself",),
     ),
@@ -571,7 +571,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a job that has ended keeps its chain",
         f"{OPERATOR}/policies/plan.py",
-        'updates["relay"] = disbanded(before.relay)',
+        'updates["relay"] = dissolved(before.relay)',
         "pass",
         ("tests/operator/test_operator_plan.py::test_nobody_is_in_the_chain_of_a_job_that_has_ended",),
     ),
@@ -1922,14 +1922,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an incarnation is used again",
         f"{OPERATOR}/policies/pods/pod_set.py",
-        "number = max(seen.highest_incarnation(machine), incarnations.get(machine, 0)) + 1",
-        "number = seen.highest_incarnation(machine) + 1",
+        "number = max(observed.highest_incarnation(machine), incarnations.get(machine, 0)) + 1",
+        "number = observed.highest_incarnation(machine) + 1",
         PLAN,
     ),
     Mutant(
         "the back-off is not written down",
         f"{OPERATOR}/policies/plan.py",
-        '"replacements": judged.replacements,',
+        '"replacements": assessment.replacements,',
         '"replacements": before.replacements,',
         PLAN,
     ),
@@ -1985,8 +1985,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "racks are not asked for",
         f"{OPERATOR}/policies/plan.py",
-        "locations(seen, spec.relay.topology_keys)",
-        "locations(seen, ())",
+        "locations(observed, spec.relay.topology_keys)",
+        "locations(observed, ())",
         ("tests/operator/test_operator_nodes.py::test_the_chain_goes_through_one_rack_after_the_other",),
     ),
     Mutant(
@@ -2027,21 +2027,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a loss that has its successor waits in a pause",
         f"{OPERATOR}/policies/failure/mass_failure_hold.py",
-        "if loss.doubted and loss.pod is seen.current(loss.machine)]",
+        "if loss.doubted and loss.pod is observed.current(loss.machine)]",
         "if loss.doubted]",
         (f"{NODES[0]}::test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause",),
     ),
     Mutant(
         "a loss that has its successor is none of those that fell at once",
         f"{OPERATOR}/policies/failure/mass_failure_hold.py",
-        "{**_doubted(rollout, seen, before, now), **_lost(rollout, losses)}",
-        "_doubted(rollout, seen, before, now)",
+        "{**_doubted(rollout, observed, before, now), **_lost(rollout, losses)}",
+        "_doubted(rollout, observed, before, now)",
         (f"{NODES[0]}::test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause",),
     ),
     Mutant(
         "a node that is not ready loses its machines at once",
         f"{OPERATOR}/policies/failure/nodes.py",
-        "if passed(after(node.since, policy.grace_seconds), now))",
+        "if is_past(deadline(node.since, policy.grace_seconds), now))",
         ")",
         NODES,
     ),
@@ -2069,7 +2069,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a node that is dead is forgiven",
         f"{OPERATOR}/policies/failure/nodes.py",
-        "if node.name in blamed and _may_serve(node.name, seen)]",
+        "if node.name in blamed and _may_serve(node.name, observed)]",
         "if node.name in blamed]",
         NODES,
     ),
@@ -2146,7 +2146,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an address moves with new coordinators alone",
         f"{OPERATOR}/policies/pods/owned_objects.py",
-        "if coordinator is not None and coordinator.incarnation != seen.addressed:",
+        "if coordinator is not None and coordinator.incarnation != observed.addressed:",
         "if coordinator is not None and new is not None:",
         (
             "tests/operator/test_operator_plan.py"
@@ -2236,8 +2236,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine on its way out is no member any more",
         f"{OPERATOR}/policies/plan.py",
-        "pod_set.members(seen, created, removals, roster.departing, ",
-        "pod_set.members(seen, created, removals, (), ",
+        "pod_set.members(observed, created, removals, machine_set.departing, ",
+        "pod_set.members(observed, created, removals, (), ",
         DEPARTING,
     ),
     Mutant(
@@ -2335,7 +2335,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a suspension does not wait for the coordinator that could save",
         f"{OPERATOR}/policies/lifecycle/drain.py",
-        " and not (_coming(seen) and _unsaved(seen, status)):",
+        " and not (_coming(observed) and _unsaved(observed, status)):",
         ":",
         ("tests/operator/test_operator_policies.py::test_when_a_suspended_jobs_pods_may_go",),
     ),
@@ -2375,7 +2375,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a chain keeps who died during a suspension",
         f"{OPERATOR}/policies/plan.py",
-        "shortened(before.relay, before.members, members, seen.highest_epoch)",
+        "without_lost(before.relay, before.members, members, observed.highest_epoch)",
         "before.relay",
         ("tests/operator/test_operator_plan.py::test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain",),
     ),
@@ -2389,8 +2389,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the accepted spec is not written down",
         f"{OPERATOR}/policies/plan.py",
-        '"accepted": accept(job),\n        "incarnations": _numbers(before, seen, moves.created),',
-        '"incarnations": _numbers(before, seen, moves.created),',
+        '"accepted": accept(job),\n        "incarnations": _numbers(before, observed, pod_changes.created),',
+        '"incarnations": _numbers(before, observed, pod_changes.created),',
         EDITS,
     ),
     Mutant(
@@ -2788,7 +2788,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "machines above the base take places before the gang has its own",
         f"{OPERATOR}/policies/gang/pod_groups.py",
-        "return list(created) if _placed(first, seen) else [new for new in created if new.machine in first]",
+        "return list(created) if _placed(first, observed) else [new for new in created if new.machine in first]",
         "return list(created)",
         GANG,
     ),
@@ -2816,8 +2816,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what waits for a refused coordinator keeps its place",
         f"{OPERATOR}/policies/pods/pod_set.py",
-        'Removal(pod, "NoCoordinator") for pod in seen.pods if pod.live)',
-        'Removal(pod, "NoCoordinator") for pod in seen.pods if not pod.live)',
+        'Removal(pod, "NoCoordinator") for pod in observed.pods if pod.live)',
+        'Removal(pod, "NoCoordinator") for pod in observed.pods if not pod.live)',
         REFUSALS,
     ),
     Mutant(
@@ -2830,8 +2830,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing sandbox is no reason to stall",
         f"{OPERATOR}/policies/status/conditions.py",
-        "self.trouble or self.halted",
-        "self.trouble",
+        "self.stall or self.halted",
+        "self.stall",
         ("tests/operator/test_operator_policies.py::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
     ),
     Mutant(
@@ -3085,7 +3085,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a resume overtakes the drain",
         f"{OPERATOR}/policies/plan.py",
-        "    if job.spec.suspend or held is not None or _stopping(job, seen):",
+        "    if job.spec.suspend or held is not None or _stopping(job, observed):",
         "    if job.spec.suspend or held is not None:",
         (
             "tests/operator/test_operator_plan.py::"
@@ -3095,8 +3095,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a resumption cut short throws its pods away",
         f"{OPERATOR}/policies/plan.py",
-        "not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in seen.pods",
-        "not pod.deleting for pod in seen.pods",
+        "not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in observed.pods",
+        "not pod.deleting for pod in observed.pods",
         ("tests/operator/test_operator_plan.py::test_a_resumption_cut_short_before_its_status_keeps_its_pods",),
     ),
     Mutant(
@@ -3369,7 +3369,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a silent kubelet is no witness",
         "operator/rljob_operator/policies/failure/losses.py",
-        "if pod.node in seen.silent_nodes else set[str]()",
+        "if pod.node in observed.silent_nodes else set[str]()",
         "if pod.node is None else set[str]()",
         (f"{KUBELETS}::test_the_kubelets_silence_is_a_second_witness",),
     ),
@@ -3601,7 +3601,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a base is asked for before what it claims is there",
         f"{OPERATOR}/policies/plan.py",
-        "children=tuple(owned_objects.claim_templates(job, seen.devices)) if held is not None else (),",
+        "children=tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else (),",
         "children=(),",
         (f"{QUOTA}::test_what_the_base_claims_is_made_before_the_base_is_asked_for",),
     ),
@@ -3671,7 +3671,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plan is made in the event loop",
         f"{OPERATOR}/reconciler.py",
-        "decided = await asyncio.to_thread(plan, job, seen, now, self._config, admitted.refused)",
+        "decided = await asyncio.to_thread(plan, job, observed, now, self._config, admitted.refused)",
         "decided = plan(job, seen, now, self._config, admitted.refused)",
         (f"{COST}::test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned",),
     ),
@@ -3907,8 +3907,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator's pod is deleted while its head ends",
         f"{OPERATOR}/policies/base/observation.py",
-        "lingering=verdict is not None and any(_exit_code(container) is None for container in containers),",
-        "lingering=verdict is not None,",
+        "lingering=ended is not None and any(_exit_code(container) is None for container in containers),",
+        "lingering=ended is not None,",
         (f"{HEAD_POD}::test_a_coordinator_that_has_ended_is_replaced_while_its_head_ends",),
     ),
     Mutant(

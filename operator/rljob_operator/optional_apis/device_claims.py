@@ -12,7 +12,7 @@ from rljob_operator.policies.base.observation import Devices
 from rljob_operator.policies.pods.devices import API, template_names
 
 
-class DeviceBook:
+class DeviceClaimCache:
     """Asks at each look. What was there is not asked for again for a few seconds; what was absent is."""
 
     def __init__(self, kube: Kube, *, fresh_seconds: float = 5.0, clock: Callable[[], float] = monotonic) -> None:

@@ -17,16 +17,16 @@ from rljob_api.spec import RLJob
 from rljob_kube.client import ANY, Kube
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import PRIORITY_CLASS, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, Json
-from rljob_operator.observer import MANAGED, Key, look_regularly
+from rljob_operator.observer import MANAGED, Key, check_regularly
 from rljob_operator.policies.base import kueue_objects as values
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.kueue_objects import Flavor, Kueue, Priority, base_name
 from rljob_operator.policies.base.names import job_selector
-from rljob_operator.policies.base.stall_reason import Trouble
 
 API = (WORKLOAD.group, WORKLOAD.version)
 
 
-class KueueBook:
+class KueueCache:
     """The Workloads of all jobs as they were listed last, and those of one job as they are."""
 
     def __init__(
@@ -53,7 +53,7 @@ class KueueBook:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every `interval` seconds until `stop`."""
-        await look_regularly(self.look, self._interval, stop, "Workloads could not be listed")
+        await check_regularly(self.look, self._interval, stop, "Workloads could not be listed")
 
     async def look(self) -> None:
         """One look at all Workloads; wakes the jobs whose Workloads changed, and all that ask when Kueue comes or
@@ -63,7 +63,9 @@ class KueueBook:
         served, found = await self._kube.serves(*API), defaultdict[Key, list[Json]](list)
         for namespace in self._namespaces if served else ():
             try:
-                items = await self._kube.read(WORKLOAD, namespace, values.seen_part, labels=MANAGED, not_older_than=ANY)
+                items = await self._kube.read(
+                    WORKLOAD, namespace, values.relevant_part, labels=MANAGED, not_older_than=ANY
+                )
             except ApiError as error:
                 if not (error.not_found or error.status == 403):
                     raise
@@ -97,7 +99,7 @@ class KueueBook:
         if not await self._kube.serves(*API):
             return Kueue(queue, problem=_not_installed(queue))
         try:
-            items = await self._kube.read(WORKLOAD, job.namespace, values.seen_part, labels=job_selector(job.name))
+            items = await self._kube.read(WORKLOAD, job.namespace, values.relevant_part, labels=job_selector(job.name))
         except ApiError as error:
             if not (error.not_found or error.status == 403):
                 raise
@@ -120,7 +122,7 @@ class KueueBook:
                     self._flavors[name] = now, values.parse_flavor(item)
         return [self._flavors[name][1] for name in names if name in self._flavors]
 
-    async def _priority(self, job: RLJob) -> Priority | Trouble:
+    async def _priority(self, job: RLJob) -> Priority | ConditionReason:
         """By the job's label, else by the pods' class."""
         name = job.metadata.labels.get(values.PRIORITY_CLASS)
         if name:
@@ -135,20 +137,22 @@ class KueueBook:
         return Priority()
 
 
-def _absent(where: str) -> Trouble:
-    return Trouble("PriorityClassNotFound", f"{where}, which does not exist: make it, or name another")
+def _absent(where: str) -> ConditionReason:
+    return ConditionReason("PriorityClassNotFound", f"{where}, which does not exist: make it, or name another")
 
 
-def _not_installed(queue: str) -> Trouble:
+def _not_installed(queue: str) -> ConditionReason:
     asks = f"the label {values.QUEUE} asks for quota of queue {queue}"
     advice = "install Kueue, or take the label off to run without a quota"
-    return Trouble("KueueNotInstalled", f"{asks}, and the cluster does not serve {values.API_VERSION}: {advice}")
+    return ConditionReason(
+        "KueueNotInstalled", f"{asks}, and the cluster does not serve {values.API_VERSION}: {advice}"
+    )
 
 
-def _not_enabled(queue: str) -> Trouble:
+def _not_enabled(queue: str) -> ConditionReason:
     asks = f"the label {values.QUEUE} asks for quota of queue {queue}"
     advice = "set kueue.enabled in the values of the operator's chart"
-    return Trouble("KueueNotEnabled", f"{asks}, and the operator may not read Workloads: {advice}")
+    return ConditionReason("KueueNotEnabled", f"{asks}, and the operator may not read Workloads: {advice}")
 
 
 def _signature(items: Iterable[Json]) -> Hashable:

@@ -14,7 +14,7 @@ KNOWN_SECONDS = 300.0
 """An API that was there is believed to be there for so long."""
 
 
-class Groups:
+class PodGroupApis:
     """Answers of discovery. What is absent is asked for at every look: it may be installed at any moment."""
 
     def __init__(self, kube: Kube, *, clock: Callable[[], float] = monotonic) -> None:

@@ -26,7 +26,7 @@ class Drafts:
     """What the manifests of a plan's pods are made from."""
 
     job: RLJob
-    seen: Observed
+    observed: Observed
     machines: tuple[str, ...]
     """Rollout machines of the target."""
     roles: Mapping[Role, Json]
@@ -35,7 +35,7 @@ class Drafts:
     def manifest(self, new: NewPod) -> Json:
         """The manifest of one pod. Nobody may change it in place."""
         pod = manifests.named(self.roles[new.role], self.job, new)
-        placed = kueue_admission.placed(self.job, new, pod, self.seen)
+        placed = kueue_admission.placed(self.job, new, pod, self.observed)
         return pod_groups.joined(self.job, self.machines, new.machine, placed)
 
 

@@ -14,12 +14,12 @@ from datetime import datetime
 from rljob_api.constants import ROLE_COORDINATOR, machine_name
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Role
-from rljob_operator.policies.base.deadlines import after, passed
+from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.decisions import WARNING, Event, Removal
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.plan import Plan, changed
-from rljob_operator.policies.pods.relay_membership import disbanded
+from rljob_operator.policies.pods.relay_membership import dissolved
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.events import transitions
 
@@ -38,23 +38,23 @@ def in_order(creations: Sequence[Creation]) -> Iterator[tuple[Creation, ...]]:
             yield found
 
 
-def pod_refusal(status: int, message: str) -> Trouble:
+def pod_refusal(status: int, message: str) -> ConditionReason:
     """What the API server's refusal of a pod means, as the reason of Stalled."""
     if status == 403:
         quota = "exceeded quota" in message
-        return no_priority_class(message) or Trouble("QuotaExceeded" if quota else "PodForbidden", message)
-    return Trouble("PodInvalid", message)
+        return no_priority_class(message) or ConditionReason("QuotaExceeded" if quota else "PodForbidden", message)
+    return ConditionReason("PodInvalid", message)
 
 
-def no_priority_class(message: str) -> Trouble | None:
+def no_priority_class(message: str) -> ConditionReason | None:
     """The trouble where the server has no PriorityClass of the name that the object has."""
     if "no PriorityClass" not in message:
         return None
     advice = "create it, or name another one in spec.scheduling.priorityClassName or in the pod template"
-    return Trouble("PriorityClassMissing", f"{message}; {advice}")
+    return ConditionReason("PriorityClassMissing", f"{message}; {advice}")
 
 
-def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: datetime) -> Plan:
+def refused(before: Plan, job: RLJob, refusals: Mapping[str, ConditionReason], now: datetime) -> Plan:
     """The plan after the API server would not take the pods of these machines: they are no members, neither are those
     that would have come after them, their numbers stay free, and the job is Stalled."""
     status = before.status
@@ -64,13 +64,13 @@ def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: date
     # The number before it was given to a pod, perhaps one whose loss this very status counts.
     free = {c.new.machine: c.new.incarnation - 1 for c in before.creations if c.new.machine in unmade}
     incarnations = {machine: number for machine, number in {**status.incarnations, **free}.items() if number}
-    trouble = _told(refusals, unmade)
-    idle = _given_back(before, job.status, trouble, now) if _COORDINATOR in refusals else ()
+    stall = _told(refusals, unmade)
+    idle = _given_back(before, job.status, stall, now) if _COORDINATOR in refusals else ()
     gone = unmade | {removal.pod.machine for removal in idle}
     members = tuple(m for m in status.members if m.machine not in gone)
-    chain = {"relay": disbanded(status.relay)} if idle else {}
+    chain = {"relay": dissolved(status.relay)} if idle else {}
     status = status.model_copy(update={"members": members, "incarnations": incarnations, **chain})
-    found = stalled(before, job, status, trouble, now)
+    found = stalled(before, job, status, stall, now)
     if not idle:
         return found
     message = f"{len(idle)} pods wait for a coordinator, whose pod is refused: {', '.join(sorted(_names(idle)))}"
@@ -78,14 +78,14 @@ def refused(before: Plan, job: RLJob, refusals: Mapping[str, Trouble], now: date
     return replace(found, removals=(*found.removals, *idle), events=(*found.events, event))
 
 
-def stalled(before: Plan, job: RLJob, status: RLJobStatus, trouble: Trouble, now: datetime) -> Plan:
+def stalled(before: Plan, job: RLJob, status: RLJobStatus, stall: ConditionReason, now: datetime) -> Plan:
     """The plan with this status, Stalled for a reason found while carrying it out."""
-    status = conditions.stalled_now(status, job.status, trouble, job.metadata.generation, now)
+    status = conditions.stalled_now(status, job.status, stall, job.metadata.generation, now)
     events = tuple(transitions(job.status, status, before.losses))
     return replace(before, status=changed(job, status), events=events)
 
 
-def _unmade(creations: Sequence[Creation], refusals: Mapping[str, Trouble]) -> frozenset[str]:
+def _unmade(creations: Sequence[Creation], refusals: Mapping[str, ConditionReason]) -> frozenset[str]:
     """The machines that get no pod: the refused ones, and those of the roles after them."""
     groups = list(in_order(creations))
     first = next((n for n, group in enumerate(groups) if any(c.new.machine in refusals for c in group)), len(groups))
@@ -93,21 +93,21 @@ def _unmade(creations: Sequence[Creation], refusals: Mapping[str, Trouble]) -> f
     return frozenset(later.union(refusals))
 
 
-def _told(refusals: Mapping[str, Trouble], unmade: frozenset[str]) -> Trouble:
+def _told(refusals: Mapping[str, ConditionReason], unmade: frozenset[str]) -> ConditionReason:
     worst = next(iter(refusals.values()))
     waiting = len(unmade) - len(refusals)
     more = f"; {waiting} more pods are not made before" if waiting else ""
     return replace(worst, message=f"{', '.join(sorted(refusals)[:3])}: {worst.message}{more}")
 
 
-def _given_back(before: Plan, written: RLJobStatus, trouble: Trouble, now: datetime) -> tuple[Removal, ...]:
+def _given_back(before: Plan, written: RLJobStatus, stall: ConditionReason, now: datetime) -> tuple[Removal, ...]:
     """Of the pods that wait for the coordinator those that have waited long enough."""
     told, ready = written.condition(conditions.STALLED), written.condition(conditions.READY)
-    if told is None or told.reason != trouble.reason or ready is None or written.is_true(conditions.READY):
+    if told is None or told.reason != stall.reason or ready is None or written.is_true(conditions.READY):
         return ()
     moments = [c.last_transition_time for c in (told, ready) if c.last_transition_time is not None]
     since, going = max(moments, default=None), {removal.pod.uid for removal in before.removals}
-    late = {role for role, seconds in PATIENCE_SECONDS.items() if passed(after(since, seconds), now)}
+    late = {role for role, seconds in PATIENCE_SECONDS.items() if is_past(deadline(since, seconds), now)}
     return tuple(r for r in before.idle if r.pod.role in late and r.pod.uid not in going)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 
-def after(start: datetime | None, seconds: float | None) -> datetime | None:
+def deadline(start: datetime | None, seconds: float | None) -> datetime | None:
     """`start` plus `seconds`, or None where either is missing."""
     if start is None or seconds is None:
         return None
     return start + timedelta(seconds=seconds)
 
 
-def passed(moment: datetime | None, now: datetime) -> bool:
+def is_past(moment: datetime | None, now: datetime) -> bool:
     """Whether a deadline is there and over."""
     return moment is not None and now >= moment
 

@@ -45,7 +45,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JobOutcome:
     """The job is over."""
 
     outcome: FinishedOutcome

@@ -14,7 +14,7 @@ from typing import Any
 
 from rljob_api.constants import GROUP, ROLE_ROLLOUT, machine_name
 from rljob_api.spec import RLJob
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.base.condition_reason import ConditionReason
 
 Json = dict[str, Any]
 
@@ -93,13 +93,13 @@ class Workload:
         return self.evicted or self.holds(FINISHED)
 
     @property
-    def why(self) -> Trouble:
+    def why(self) -> ConditionReason:
         """Why it is not admitted, in Kueue's words."""
         for kind, status in ((EVICTED, "True"), (QUOTA_RESERVED, "False"), (ADMITTED, "False")):
             found = self.condition(kind)
             if found is not None and found.get("status") == status and (kind != EVICTED or self.reserved):
-                return Trouble(str(found.get("reason", "")), str(found.get("message", "")))
-        return Trouble("Pending", "Kueue has not looked at it yet")
+                return ConditionReason(str(found.get("reason", "")), str(found.get("message", "")))
+        return ConditionReason("Pending", "Kueue has not looked at it yet")
 
     def condition(self, kind: str) -> Json | None:
         return next((one for one in self.conditions if one.get("type") == kind), None)
@@ -124,8 +124,8 @@ class Hold:
     """Time alone does not help: somebody has to do something."""
 
     @property
-    def trouble(self) -> Trouble:
-        return Trouble(self.reason, self.message)
+    def stall(self) -> ConditionReason:
+        return ConditionReason(self.reason, self.message)
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,13 @@ class Kueue:
     """What was seen for one job that names a queue."""
 
     queue: str
-    problem: Trouble | None = None
+    problem: ConditionReason | None = None
     """Why Kueue cannot be asked at all."""
     workloads: Mapping[str, Workload] = field(default_factory=dict)
     """The job's own, by name."""
     flavors: Mapping[str, Flavor] = field(default_factory=dict)
     """Those of the assigned flavors that exist."""
-    priority: Priority | Trouble = Priority()
+    priority: Priority | ConditionReason = Priority()
 
 
 def base_name(job: str) -> str:
@@ -174,7 +174,7 @@ def queue_of(job: RLJob, workloads: Sequence[Mapping[str, Any]]) -> str | None:
     return next((queue for item in workloads if (queue := (item.get("spec") or {}).get("queueName"))), None)
 
 
-def seen_part(item: Mapping[str, Any]) -> Json:
+def relevant_part(item: Mapping[str, Any]) -> Json:
     """What of a Workload is looked at: neither the templates of its pods nor who manages what."""
     meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     spec: Mapping[str, Any] = item.get("spec") or {}
@@ -222,7 +222,9 @@ def parse_flavor(item: Mapping[str, Any]) -> Flavor:
     return Flavor(item["metadata"]["name"], spec.get("nodeLabels") or {}, tuple(spec.get("tolerations") or ()))
 
 
-def with_conditions(before: Sequence[Json], changes: Sequence[tuple[str, bool, Trouble]], now: datetime) -> list[Json]:
+def with_conditions(
+    before: Sequence[Json], changes: Sequence[tuple[str, bool, ConditionReason]], now: datetime
+) -> list[Json]:
     """The conditions with some set; a transition time changes only with its status."""
     found = {one.get("type"): one for one in before}
     for kind, holds, why in changes:

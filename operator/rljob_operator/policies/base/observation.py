@@ -21,7 +21,7 @@ from rljob_api.constants import (
     REWARDS_CONTAINER,
 )
 from rljob_api.status import RLJobStatus, Role
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.base.condition_reason import ConditionReason
 
 if TYPE_CHECKING:
     from rljob_operator.policies.base.kueue_objects import Kueue
@@ -64,7 +64,7 @@ class Pod:
     created: datetime | None = None
     unschedulable: str | None = None
     """The scheduler's message, when no node fits."""
-    waiting: Trouble | None = None
+    waiting: ConditionReason | None = None
     """Why a container cannot start, when that wants a human."""
     lingering: bool = False
     """A container that it is nothing without has ended and another has not."""
@@ -193,7 +193,7 @@ class Observed:
     def _highest(self) -> Mapping[str, int]:
         return {pod.machine: pod.incarnation for pod in sorted((*self.pods, *self.foreign), key=_incarnation)}
 
-    def judged_by(self, status: RLJobStatus) -> Observed:
+    def with_condemned(self, status: RLJobStatus) -> Observed:
         """With the pods marked that the status does not count as members though it knows of their time: the write that
         gave them up came through, their deletion did not."""
         members = {member.machine: member.incarnation for member in status.members}
@@ -223,7 +223,7 @@ def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, 
     return tuple(owned), tuple(foreign)
 
 
-def seen_part(item: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_part(item: Mapping[str, Any]) -> dict[str, Any]:
     """What of a pod is looked at: neither its containers, which may have a user's templates, nor who manages what."""
     meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     node = (item.get("spec") or {}).get("nodeName")
@@ -245,7 +245,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
     containers = status.get("containerStatuses") or []
     inits = status.get("initContainerStatuses") or []
     phase = status.get("phase") or "Pending"
-    verdict = _verdict(role, containers) if phase not in ("Failed", "Succeeded") else None
+    ended = _ended_phase(role, containers) if phase not in ("Failed", "Succeeded") else None
     return Pod(
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -254,9 +254,9 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         incarnation=incarnation,
         epoch=_number(labels.get(LABEL_EPOCH)) or 0,
         shape=labels.get(LABEL_SHAPE, ""),
-        phase=verdict or phase,
+        phase=ended or phase,
         # Sidecars that are init containers are ended by the kubelet, once all of the others have ended.
-        lingering=verdict is not None and any(_exit_code(container) is None for container in containers),
+        lingering=ended is not None and any(_exit_code(container) is None for container in containers),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting=bool(meta.get("deletionTimestamp")),
         disrupted=_disrupted(status, conditions),
@@ -304,7 +304,7 @@ def _disrupted(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
     return target or reason in _DISRUPTIONS or reason in _DISRUPTIONS_OF_ADMISSION
 
 
-def _verdict(role: Role, containers: Iterable[Mapping[str, Any]]) -> str | None:
+def _ended_phase(role: Role, containers: Iterable[Mapping[str, Any]]) -> str | None:
     """The phase that the pod would have without its sidecars, when the main container has ended, or the rewards' has
     failed: it is not started again, and the coordinator would wait for it. It ends well only after the coordinator."""
     codes = {container.get("name"): code for container in containers if (code := _exit_code(container)) is not None}
@@ -318,13 +318,13 @@ def _exit_code(container: Mapping[str, Any]) -> int | None:
     return None if ended is None else int(ended.get("exitCode", 0))
 
 
-def _waiting(containers: Iterable[Mapping[str, Any]]) -> Trouble | None:
+def _waiting(containers: Iterable[Mapping[str, Any]]) -> ConditionReason | None:
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in IMAGE_REASONS | CONFIG_REASONS:
             message = waiting.get("message") or waiting["reason"]
             image = container.get("image", "")
-            return Trouble(waiting["reason"], f"container {container.get('name')}, image {image}: {message}")
+            return ConditionReason(waiting["reason"], f"container {container.get('name')}, image {image}: {message}")
     return None
 
 

@@ -16,10 +16,10 @@ from rljob_operator.policies.failure import mass_failure_hold, nodes
 
 
 @dataclass(frozen=True)
-class Judgement:
+class FailureAssessment:
     """What became of the machines."""
 
-    losses: tuple[machine_losses.Loss, ...]
+    losses: tuple[machine_losses.MachineLoss, ...]
     """Those to act on, and to count, now."""
     replacements: Replacements
     """The memory with these losses in it."""
@@ -35,18 +35,20 @@ class Judgement:
         return tuple(node.name for node in self.replacements.avoided_nodes)
 
 
-def judge(job: RLJob, seen: Observed, placed: Mapping[str, Role], now: datetime, config: Config) -> Judgement:
+def assess(
+    job: RLJob, observed: Observed, placed: Mapping[str, Role], now: datetime, config: Config
+) -> FailureAssessment:
     """Judge the `placed` machines of a job that runs."""
     before, spec = job.status.replacements, job.spec
     policy = spec.failure_policy.node_failure
     rollout = [machine for machine, role in placed.items() if role is Role.ROLLOUT]
-    failed = nodes.not_ready(before, seen, now)
-    found = machine_losses.find_losses(placed, seen, job.status, nodes.dead(failed, policy, now))
-    losses, paused = mass_failure_hold.hold(found, rollout, seen, job.status, policy, now)
-    avoided, forgiven = nodes.forgive(nodes.avoid(before, losses, policy, now), seen, config, now)
-    remembered = machine_losses.remember(before, losses, placed, spec.failure_policy.backoff, now)
-    memory = machine_losses.settle(remembered, seen.nodes, now).model_copy(
-        update={"not_ready_nodes": failed, "avoided_nodes": avoided, **mass_failure_hold.kept(paused)}
+    failed = nodes.not_ready(before, observed, now)
+    found = machine_losses.find_losses(placed, observed, job.status, nodes.dead(failed, policy, now))
+    losses, paused = mass_failure_hold.evaluate(found, rollout, observed, job.status, policy, now)
+    avoided, forgiven = nodes.forgive(nodes.avoid(before, losses, policy, now), observed, config, now)
+    remembered = machine_losses.update_history(before, losses, placed, spec.failure_policy.backoff, now)
+    memory = machine_losses.settle(remembered, observed.nodes, now).model_copy(
+        update={"not_ready_nodes": failed, "avoided_nodes": avoided, **mass_failure_hold.still_held(paused)}
     )
     moments = (
         *(entry.until for entry in memory.backoff.values()),
@@ -55,10 +57,12 @@ def judge(job: RLJob, seen: Observed, placed: Mapping[str, Role], now: datetime,
         *nodes.graces(failed, policy),
         paused.until if paused is not None else None,
     )
-    return Judgement(tuple(losses), memory, machine_losses.given_up(memory, spec, rollout), moments, _told(forgiven))
+    return FailureAssessment(
+        tuple(losses), memory, machine_losses.budget_exhausted(memory, spec, rollout), moments, _forgiveness(forgiven)
+    )
 
 
-def _told(forgiven: str | None) -> tuple[Event, ...]:
+def _forgiveness(forgiven: str | None) -> tuple[Event, ...]:
     if forgiven is None:
         return ()
     return (Event(NORMAL, "NodeForgiven", f"{forgiven} may be used again: a pod finds no other node"),)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from rljob_api.constants import KEEPS_FAILING, ROLE_COORDINATOR, ROLE_TRAINER
 from rljob_api.spec import ReplacementBackOff, RLJobSpec
 from rljob_api.status import BackOff, Replacements, RLJobStatus, Role, Suspect
-from rljob_operator.policies.base.deadlines import after, passed
+from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import Node, Observed, Pod
 
 SILENT, NODE_NOT_READY = "CoordinatorSilent", "NodeNotReady"
@@ -25,7 +25,7 @@ WITNESSES = 2
 
 
 @dataclass(frozen=True)
-class Loss:
+class MachineLoss:
     """One incarnation of a machine that will do no more work."""
 
     machine: str
@@ -50,27 +50,27 @@ class Loss:
 
 
 def find_losses(
-    placed: Mapping[str, Role], seen: Observed, status: RLJobStatus, dead: Collection[str] = ()
-) -> list[Loss]:
+    placed: Mapping[str, Role], observed: Observed, status: RLJobStatus, dead: Collection[str] = ()
+) -> list[MachineLoss]:
     """Losses among the `placed` machines that the status has not counted yet. `dead`: nodes given up."""
     known = {member.machine: member.incarnation for member in status.members}
     losses = []
     for machine, role in placed.items():
-        pods = seen.of_machine(machine)
+        pods = observed.of_machine(machine)
         for pod in reversed(pods):
             fresh = pod.incarnation > status.incarnations.get(machine, 0) or pod.incarnation == known.get(machine)
             if fresh and not pod.live:
                 losses.append(_ended(pod))
         member = known.get(machine)
         if member is not None and all(pod.incarnation != member for pod in pods):
-            losses.append(Loss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
-        losses += _believed_in([pod for pod in pods if pod.live], member, seen, status, dead)
+            losses.append(MachineLoss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
+        losses += _believed_in([pod for pod in pods if pod.live], member, observed, status, dead)
     return losses
 
 
-def remember(
+def update_history(
     before: Replacements | None,
-    losses: Sequence[Loss],
+    losses: Sequence[MachineLoss],
     placed: Iterable[str],
     policy: ReplacementBackOff,
     now: datetime,
@@ -84,7 +84,7 @@ def remember(
         entry = backoff.get(loss.machine, BackOff())
         if entry.unsettled:
             counted[loss.machine] = counted.get(loss.machine, 0) + 1
-        if passed(_stable_at(entry, policy), now):
+        if is_past(_stable_at(entry, policy), now):
             entry = BackOff()
             counted.pop(loss.machine, None)
         if loss.counts:
@@ -114,7 +114,7 @@ def settle(memory: Replacements, nodes: Mapping[str, Node], now: datetime) -> Re
         node = nodes.get(entry.node) if entry.node is not None else None
         if node is not None and not node.ready:
             backoff[machine] = entry.model_copy(update={"unsettled": None, "reason": NODE_NOT_READY})
-        elif passed(settled_at(entry), now):
+        elif is_past(settled_at(entry), now):
             backoff[machine] = entry.model_copy(update={"unsettled": None})
             counted[machine] = counted.get(machine, 0) + 1
     return memory.model_copy(update={"by_machine": counted, "backoff": backoff})
@@ -122,7 +122,7 @@ def settle(memory: Replacements, nodes: Mapping[str, Node], now: datetime) -> Re
 
 def settled_at(entry: BackOff) -> datetime | None:
     """When it is clear whether a failure counts; None where that is clear already."""
-    return after(entry.last_failure_time, SETTLED_SECONDS) if entry.unsettled else None
+    return deadline(entry.last_failure_time, SETTLED_SECONDS) if entry.unsettled else None
 
 
 def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
@@ -132,13 +132,13 @@ def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
     return min(policy.max_seconds, policy.initial_seconds * 2.0 ** min(failures - 2, 64))
 
 
-def given_up(replacements: Replacements, spec: RLJobSpec, rollout: Iterable[str]) -> frozenset[str]:
+def budget_exhausted(replacements: Replacements, spec: RLJobSpec, rollout: Iterable[str]) -> frozenset[str]:
     """Rollout machines that have used up their budget: they stay empty until the limit is raised."""
     limit = spec.failure_policy.max_replacements_per_machine
     return frozenset(machine for machine in rollout if replacements.by_machine.get(machine, 0) > limit)
 
 
-def exhausted(replacements: Replacements, spec: RLJobSpec) -> str | None:
+def backoff_limit_exceeded(replacements: Replacements, spec: RLJobSpec) -> str | None:
     """Why the job cannot be repaired any more, or None: the coordinator or the trainer group failed too often in a
     row."""
     limit = spec.run_policy.backoff_limit
@@ -159,9 +159,9 @@ def _stable_at(entry: BackOff, policy: ReplacementBackOff) -> datetime | None:
     return entry.last_failure_time + timedelta(seconds=policy.reset_after_seconds)
 
 
-def _ended(pod: Pod) -> Loss:
-    def loss(reason: str, message: str, counts: bool, slows: bool) -> Loss:
-        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, slows)
+def _ended(pod: Pod) -> MachineLoss:
+    def loss(reason: str, message: str, counts: bool, slows: bool) -> MachineLoss:
+        return MachineLoss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, slows)
 
     if pod.deleting:  # whatever its end was like: it was asked to go
         return loss("PodDeleted", "its pod was deleted", counts=False, slows=False)
@@ -172,10 +172,10 @@ def _ended(pod: Pod) -> Loss:
     return loss("PodExited", "its main container ended though the job has not", counts=True, slows=True)
 
 
-def suspected(pod: Pod, seen: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:
+def suspected(pod: Pod, observed: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:
     """The report by which enough believe this pod dead, and who does: those in the data plane that say so, and the
     kubelet of its node by its silence."""
-    kubelet = {f"the kubelet of {pod.node}"} if pod.node in seen.silent_nodes else set[str]()
+    kubelet = {f"the kubelet of {pod.node}"} if pod.node in observed.silent_nodes else set[str]()
     told = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
     return next(((suspect, frozenset(who)) for suspect, who in told if len(who) >= WITNESSES), None)
 
@@ -193,43 +193,47 @@ def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
 
 
 def _believed_in(
-    live: Sequence[Pod], member: int | None, seen: Observed, status: RLJobStatus, dead: Collection[str]
-) -> Iterator[Loss]:
+    live: Sequence[Pod], member: int | None, observed: Observed, status: RLJobStatus, dead: Collection[str]
+) -> Iterator[MachineLoss]:
     """Losses among one machine's `live` pods, newest first: of the newest, and of the member when it is not that one.
     Such a member was lost before: its successor was created, and the status that would have counted it not written. So
     it is counted now, whatever has become of the reason."""
     for pod in live:
         if pod is live[0] or pod.incarnation == member:
-            loss = _wedged(pod, seen, status, dead) or _superseded(pod, live[0])
+            loss = _wedged(pod, observed, status, dead) or _superseded(pod, live[0])
             if loss is not None:
                 yield loss
 
 
-def _superseded(pod: Pod, newest: Pod) -> Loss | None:
+def _superseded(pod: Pod, newest: Pod) -> MachineLoss | None:
     """A pod that gave its place to the `newest`. One that never started may have been outdated, which is no loss."""
     if pod is newest or pod.phase == "Pending":
         return None
     message = f"incarnation {newest.incarnation} has its place"
-    return Loss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, counts=False, slows=False)
+    return MachineLoss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, counts=False, slows=False)
 
 
-def _wedged(pod: Pod, seen: Observed, status: RLJobStatus, dead: Collection[str]) -> Loss | None:
+def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[str]) -> MachineLoss | None:
     """A pod that Kubernetes believes in and the job does not."""
 
-    def loss(reason: str, message: str, counts: bool = True, doubted: bool = False, unsettled: bool = False) -> Loss:
-        return Loss(pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, True, doubted, unsettled)
+    def loss(
+        reason: str, message: str, counts: bool = True, doubted: bool = False, unsettled: bool = False
+    ) -> MachineLoss:
+        return MachineLoss(
+            pod.machine, pod.role, pod.incarnation, reason, message, pod, counts, True, doubted, unsettled
+        )
 
-    silence = seen.silence
+    silence = observed.silence
     if pod.role is Role.COORDINATOR:
         if silence is not None and silence.holder.partition("_")[0] == pod.name:
             told = f"its Lease expired {silence.seconds:.0f} s ago"
             return loss(SILENT, told, counts=False, unsettled=True)
     elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
-    elif (found := suspected(pod, seen, status)) is not None:
+    elif (found := suspected(pod, observed, status)) is not None:
         suspect, witnesses = found
         return loss(suspect.reason or "Suspect", f"believed dead by {', '.join(sorted(witnesses))}", doubted=True)
     if pod.node is not None and pod.node in dead:
-        state = "gone" if pod.node in seen.nodes and seen.nodes[pod.node].gone else "not ready"
+        state = "gone" if pod.node in observed.nodes and observed.nodes[pod.node].gone else "not ready"
         return loss(NODE_NOT_READY, f"its node {pod.node} is {state}", counts=False, doubted=True)
     return None

@@ -15,41 +15,41 @@ from rljob_api.constants import KEEPS_FAILING
 from rljob_api.spec import ForceDelete, NodeFailure
 from rljob_api.status import AvoidedNode, NotReadyNode, Replacements
 from rljob_operator.policies.base.config import Config
-from rljob_operator.policies.base.deadlines import after, passed
+from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.decisions import Removal
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.failure.losses import Loss
+from rljob_operator.policies.failure.losses import MachineLoss
 
 MOST_AVOIDED = 64
 """Nodes avoided at a time: each is a line in every new pod. The oldest are used again."""
 
 
-def not_ready(before: Replacements | None, seen: Observed, now: datetime) -> tuple[NotReadyNode, ...]:
+def not_ready(before: Replacements | None, observed: Observed, now: datetime) -> tuple[NotReadyNode, ...]:
     """The nodes of the job's pods that are not ready (or gone), and since when this has been seen."""
     known = {node.name: node for node in before.not_ready_nodes} if before is not None else {}
-    hosts = sorted({pod.node for pod in seen.pods if pod.live and pod.node is not None})
-    failed = [name for name in hosts if name in seen.nodes and not seen.nodes[name].ready]
+    hosts = sorted({pod.node for pod in observed.pods if pod.live and pod.node is not None})
+    failed = [name for name in hosts if name in observed.nodes and not observed.nodes[name].ready]
     return tuple(known.get(name) or NotReadyNode(name=name, since=now) for name in failed)
 
 
 def dead(failed: Iterable[NotReadyNode], policy: NodeFailure, now: datetime) -> frozenset[str]:
     """Of the nodes that are not ready those whose grace is over."""
-    return frozenset(node.name for node in failed if passed(after(node.since, policy.grace_seconds), now))
+    return frozenset(node.name for node in failed if is_past(deadline(node.since, policy.grace_seconds), now))
 
 
 def graces(failed: Iterable[NotReadyNode], policy: NodeFailure) -> list[datetime | None]:
     """When a grace ends."""
-    return [after(node.since, policy.grace_seconds) for node in failed]
+    return [deadline(node.since, policy.grace_seconds) for node in failed]
 
 
 # --- avoiding ---------------------------------------------------------------------------------------------------------
 
 
 def avoid(
-    before: Replacements | None, losses: Iterable[Loss], policy: NodeFailure, now: datetime
+    before: Replacements | None, losses: Iterable[MachineLoss], policy: NodeFailure, now: datetime
 ) -> tuple[AvoidedNode, ...]:
     """Nodes out of favour after these losses, the one to be used again first in front."""
-    kept = {node.name: node for node in before.avoided_nodes if not passed(node.until, now)} if before else {}
+    kept = {node.name: node for node in before.avoided_nodes if not is_past(node.until, now)} if before else {}
     until = now + timedelta(seconds=policy.avoid_failed_nodes_seconds)
     for loss in losses:
         name = loss.pod.node if loss.pod is not None else None
@@ -59,46 +59,46 @@ def avoid(
 
 
 def forgive(
-    avoided: Sequence[AvoidedNode], seen: Observed, config: Config, now: datetime
+    avoided: Sequence[AvoidedNode], observed: Observed, config: Config, now: datetime
 ) -> tuple[tuple[AvoidedNode, ...], str | None]:
     """(the nodes that stay out of favour, the one that is used again though its time has not come): better there than
     nowhere. It is forgiven when a pod that avoids it has found no node for a while; a node that is known to be ready
     before one of which nothing is known, and the oldest failure first. One that is known not to be ready helps nobody.
     """
-    homeless = [pod for pod in seen.pods if pod.live and pod.unschedulable is not None]
-    patient = [pod for pod in homeless if passed(after(pod.created, config.unschedulable_grace_seconds), now)]
+    homeless = [pod for pod in observed.pods if pod.live and pod.unschedulable is not None]
+    patient = [pod for pod in homeless if is_past(deadline(pod.created, config.unschedulable_grace_seconds), now)]
     blamed = {name for pod in patient for name in pod.avoids}
-    usable = [node for node in avoided if node.name in blamed and _may_serve(node.name, seen)]
+    usable = [node for node in avoided if node.name in blamed and _may_serve(node.name, observed)]
     if not usable:
         return tuple(avoided), None
     # `avoided` is in the order of the failures.
-    chosen = min(usable, key=lambda node: node.name not in seen.nodes).name
+    chosen = min(usable, key=lambda node: node.name not in observed.nodes).name
     return tuple(node for node in avoided if node.name != chosen), chosen
 
 
-def _may_serve(name: str, seen: Observed) -> bool:
-    return name not in seen.nodes or seen.nodes[name].ready
+def _may_serve(name: str, observed: Observed) -> bool:
+    return name not in observed.nodes or observed.nodes[name].ready
 
 
 # --- deleting by force ------------------------------------------------------------------------------------------------
 
 
-def stuck(seen: Observed, policy: NodeFailure, now: datetime) -> tuple[list[Removal], list[datetime | None]]:
+def stuck(observed: Observed, policy: NodeFailure, now: datetime) -> tuple[list[Removal], list[datetime | None]]:
     """(pods that were asked to go and that no kubelet will report gone, when there may be more of them). They block
     nothing: a replacement has a name of its own. But they hold volumes, and a suspended job waits for them.
 
     Fenced means that nothing runs there any more: the Node is deleted, or somebody says so by the out-of-service taint.
     """
     removals, moments = [], list[datetime | None]()
-    for pod in seen.pods:
-        node = seen.nodes.get(pod.node) if pod.node is not None else None
+    for pod in observed.pods:
+        node = observed.nodes.get(pod.node) if pod.node is not None else None
         if not pod.deleting or node is None or node.ready or policy.force_delete is ForceDelete.NEVER:
             continue
         if node.gone or node.fenced:
             removals.append(Removal(pod, "NodeFenced", grace_seconds=0))
         elif policy.force_delete is ForceDelete.ALWAYS:
-            end = after(pod.deletion, policy.grace_seconds)
-            if end is None or passed(end, now):
+            end = deadline(pod.deletion, policy.grace_seconds)
+            if end is None or is_past(end, now):
                 removals.append(Removal(pod, "NodeNotReady", grace_seconds=0))
             moments.append(end)
     return removals, moments

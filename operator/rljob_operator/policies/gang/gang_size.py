@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from rljob_api import constants as c
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Node, Observed
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.pods import capacity
@@ -26,15 +26,15 @@ LOOK_AGAIN_SECONDS = 15.0
 """Nodes may be added: the operator is woken by nodes that have pods of the job, and this job has none there."""
 
 
-def explained(job: RLJob, seen: Observed, trouble: Trouble | None, config: Config) -> Trouble | None:
+def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, config: Config) -> ConditionReason | None:
     """The trouble as a job with a gang has it (`pod_groups.explained`), and whether its gang could ever be placed."""
-    told = pod_groups.explained(job, seen, trouble)
+    told = pod_groups.explained(job, observed, stall)
     if told is None or told.reason != "Unschedulable" or not pod_groups.gathers(job.spec, job.status):
         return told
-    if seen.cluster is None:
+    if observed.cluster is None:
         unknown = "whether the cluster could ever hold it is not known: the operator may not read nodes"
         return replace(told, message=f"{told.message}; {unknown}")
-    most = _most(job, seen, seen.cluster, config)
+    most = _most(job, observed, observed.cluster, config)
     smallest, trainers = job.spec.rollout.smallest, job.spec.trainer.replicas
     if most == smallest:
         return told
@@ -45,8 +45,8 @@ def explained(job: RLJob, seen: Observed, trouble: Trouble | None, config: Confi
         holds = f"{rest} and at most {most} rollout machines, where the gang has {smallest}"
         lower = f"add nodes, ask for smaller machines, or lower spec.rollout.minMachines to {most}"
         advice = lower if most else "add nodes, or ask for smaller machines"
-    held = f"the {len(seen.cluster)} nodes of the cluster, with nothing else on them, hold {holds}"
-    return Trouble(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {told.message}")
+    held = f"the {len(observed.cluster)} nodes of the cluster, with nothing else on them, hold {holds}"
+    return ConditionReason(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {told.message}")
 
 
 def look_again(status: RLJobStatus, now: datetime) -> datetime | None:
@@ -56,9 +56,9 @@ def look_again(status: RLJobStatus, now: datetime) -> datetime | None:
     return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if waits else None
 
 
-def _most(job: RLJob, seen: Observed, nodes: Sequence[Node], config: Config) -> int | None:
+def _most(job: RLJob, observed: Observed, nodes: Sequence[Node], config: Config) -> int | None:
     """With how many rollout machines, up to those of the gang, the cluster could hold it; None: not even with none."""
-    kinds = {role: capacity.kind_of(_pod(job, role, seen, config)) for role in Role}
+    kinds = {role: capacity.kind_of(_pod(job, role, observed, config)) for role in Role}
     fixed = [(kinds[Role.COORDINATOR], 1), (kinds[Role.TRAINER], job.spec.trainer.replicas)]
     for machines in range(job.spec.rollout.smallest, -1, -1):
         if capacity.fits([*fixed, (kinds[Role.ROLLOUT], machines)], nodes):
@@ -66,7 +66,7 @@ def _most(job: RLJob, seen: Observed, nodes: Sequence[Node], config: Config) -> 
     return None
 
 
-def _pod(job: RLJob, role: Role, seen: Observed, config: Config) -> dict[str, object]:
+def _pod(job: RLJob, role: Role, observed: Observed, config: Config) -> dict[str, object]:
     new = NewPod(c.machine_name(role.value.lower(), 0), role, 1)
-    spec: dict[str, object] = kueue_admission.placed(job, new, render_pod(job, new, 0, config), seen)["spec"]
+    spec: dict[str, object] = kueue_admission.placed(job, new, render_pod(job, new, 0, config), observed)["spec"]
     return spec

@@ -21,10 +21,10 @@ from rljob_api import constants as c
 from rljob_api.last_accepted import accept
 from rljob_api.spec import Gang, RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import owner_reference
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.pods.pod_set import placed_machines
 
 Json = dict[str, Any]
@@ -124,15 +124,15 @@ def changes(group: Json) -> Json:
     return {"spec": _size(kind, policy.get("minCount") or group["spec"]["minMember"])}
 
 
-def due(job: RLJob, seen: Observed) -> tuple[Json, ...]:
+def missing(job: RLJob, observed: Observed) -> tuple[Json, ...]:
     """The PodGroup where it is to be made or brought up to date now: before the first pod, now and then, and after an
     edit. The job's other children may be there for long, where the group's API was absent."""
     group = pod_group(job)
-    if group is None or seen.gang_served is False:
+    if group is None or observed.gang_served is False:
         return ()
     edited = job.status.accepted != accept(job)
-    begins = gathers(job.spec, job.status) and not seen.pods
-    return (group,) if edited or begins or not seen.children_present else ()
+    begins = gathers(job.spec, job.status) and not observed.pods
+    return (group,) if edited or begins or not observed.children_present else ()
 
 
 def _size(kind: Gang, count: int) -> Json:
@@ -186,68 +186,68 @@ def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json
     return {**pod, "metadata": {**metadata, "labels": labels, **shown}, "spec": spec}
 
 
-def admitted(job: RLJob, machines: Sequence[str], seen: Observed, created: Sequence[NewPod]) -> list[NewPod]:
+def admitted(job: RLJob, machines: Sequence[str], observed: Observed, created: Sequence[NewPod]) -> list[NewPod]:
     """Of the pods that are to be created those that may be now: none where the group cannot be made, and none above the
     base before that is placed."""
-    if obstacle(job, seen) is not None:
+    if obstacle(job, observed) is not None:
         return []
     if not gathers(job.spec, job.status):
         return list(created)
     first = base(job.spec, machines)
-    return list(created) if _placed(first, seen) else [new for new in created if new.machine in first]
+    return list(created) if _placed(first, observed) else [new for new in created if new.machine in first]
 
 
-def _placed(machines: Collection[str], seen: Observed) -> bool:
+def _placed(machines: Collection[str], observed: Observed) -> bool:
     """Whether each of these machines has a pod with a place."""
-    current = [seen.current(machine) for machine in machines]
+    current = [observed.current(machine) for machine in machines]
     return all(pod is not None and (pod.node is not None or pod.phase != "Pending") for pod in current)
 
 
 # --- what stands in the way -------------------------------------------------------------------------------------------
 
 
-def obstacle(job: RLJob, seen: Observed) -> Trouble | None:
+def obstacle(job: RLJob, observed: Observed) -> ConditionReason | None:
     """Why the group cannot be made, and what to do."""
     kind = job.spec.scheduling.gang
     if not gathers(job.spec, job.status):
         return None
-    if seen.gang_served is False:
+    if observed.gang_served is False:
         system = SYSTEMS[kind]
         lacks = f"spec.scheduling.gang is {kind.value}, and the API server has no {PLURAL} of {system.api_version}"
-        return Trouble(
+        return ConditionReason(
             "GangUnavailable", f"{lacks}; {system.install}, or suspend the job and set spec.scheduling.gang to None"
         )
     if kind is Gang.KAI and KAI_QUEUE not in job.metadata.labels:
-        return Trouble("GangUnavailable", f"KAI schedules by queues; name one in metadata.labels[{KAI_QUEUE}]")
+        return ConditionReason("GangUnavailable", f"KAI schedules by queues; name one in metadata.labels[{KAI_QUEUE}]")
     return None
 
 
-def explained(job: RLJob, seen: Observed, trouble: Trouble | None) -> Trouble | None:
+def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> ConditionReason | None:
     """The trouble as a job with a gang has it: what cannot be made, or pods that find no place together."""
-    why = obstacle(job, seen)
+    why = obstacle(job, observed)
     if why is not None:
         return why
-    if trouble is None or trouble.reason != "Unschedulable" or not gathers(job.spec, job.status):
-        return trouble
+    if stall is None or stall.reason != "Unschedulable" or not gathers(job.spec, job.status):
+        return stall
     advice = (
         f"the gang of {size(job.spec)} pods (coordinator, {job.spec.trainer.replicas} trainer, "
         f"{job.spec.rollout.smallest} rollout) is placed together or not at all: free or add nodes for all of them, or "
         "lower spec.rollout.minMachines"
     )
-    return replace(trouble, message=f"{trouble.message}; {advice}")
+    return replace(stall, message=f"{stall.message}; {advice}")
 
 
-def refusal(job: RLJob, status: int, message: str) -> Trouble | None:
+def refusal(job: RLJob, status: int, message: str) -> ConditionReason | None:
     """What an answer of the API server to the PodGroup means; None where trying again may help."""
     kind = job.spec.scheduling.gang
     if status == 404:
-        return Trouble("GangUnavailable", f"the API server has no {PLURAL} any more; {SYSTEMS[kind].install}")
+        return ConditionReason("GangUnavailable", f"the API server has no {PLURAL} any more; {SYSTEMS[kind].install}")
     if status == 403 and "no PriorityClass" not in message:
         value = f"the chart's value gangScheduling with {kind.value} in it gives the operator this right"
-        return Trouble("GangForbidden", f"{message}; {value}")
+        return ConditionReason("GangForbidden", f"{message}; {value}")
     return None
 
 
-def look_again(job: RLJob, seen: Observed, now: datetime) -> datetime | None:
+def look_again(job: RLJob, observed: Observed, now: datetime) -> datetime | None:
     """When to look for an API that is absent."""
-    return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if obstacle(job, seen) is not None else None
+    return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if obstacle(job, observed) is not None else None

@@ -13,6 +13,7 @@ from typing import Any
 from rljob_api.constants import ROLE_ROLLOUT, machine_name
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.kueue_objects import (
@@ -27,7 +28,6 @@ from rljob_operator.policies.base.kueue_objects import (
 )
 from rljob_operator.policies.base.names import machine_index
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.waiting import waiting
 from rljob_operator.policies.pods import devices
@@ -38,9 +38,9 @@ Json = dict[str, Any]
 ROLLOUT = Role.ROLLOUT.value.lower()
 
 
-def hold(job: RLJob, seen: Observed, config: Config) -> Hold | None:
+def hold(job: RLJob, observed: Observed, config: Config) -> Hold | None:
     """Why a job may have no pods now; None for one that is admitted, or asks nobody."""
-    kueue = seen.kueue
+    kueue = observed.kueue
     if kueue is None:
         return None
     if kueue.problem is not None:
@@ -48,7 +48,7 @@ def hold(job: RLJob, seen: Observed, config: Config) -> Hold | None:
     name = base_name(job.name)
     base = kueue.workloads.get(name)
     if base is None:
-        lacking = _lacking(job, seen, kueue)
+        lacking = _lacking(job, observed, kueue)
         if lacking is not None:
             return Hold(lacking.reason, lacking.message, stalled=True)
         return Hold("WaitingForAdmission", f"Workload {name} is not made yet")
@@ -59,16 +59,16 @@ def hold(job: RLJob, seen: Observed, config: Config) -> Hold | None:
     return _misplaced(job, base, kueue)
 
 
-def _lacking(job: RLJob, seen: Observed, kueue: Kueue) -> Trouble | None:
+def _lacking(job: RLJob, observed: Observed, kueue: Kueue) -> ConditionReason | None:
     """Without what the base is not asked for: its priority class, and what its pods claim."""
-    if isinstance(kueue.priority, Trouble):
+    if isinstance(kueue.priority, ConditionReason):
         return kueue.priority
-    return next(iter(devices.obstacles(job, seen.devices).values()), None)
+    return next(iter(devices.obstacles(job, observed.devices).values()), None)
 
 
-def may_ask(job: RLJob, seen: Observed, kueue: Kueue) -> bool:
+def may_ask(job: RLJob, observed: Observed, kueue: Kueue) -> bool:
     """Whether the base may be asked for."""
-    return _lacking(job, seen, kueue) is None
+    return _lacking(job, observed, kueue) is None
 
 
 def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
@@ -106,13 +106,13 @@ def _clash(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str
 
 
 def choose_machines(
-    job: RLJob, seen: Observed, told: Sequence[str], count: int, broken: Collection[str], barred: Collection[str]
+    job: RLJob, observed: Observed, told: Sequence[str], count: int, broken: Collection[str], barred: Collection[str]
 ) -> tuple[str, ...]:
     """The rollout machines of the target: `count` of them, or as many as are admitted.
 
     `told` are those of the present target, `broken` have no pod that works, `barred` are on their way out.
     """
-    kueue = seen.kueue
+    kueue = observed.kueue
     base = kueue.workloads.get(base_name(job.name)) if kueue is not None else None
     if kueue is None or base is None:
         return machine_scaling.choose_machines(told, count, broken, barred)
@@ -141,49 +141,49 @@ def admitted(job: RLJob, kueue: Kueue, count: int) -> list[str]:
     ]
 
 
-def why_fewer(job: RLJob, seen: Observed, told: Sequence[str], machines: Sequence[str]) -> str:
+def why_fewer(job: RLJob, observed: Observed, told: Sequence[str], machines: Sequence[str]) -> str:
     """Why machines leave the target, where that is Kueue's doing."""
-    if seen.kueue is None:
+    if observed.kueue is None:
         return ""
     for machine in sorted(set(told) - set(machines), key=machine_index):
-        found = seen.kueue.workloads.get(f"{job.name}-{machine}")
+        found = observed.kueue.workloads.get(f"{job.name}-{machine}")
         if found is not None and found.evicted:
             return f"Kueue evicted {found.name}: {found.why.reason}: {found.why.message}"
     return ""
 
 
-def told(job: RLJob, seen: Observed, count: int) -> Trouble | None:
+def admission_condition(job: RLJob, observed: Observed, count: int) -> ConditionReason | None:
     """What the condition Admitted says of a job whose base is admitted; None for a job that asks nobody."""
-    if seen.kueue is None:
+    if observed.kueue is None:
         return None
-    base = seen.kueue.workloads.get(base_name(job.name))
+    base = observed.kueue.workloads.get(base_name(job.name))
     if base is None:
         return None
-    asked = surplus(job, seen.kueue, count)
-    given = len(admitted(job, seen.kueue, count))
+    asked = surplus(job, observed.kueue, count)
+    given = len(admitted(job, observed.kueue, count))
     where = f"ClusterQueue {base.cluster_queue} admits {min(base.slots(ROLLOUT), count) + given} of {count} machines"
     waits = [surplus_name(job.name, index) for index in asked]
-    names = [n for n in waits if (w := seen.kueue.workloads.get(n)) is None or not w.admitted]
+    names = [n for n in waits if (w := observed.kueue.workloads.get(n)) is None or not w.admitted]
     if not names:
-        return Trouble("Admitted", where)
-    first = seen.kueue.workloads.get(names[0])
+        return ConditionReason("Admitted", where)
+    first = observed.kueue.workloads.get(names[0])
     why = first.why.message if first is not None else "its Workload is not made yet"
-    return Trouble("PartlyAdmitted", f"{where}; {names[0]} waits: {why}")
+    return ConditionReason("PartlyAdmitted", f"{where}; {names[0]} waits: {why}")
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def placed(job: RLJob, new: NewPod, manifest: Json, seen: Observed) -> Json:
+def placed(job: RLJob, new: NewPod, manifest: Json, observed: Observed) -> Json:
     """The pod on the nodes that its Workload was assigned: their labels as selector, their tolerations, and what
     admission checks add."""
-    found = workload_of(job.name, new.machine, seen.kueue) if seen.kueue is not None else None
+    found = workload_of(job.name, new.machine, observed.kueue) if observed.kueue is not None else None
     assignment = found.assigned.get(new.role.value.lower()) if found is not None else None
-    if found is None or assignment is None or seen.kueue is None:
+    if found is None or assignment is None or observed.kueue is None:
         return manifest
-    flavors = [seen.kueue.flavors[name] for name in assignment.flavors if name in seen.kueue.flavors]
+    flavors = [observed.kueue.flavors[name] for name in assignment.flavors if name in observed.kueue.flavors]
     spec, metadata = dict(manifest["spec"]), dict(manifest["metadata"])
-    selector = {**(spec.get("nodeSelector") or {}), **_selector(assignment, seen.kueue.flavors)}
+    selector = {**(spec.get("nodeSelector") or {}), **_selector(assignment, observed.kueue.flavors)}
     if selector:
         spec["nodeSelector"] = selector
     added = [*(t for flavor in flavors for t in flavor.tolerations), *_added(assignment, "tolerations")]

@@ -15,8 +15,9 @@ from typing import Any
 from rljob_api.constants import ROLE_ROLLOUT
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
-from rljob_operator.policies.base.decisions import Verdict
+from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.base.kueue_objects import (
     ADMITTED,
     FINISHED,
@@ -30,7 +31,6 @@ from rljob_operator.policies.base.kueue_objects import (
     with_conditions,
 )
 from rljob_operator.policies.base.observation import Observed, Pod
-from rljob_operator.policies.base.stall_reason import Trouble
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
 
@@ -49,24 +49,24 @@ class Settlement:
     """None: delete it."""
 
 
-def asked(job: RLJob, seen: Observed, count: int, config: Config) -> tuple[Json, ...]:
+def asked(job: RLJob, observed: Observed, count: int, config: Config) -> tuple[Json, ...]:
     """The Workloads to make now: the base first, and once it is admitted one for each machine above it, where `count`
     rollout machines are wanted."""
-    kueue = seen.kueue
+    kueue = observed.kueue
     if kueue is None or kueue.problem is not None or job.spec.suspend:
         return ()
     base = kueue.workloads.get(base_name(job.name))
     if base is None:
-        return (workloads.base(job, kueue, config),) if may_ask(job, seen, kueue) else ()
+        return (workloads.base(job, kueue, config),) if may_ask(job, observed, kueue) else ()
     bound = replace(kueue, queue=_queue(job, kueue))
     missing = [k for k in surplus(job, kueue, count) if surplus_name(job.name, k) not in kueue.workloads]
     return workloads.surplus(job, bound, missing, base.priority, config)
 
 
-def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
+def settled(job: RLJob, observed: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
     """What becomes of the Workloads of a job that has not ended, where `count` rollout machines are wanted; none of one
     that does not run, which keeps the quota of its base for when it goes on."""
-    kueue = seen.kueue
+    kueue = observed.kueue
     if kueue is None:
         return ()
     wanted = {surplus_name(job.name, index) for index in surplus(job, kueue, count)}
@@ -76,7 +76,7 @@ def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Confi
     right = {
         base: (workloads.asks(job, some, config), workloads.selects(job, some, config)) for base, some in roles.items()
     }
-    pods = _pods_by_workload(job, seen, kueue)
+    pods = _pods_by_workload(job, observed, kueue)
     found = []
     for name, one in _sorted(kueue):
         outdated = _outdated(job, one, kueue, *right[name == base_name(job.name)])
@@ -84,14 +84,14 @@ def settled(job: RLJob, seen: Observed, count: int, now: datetime, config: Confi
     return tuple(one for one in found if one is not None)
 
 
-def finished(job: RLJob, seen: Observed, verdict: Verdict, now: datetime) -> tuple[Settlement, ...]:
+def finished(job: RLJob, observed: Observed, outcome: JobOutcome, now: datetime) -> tuple[Settlement, ...]:
     """What becomes of the Workloads of a job that has ended: the base is Finished when no pod runs any more."""
-    if seen.kueue is None or any(not pod.terminal for pod in seen.pods):
+    if observed.kueue is None or any(not pod.terminal for pod in observed.pods):
         return ()
     name = base_name(job.name)
-    why = Trouble("Failed" if verdict.failed else "Succeeded", verdict.message)
+    why = ConditionReason("Failed" if outcome.failed else "Succeeded", outcome.message)
     found = []
-    for key, one in _sorted(seen.kueue):
+    for key, one in _sorted(observed.kueue):
         if key != name:
             found.append(Settlement(one))
         elif not one.holds(FINISHED):
@@ -132,10 +132,10 @@ def _settle(
     return Settlement(one, status) if status else None
 
 
-def _pods_by_workload(job: RLJob, seen: Observed, kueue: Kueue) -> Mapping[str, Sequence[Pod]]:
+def _pods_by_workload(job: RLJob, observed: Observed, kueue: Kueue) -> Mapping[str, Sequence[Pod]]:
     """The pods that each Workload stands for: of one machine, or of all that have no Workload of their own."""
     found = defaultdict[str, list[Pod]](list)
-    for pod in seen.pods:
+    for pod in observed.pods:
         own = f"{job.name}-{pod.machine}"
         found[own if own in kueue.workloads else base_name(job.name)].append(pod)
     return found
@@ -157,13 +157,13 @@ def _given_back(one: Workload, now: datetime) -> Json:
     """The status of an evicted Workload without its reservation, as Kueue's own integrations leave it."""
     why = one.why
     changes = [
-        (QUOTA_RESERVED, False, Trouble("Pending", why.message)),
+        (QUOTA_RESERVED, False, ConditionReason("Pending", why.message)),
         (REQUEUED, why.reason in _REQUEUED_AT_ONCE, why),
     ]
     if one.condition(ADMITTED) is not None:
-        changes.append((ADMITTED, False, Trouble("NoReservation", "The workload has no reservation")))
+        changes.append((ADMITTED, False, ConditionReason("NoReservation", "The workload has no reservation")))
     if one.condition(PODS_READY) is not None:
-        changes.append((PODS_READY, False, Trouble("WaitForStart", "its pods are gone")))
+        changes.append((PODS_READY, False, ConditionReason("WaitForStart", "its pods are gone")))
     return {"admission": None, "conditions": with_conditions(one.conditions, changes, now)}
 
 
@@ -175,7 +175,7 @@ def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]
     return {ROLLOUT: spare} if spare > one.reclaimed.get(ROLLOUT, 0) else {}
 
 
-def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, Trouble]:
+def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, ConditionReason]:
     """The condition PodsReady: whether as many pods as are admitted are ready, for the first time or again."""
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
@@ -184,5 +184,9 @@ def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, Trouble]
     started = told is not None and told.get("reason") in ("Started", "Recovered", "WaitForRecovery")
     if ready:
         recovered = told is not None and told.get("reason") in ("WaitForRecovery", "Recovered")
-        return PODS_READY, True, Trouble("Recovered" if recovered else "Started", "All pods are ready")
-    return PODS_READY, False, Trouble("WaitForRecovery" if started else "WaitForStart", "Not all pods are ready")
+        return PODS_READY, True, ConditionReason("Recovered" if recovered else "Started", "All pods are ready")
+    return (
+        PODS_READY,
+        False,
+        ConditionReason("WaitForRecovery" if started else "WaitForStart", "Not all pods are ready"),
+    )

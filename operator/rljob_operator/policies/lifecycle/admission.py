@@ -17,7 +17,7 @@ from rljob_api.constants import MANAGED_BY_OPERATOR
 from rljob_api.immutability import validate_update
 from rljob_api.last_accepted import accepted_job, was_accepted
 from rljob_api.spec import RLJob
-from rljob_operator.policies.base.stall_reason import Trouble
+from rljob_operator.policies.base.condition_reason import ConditionReason
 
 INVALID_SPEC = "InvalidSpec"
 
@@ -28,11 +28,11 @@ class Admitted:
 
     job: RLJob
     """With the spec that holds."""
-    refused: Trouble | None = None
+    refused: ConditionReason | None = None
     """Why the spec as it stands in the API is not the one that holds."""
 
 
-def is_ours(document: Mapping[str, Any]) -> bool:
+def is_managed(document: Mapping[str, Any]) -> bool:
     """Whether this operator reconciles the job. Once it does, it keeps it: `managedBy` is immutable."""
     manager = (document.get("spec") or {}).get("managedBy", MANAGED_BY_OPERATOR)
     return manager == MANAGED_BY_OPERATOR or was_accepted(document)
@@ -48,10 +48,10 @@ def admit(document: Mapping[str, Any]) -> Admitted:
     except InvalidSpec as invalid:
         if accepted is None:
             raise
-        return Admitted(accepted, Trouble(INVALID_SPEC, told(invalid.errors)))
+        return Admitted(accepted, ConditionReason(INVALID_SPEC, report_invalid(invalid.errors)))
     return Admitted(job)
 
 
-def told(errors: Sequence[FieldError]) -> str:
+def report_invalid(errors: Sequence[FieldError]) -> str:
     """All mistakes in one message, as long as a condition may be."""
     return "; ".join(str(error) for error in errors)[:2000]

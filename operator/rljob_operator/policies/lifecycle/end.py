@@ -7,53 +7,53 @@ from datetime import datetime
 
 from rljob_api.spec import CleanPodPolicy, RLJobSpec
 from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus
-from rljob_operator.policies.base.deadlines import after, passed
-from rljob_operator.policies.base.decisions import Removal, Verdict
+from rljob_operator.policies.base.deadlines import deadline, is_past
+from rljob_operator.policies.base.decisions import JobOutcome, Removal
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.failure.losses import exhausted
+from rljob_operator.policies.failure.losses import backoff_limit_exceeded
 
 
-def coordinators_word(status: RLJobStatus) -> Verdict | None:
+def coordinator_outcome(status: RLJobStatus) -> JobOutcome | None:
     """The end as the coordinator reports it."""
     finished = status.runtime.finished if status.runtime is not None else None
     if finished is None:
         return None
     default = "RoundsFinished" if finished.outcome is FinishedOutcome.COMPLETE else "RuntimeFailed"
-    return Verdict(finished.outcome, finished.reason or default, finished.message)
+    return JobOutcome(finished.outcome, finished.reason or default, finished.message)
 
 
-def operators_word(
+def operator_outcome(
     spec: RLJobSpec,
     status: RLJobStatus,
     replacements: Replacements,
     blocked: Collection[str],
     wanted: int,
     now: datetime,
-) -> Verdict | None:
+) -> JobOutcome | None:
     """The end that the operator declares: a deadline has passed or a budget is used up. `blocked` of the `wanted`
     rollout machines are given up."""
     policy, since = spec.run_policy, status.active_since
-    if passed(after(since, policy.active_deadline_seconds), now):
+    if is_past(deadline(since, policy.active_deadline_seconds), now):
         message = (
             f"not complete {policy.active_deadline_seconds} s after the start (spec.runPolicy.activeDeadlineSeconds)"
         )
-        return Verdict(FinishedOutcome.FAILED, "DeadlineExceeded", message)
-    if status.first_ready_time is None and passed(after(since, policy.startup_deadline_seconds), now):
+        return JobOutcome(FinishedOutcome.FAILED, "DeadlineExceeded", message)
+    if status.first_ready_time is None and is_past(deadline(since, policy.startup_deadline_seconds), now):
         message = (
             f"not all pods were ready {policy.startup_deadline_seconds} s after the start "
             "(spec.runPolicy.startupDeadlineSeconds)"
         )
-        return Verdict(FinishedOutcome.FAILED, "StartupDeadlineExceeded", message)
-    why = exhausted(replacements, spec)
+        return JobOutcome(FinishedOutcome.FAILED, "StartupDeadlineExceeded", message)
+    why = backoff_limit_exceeded(replacements, spec)
     if why is not None:
-        return Verdict(FinishedOutcome.FAILED, "BackoffLimitExceeded", why)
+        return JobOutcome(FinishedOutcome.FAILED, "BackoffLimitExceeded", why)
     if wanted and len(blocked) >= wanted:
         limit = spec.failure_policy.max_replacements_per_machine
         message = (
             f"all {wanted} rollout machines failed more than {limit} times in a row "
             "(spec.failurePolicy.maxReplacementsPerMachine)"
         )
-        return Verdict(FinishedOutcome.FAILED, "ReplacementBudgetExhausted", message)
+        return JobOutcome(FinishedOutcome.FAILED, "ReplacementBudgetExhausted", message)
     return None
 
 
@@ -61,22 +61,22 @@ def deadlines(spec: RLJobSpec, status: RLJobStatus) -> list[datetime | None]:
     """The moments at which `operators_word` may change by time alone."""
     startup = spec.run_policy.startup_deadline_seconds if status.first_ready_time is None else None
     return [
-        after(status.active_since, spec.run_policy.active_deadline_seconds),
-        after(status.active_since, startup),
+        deadline(status.active_since, spec.run_policy.active_deadline_seconds),
+        deadline(status.active_since, startup),
     ]
 
 
-def pods_to_clean(policy: CleanPodPolicy, seen: Observed) -> list[Removal]:
+def pods_to_clean(policy: CleanPodPolicy, observed: Observed) -> list[Removal]:
     """Pods that go when the job has ended."""
     if policy is CleanPodPolicy.NONE:
         return []
     return [
         Removal(pod, "JobEnded")
-        for pod in seen.pods
+        for pod in observed.pods
         if not pod.deleting and (policy is CleanPodPolicy.ALL or not pod.terminal or pod.lingering)
     ]
 
 
-def expiry(spec: RLJobSpec, status: RLJobStatus) -> datetime | None:
+def ttl_expiry(spec: RLJobSpec, status: RLJobStatus) -> datetime | None:
     """When an ended job is to be deleted."""
-    return after(status.completion_time, spec.run_policy.ttl_seconds_after_finished)
+    return deadline(status.completion_time, spec.run_policy.ttl_seconds_after_finished)

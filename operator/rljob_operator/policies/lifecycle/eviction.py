@@ -57,30 +57,32 @@ def grace_seconds(spec: RLJobSpec) -> int:
     return spec.run_policy.drain_seconds + END_SECONDS
 
 
-def departing(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> tuple[Pod, ...]:
+def departing(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> tuple[Pod, ...]:
     """The pods that are on their way out with something to hand over. One that the operator itself has sent off is no
     member any more."""
     members = {(member.machine, member.incarnation) for member in status.members}
-    return tuple(pod for pod in seen.pods if (pod.machine, pod.incarnation) in members and _may(pod, seen, spec, now))
+    return tuple(
+        pod for pod in observed.pods if (pod.machine, pod.incarnation) in members and _may(pod, observed, spec, now)
+    )
 
 
-def staying(seen: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> Observed:
+def staying(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> Observed:
     """With the pods marked that are departing and keep their place until they have gone."""
-    kept = {pod.uid for pod in departing(seen, status, spec, now) if pod.role is not Role.ROLLOUT}
-    return replace(seen, pods=tuple(replace(pod, staying=pod.uid in kept) for pod in seen.pods))
+    kept = {pod.uid for pod in departing(observed, status, spec, now) if pod.role is not Role.ROLLOUT}
+    return replace(observed, pods=tuple(replace(pod, staying=pod.uid in kept) for pod in observed.pods))
 
 
-def shut_down(seen: Observed, spec: RLJobSpec) -> frozenset[str]:
+def shut_down(observed: Observed, spec: RLJobSpec) -> frozenset[str]:
     """Uids of the trainer's pods that end with their nodes, though nobody has deleted them."""
-    nodes = {name for name, node in seen.nodes.items() if node.shutting_down}
-    ending = (pod for pod in seen.pods if pod.node in nodes and pod.live and pod.phase == "Running")
+    nodes = {name for name, node in observed.nodes.items() if node.shutting_down}
+    ending = (pod for pod in observed.pods if pod.node in nodes and pod.live and pod.phase == "Running")
     return frozenset(pod.uid for pod in ending if pod.role is Role.TRAINER and hands_over(spec, pod.role))
 
 
-def _may(pod: Pod, seen: Observed, spec: RLJobSpec, now: datetime) -> bool:
+def _may(pod: Pod, observed: Observed, spec: RLJobSpec, now: datetime) -> bool:
     if not hands_over(spec, pod.role) or not pod.deleting or pod.phase != "Running":
         return False
-    node = seen.nodes.get(pod.node) if pod.node is not None else None
+    node = observed.nodes.get(pod.node) if pod.node is not None else None
     return pod.deletion is not None and now < pod.deletion and (node is None or node.ready)
 
 
@@ -89,7 +91,7 @@ def ends(pods: Sequence[Pod]) -> list[datetime | None]:
     return [pod.deletion for pod in pods]
 
 
-def briefly(removal: Removal, spec: RLJobSpec) -> Removal:
+def with_short_grace(removal: Removal, spec: RLJobSpec) -> Removal:
     """The operator's own deletion of a pod: there is nothing to hand over (any more), so nobody waits for that."""
     role = removal.pod.role
     short = hands_over(spec, role) and "terminationGracePeriodSeconds" not in template_of(spec, role).spec

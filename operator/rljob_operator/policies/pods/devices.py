@@ -14,9 +14,9 @@ from typing import Any
 
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Devices, Observed
-from rljob_operator.policies.base.stall_reason import Trouble
 
 Json = dict[str, Any]
 
@@ -80,7 +80,7 @@ def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
         ]
 
 
-def obstacles(job: RLJob, devices: Devices) -> dict[Role, Trouble]:
+def obstacles(job: RLJob, devices: Devices) -> dict[Role, ConditionReason]:
     """Why no pod of these roles can be made now: it would wait for ever, or run without its accelerators."""
     found = {}
     for role in Role:
@@ -92,37 +92,35 @@ def obstacles(job: RLJob, devices: Devices) -> dict[Role, Trouble]:
         if not devices.served:
             why = f"{path} claims devices, and this cluster does not serve {'/'.join(API)}. {consequence}"
             advice = "Upgrade Kubernetes to 1.34 or newer, or set spec.accelerator.resource, e.g. to nvidia.com/gpu."
-            found[role] = Trouble("DeviceClaimsNotServed", f"{why} {advice}")
+            found[role] = ConditionReason("DeviceClaimsNotServed", f"{why} {advice}")
         elif accelerator.claim_template is not None and name not in devices.templates:
             why = f"{path}.claimTemplate: namespace {job.namespace} has no ResourceClaimTemplate {name}. {consequence}"
             advice = "Create it there: pods cannot use a template of another namespace."
-            found[role] = Trouble("ClaimTemplateNotFound", f"{why} {advice}")
+            found[role] = ConditionReason("ClaimTemplateNotFound", f"{why} {advice}")
     return found
 
 
-def obstacle(barred: Mapping[Role, Trouble], wanted: Iterable[NewPod], seen: Observed) -> Trouble | None:
+def obstacle(
+    barred: Mapping[Role, ConditionReason], wanted: Iterable[NewPod], observed: Observed
+) -> ConditionReason | None:
     """The first of the obstacles that some pod waits for. Pods that have their devices need no template any more."""
-    waiting = {new.role for new in wanted} | {pod.role for pod in seen.pods if pod.live and pod.node is None}
-    return next((trouble for role, trouble in barred.items() if role in waiting), None)
+    waiting = {new.role for new in wanted} | {pod.role for pod in observed.pods if pod.live and pod.node is None}
+    return next((stall for role, stall in barred.items() if role in waiting), None)
 
 
-def look_again(found: Trouble | None, now: datetime) -> datetime | None:
+def look_again(found: ConditionReason | None, now: datetime) -> datetime | None:
     """When to look whether the obstacle is gone."""
     return None if found is None else now + timedelta(seconds=LOOK_AGAIN_SECONDS)
 
 
-def explained(job: RLJob, seen: Observed, trouble: Trouble | None) -> Trouble | None:
+def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> ConditionReason | None:
     """The trouble of pods without a node, with what they claim where the scheduler says that no node can meet that."""
-    if (
-        trouble is None
-        or trouble.reason != "Unschedulable"
-        or not any(text in trouble.message for text in _CLAIMS_UNMET)
-    ):
-        return trouble
-    homeless = {pod.role for pod in seen.pods if pod.live and pod.unschedulable is not None}
+    if stall is None or stall.reason != "Unschedulable" or not any(text in stall.message for text in _CLAIMS_UNMET):
+        return stall
+    homeless = {pod.role for pod in observed.pods if pod.live and pod.unschedulable is not None}
     told = [_claimed(job, role) for role in Role if role in homeless and _asks(job, role)]
     advice = "kubectl get deviceclasses,resourceslices shows what the cluster has."
-    return Trouble(trouble.reason, " ".join([trouble.message, *told, advice])) if told else trouble
+    return ConditionReason(stall.reason, " ".join([stall.message, *told, advice])) if told else stall
 
 
 def _asks(job: RLJob, role: Role) -> bool:

@@ -28,24 +28,24 @@ COORDINATOR_RULES_JOB: list[Json] = [
 """What a coordinator may do, each rule on objects of its job's name only."""
 
 
-def due(
-    job: RLJob, seen: Observed, machines: Sequence[str], created: Iterable[NewPod], config: Config
+def missing(
+    job: RLJob, observed: Observed, machines: Sequence[str], created: Iterable[NewPod], config: Config
 ) -> tuple[Json, ...]:
     """What is to be made or mended now. Everything when it was not seen lately, else what these pods and this number
     of rollout machines change."""
     machine = c.machine_name(c.ROLE_COORDINATOR, 0)
     new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
-    coordinator = new or seen.current(machine)
-    if seen.children_present:
+    coordinator = new or observed.current(machine)
+    if observed.children_present:
         # Not only with a new one: it may have been planned and addressed, and then not made, as the old one lives.
         moved: tuple[Json, ...] = ()
-        if coordinator is not None and coordinator.incarnation != seen.addressed:
+        if coordinator is not None and coordinator.incarnation != observed.addressed:
             moved = (service(job, coordinator.incarnation),)
         told = job.status.target.machines if job.status.target is not None else ()
         budget = () if len(told) == len(machines) else (disruption_budget(job, len(machines)),)
-        return (*moved, *budget, *claim_templates(job, seen.devices))
+        return (*moved, *budget, *claim_templates(job, observed.devices))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
-    return (*children(job, incarnation, len(machines), config), *claim_templates(job, seen.devices))
+    return (*children(job, incarnation, len(machines), config), *claim_templates(job, observed.devices))
 
 
 def addressed_by(manifests: Iterable[Json]) -> int | None:

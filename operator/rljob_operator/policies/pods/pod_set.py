@@ -8,11 +8,11 @@ from datetime import datetime
 from rljob_api.constants import ROLE_COORDINATOR, ROLE_TRAINER, machine_name
 from rljob_api.spec import RLJobSpec
 from rljob_api.status import Member, Replacements, Role
-from rljob_operator.policies.base.deadlines import passed
+from rljob_operator.policies.base.deadlines import is_past
 from rljob_operator.policies.base.decisions import NewPod, Removal
 from rljob_operator.policies.base.names import machine_index
 from rljob_operator.policies.base.observation import Observed, Pod
-from rljob_operator.policies.failure.losses import Loss
+from rljob_operator.policies.failure.losses import MachineLoss
 
 _ORDER = {Role.COORDINATOR: 0, Role.TRAINER: 1, Role.ROLLOUT: 2}
 
@@ -26,8 +26,8 @@ def placed_machines(spec: RLJobSpec, rollout: Sequence[str]) -> dict[str, Role]:
 
 def to_create(
     placed: Mapping[str, Role],
-    seen: Observed,
-    losses: Sequence[Loss],
+    observed: Observed,
+    losses: Sequence[MachineLoss],
     outdated: Sequence[Removal],
     incarnations: Mapping[str, int],
     replacements: Replacements,
@@ -39,26 +39,26 @@ def to_create(
     going = {loss.pod.uid for loss in losses if loss.pod is not None} | {removal.pod.uid for removal in outdated}
     created = []
     for machine, role in placed.items():
-        current = seen.current(machine)
+        current = observed.current(machine)
         if current is not None and current.uid not in going:
             continue
         entry = replacements.backoff.get(machine)
-        resting = entry is not None and entry.until is not None and not passed(entry.until, now)
+        resting = entry is not None and entry.until is not None and not is_past(entry.until, now)
         if machine in blocked or resting:
             continue
-        number = max(seen.highest_incarnation(machine), incarnations.get(machine, 0)) + 1
+        number = max(observed.highest_incarnation(machine), incarnations.get(machine, 0)) + 1
         created.append(NewPod(machine, role, number))
     return created
 
 
 def outdated_pods(
-    placed: Mapping[str, Role], seen: Observed, shapes: Mapping[Role, str], avoided: Collection[str]
+    placed: Mapping[str, Role], observed: Observed, shapes: Mapping[Role, str], avoided: Collection[str]
 ) -> list[Removal]:
     """Pods that never started and no longer are what is asked for, e.g. after the name of an image was mended, or
     because they find no node and stay away from one that is no longer `avoided`. A pod that runs is left alone: a
     changed template reaches it when it is replaced, or by suspending and resuming."""
     removals = []
-    for pod in (seen.current(machine) for machine in placed):
+    for pod in (observed.current(machine) for machine in placed):
         if pod is None or pod.phase != "Pending":
             continue
         if pod.shape != shapes[pod.role]:
@@ -70,22 +70,22 @@ def outdated_pods(
 
 def to_remove(
     placed: Mapping[str, Role],
-    seen: Observed,
-    losses: Sequence[Loss],
+    observed: Observed,
+    losses: Sequence[MachineLoss],
     outdated: Sequence[Removal],
-    dismissed: Collection[str],
+    drained: Collection[str],
 ) -> list[Removal]:
-    """Pods to delete: wedged, outdated or superseded ones, machines that leave once they are `dismissed`, and ended
+    """Pods to delete: wedged, outdated or superseded ones, machines that leave once they are `drained`, and ended
     pods except the last of each machine, whose log may be wanted."""
     removals = [Removal(loss.pod, loss.reason) for loss in losses if loss.pod is not None and loss.must_delete]
     removals += outdated
     chosen = {removal.pod.uid for removal in removals}
-    for pod in seen.pods:
+    for pod in observed.pods:
         if pod.deleting or pod.uid in chosen:
             continue
-        siblings = seen.of_machine(pod.machine)
+        siblings = observed.of_machine(pod.machine)
         if pod.machine not in placed:
-            if pod.role is not Role.ROLLOUT or pod.terminal or pod.machine in dismissed:
+            if pod.role is not Role.ROLLOUT or pod.terminal or pod.machine in drained:
                 removals.append(Removal(pod, "ScaledDown"))
         elif pod.condemned and not pod.terminal:
             removals.append(Removal(pod, "Superseded"))
@@ -98,24 +98,24 @@ def to_remove(
     return removals
 
 
-def leaving(placed: Mapping[str, Role], seen: Observed, removals: Sequence[Removal]) -> list[Pod]:
+def leaving(placed: Mapping[str, Role], observed: Observed, removals: Sequence[Removal]) -> list[Pod]:
     """Rollout pods that are not wanted any more and may not go yet."""
     removed = {removal.pod.uid for removal in removals}
-    unwanted = [pod for pod in seen.pods if pod.live and pod.role is Role.ROLLOUT and pod.machine not in placed]
+    unwanted = [pod for pod in observed.pods if pod.live and pod.role is Role.ROLLOUT and pod.machine not in placed]
     return [pod for pod in unwanted if pod.uid not in removed]
 
 
-def idle(seen: Observed, created: Sequence[NewPod]) -> tuple[Removal, ...]:
+def idle(observed: Observed, created: Sequence[NewPod]) -> tuple[Removal, ...]:
     """The pods that do nothing until the coordinator that is to be created is there, and that may have to give its
     place back: none while a former coordinator's pod still holds one."""
     waited_for = any(new.role is Role.COORDINATOR for new in created)
-    if not waited_for or any(pod.role is Role.COORDINATOR and not pod.terminal for pod in seen.pods):
+    if not waited_for or any(pod.role is Role.COORDINATOR and not pod.terminal for pod in observed.pods):
         return ()
-    return tuple(Removal(pod, "NoCoordinator") for pod in seen.pods if pod.live)
+    return tuple(Removal(pod, "NoCoordinator") for pod in observed.pods if pod.live)
 
 
 def members(
-    seen: Observed,
+    observed: Observed,
     created: Sequence[NewPod],
     removals: Sequence[Removal],
     departing: Sequence[Pod] = (),
@@ -125,7 +125,7 @@ def members(
     The uids of `shut_down` are leaving, though they are not being deleted."""
     gone = {removal.pod.uid for removal in removals}
     found: dict[str, Member] = {}
-    for pod in sorted(seen.pods, key=lambda p: p.incarnation):
+    for pod in sorted(observed.pods, key=lambda p: p.incarnation):
         if (pod.live or pod in departing) and pod.uid not in gone:
             found[pod.machine] = Member(
                 machine=pod.machine,

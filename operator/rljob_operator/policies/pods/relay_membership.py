@@ -20,13 +20,13 @@ FEEDER = "trainer-0"
 """The machine that feeds the master."""
 
 
-def locations(seen: Observed, keys: Sequence[str]) -> dict[str, Location]:
+def locations(observed: Observed, keys: Sequence[str]) -> dict[str, Location]:
     """Of all machines that have a node, by the labels `keys` of nodes. A label that is missing, or that the operator
     may not see, tells no two places apart."""
     found: dict[str, Location] = {}
-    for pod in sorted(seen.pods, key=lambda pod: pod.incarnation):
+    for pod in sorted(observed.pods, key=lambda pod: pod.incarnation):
         if pod.node is not None:
-            labels = seen.nodes[pod.node].labels if pod.node in seen.nodes else {}
+            labels = observed.nodes[pod.node].labels if pod.node in observed.nodes else {}
             found[pod.machine] = (*(labels.get(key, "") for key in keys), pod.node)
     return found
 
@@ -60,7 +60,7 @@ def next_topology(
     return RelayTopology(epoch=floor + 1, master=chain[0] if chain else None, chain=chain)
 
 
-def shortened(
+def without_lost(
     before: RelayTopology | None, previous_members: Sequence[Member], members: Sequence[Member], highest_epoch: int
 ) -> RelayTopology | None:
     """The chain without the members that are gone; nobody joins it."""
@@ -69,12 +69,12 @@ def shortened(
     return next_topology(before, previous_members, members, before.chain, 1, highest_epoch)
 
 
-def disbanded(before: RelayTopology | None) -> RelayTopology | None:
+def dissolved(before: RelayTopology | None) -> RelayTopology | None:
     """No chain any more. The epoch stays: the next chain, not the absence of one, is a new epoch."""
     return None if before is None else RelayTopology(epoch=before.epoch)
 
 
-def chained(order: RelayTopology, told: RelayTopology | None) -> int:
+def chain_length(order: RelayTopology, told: RelayTopology | None) -> int:
     """How many machines of the operator's `order` are in the chain that the coordinator has made of it: it closes the
     chain over machines that it cannot reach. All of them as long as it has told of no chain."""
     return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))

@@ -19,8 +19,8 @@ from datetime import datetime
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_training import Mode
 from rljob_api.status import ElasticityHistory, Replacements, RoundReport, RuntimeStatus, Target
-from rljob_operator.policies.base.deadlines import after
-from rljob_operator.policies.failure.losses import given_up
+from rljob_operator.policies.base.deadlines import deadline
+from rljob_operator.policies.failure.losses import budget_exhausted
 from rljob_operator.policies.scaling import marginal_gain
 from rljob_operator.policies.scaling.machines import wanted_count
 
@@ -41,7 +41,7 @@ FORGOTTEN: dict[str, tuple[float, ...]] = {"starving": (), "flooding": (), "brou
 
 
 @dataclass(frozen=True)
-class Size:
+class MachineCount:
     """How many rollout machines there should be."""
 
     count: int
@@ -52,7 +52,7 @@ class Size:
     """Why the number has changed."""
 
 
-def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
+def desired_machines_of_job(job: RLJob, working: Collection[str], now: datetime) -> MachineCount:
     """The number for a job whose machines `working` have a pod at work. Nobody waits for those that are given up."""
     status = job.status
     said, told = status.runtime or RuntimeStatus(), status.target or Target()
@@ -60,49 +60,49 @@ def of_job(job: RLJob, working: Collection[str], now: datetime) -> Size:
     # What fewer machines do says nothing of the number that is asked for: its quota may be another's for a while.
     fewer = status.elasticity is not None and len(told.machines) < status.elasticity.machines
     if status.replacements is not None:
-        missing -= given_up(status.replacements, job.spec, told.machines)
+        missing -= budget_exhausted(status.replacements, job.spec, told.machines)
     whole = not missing and not fewer and (said.applied or 0) >= told.revision > 0
-    return size(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
+    return desired_machines(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
 
 
-def elastic(spec: RLJobSpec) -> bool:
+def is_elastic(spec: RLJobSpec) -> bool:
     """Whether the operator may change the number of machines."""
     return spec.rollout.smallest < spec.rollout.largest
 
 
-def size(
+def desired_machines(
     spec: RLJobSpec,
     history: ElasticityHistory | None,
     last: RoundReport | None,
     whole: bool,
     replacements: Replacements | None,
     now: datetime,
-) -> Size:
+) -> MachineCount:
     """The number after the `last` update that was reported. `whole`: every machine of the target, as the coordinator
     has applied it, is at work."""
-    if not elastic(spec):
-        return Size(wanted_count(spec.rollout), history)
+    if not is_elastic(spec):
+        return MachineCount(wanted_count(spec.rollout), history)
     memory = _taken_up(spec, history, last)
     if last is None or last.round == memory.round:
-        return Size(memory.machines, memory)
+        return MachineCount(memory.machines, memory)
     memory = _learned(spec, memory, last, whole)
-    rested = after(_disturbed(memory, replacements), REST_SECONDS)
+    rested = deadline(_disturbed(memory, replacements), REST_SECONDS)
     if max(len(memory.starving), len(memory.brought)) < UPDATES or (rested is not None and now < rested):
-        return Size(memory.machines, memory)
+        return MachineCount(memory.machines, memory)
     step, why = _step(memory, last.round)
     count = memory.machines + step
     if step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest:
-        return Size(memory.machines, memory)
+        return MachineCount(memory.machines, memory)
     changed = {"machines": count, "changed": now, "direction": step, **FORGOTTEN}
-    return Size(count, memory.model_copy(update=changed), why)
+    return MachineCount(count, memory.model_copy(update=changed), why)
 
 
 def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
     """The memory as far as the spec still agrees with it. Whoever sets `machines` anew is obeyed."""
     asked = spec.rollout.machines
     if history is None or history.start != asked:
-        seen = history.round if history is not None else last.round if last is not None else 0
-        return ElasticityHistory(machines=wanted_count(spec.rollout), start=asked, round=seen)
+        observed = history.round if history is not None else last.round if last is not None else 0
+        return ElasticityHistory(machines=wanted_count(spec.rollout), start=asked, round=observed)
     held = max(spec.rollout.smallest, min(history.machines, spec.rollout.largest))
     if held == history.machines:
         return history
@@ -129,7 +129,7 @@ def _waits(last: RoundReport) -> dict[str, float] | None:
 
 def _shares(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
     """What machines bring to a round; None where it was not foretold for the present number."""
-    shares = marginal_gain.of(memory.machines, marginal_gain.trainer_size(spec), last)
+    shares = marginal_gain.measure(memory.machines, marginal_gain.trainer_size(spec), last)
     return None if shares is None else {"brought": shares.brought, "would_bring": shares.would_bring}
 
 
@@ -146,12 +146,12 @@ def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
 
 
 def _by_shares(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
-    step, why = marginal_gain.step(memory.brought[-UPDATES:], memory.would_bring[-UPDATES:], round_)
+    step, why = marginal_gain.choose_step(memory.brought[-UPDATES:], memory.would_bring[-UPDATES:], round_)
     if step == 0 or step != -memory.direction:
         return step, why
     if len(memory.brought) < TURN:
         return 0, ""
-    turn, why = marginal_gain.step(memory.brought, memory.would_bring, round_)
+    turn, why = marginal_gain.choose_step(memory.brought, memory.would_bring, round_)
     return (turn, why) if turn == step else (0, "")
 
 

@@ -23,7 +23,7 @@ IDLE = 0.25
 
 
 @dataclass(frozen=True)
-class Shares:
+class TimeShares:
     """Of a round, between 0 and 1: what the last machine brought of its share, and what one more would have brought.
     Where one less, or one more, was not foretold, it must not be: then the last one counts as needed, one more as
     useless."""
@@ -38,7 +38,7 @@ def trainer_size(spec: RLJobSpec) -> float:
     return trainer.replicas * trainer.accelerators_per_replica / machine if machine else float(trainer.replicas)
 
 
-def of(machines: int, trainer: float, last: RoundReport) -> Shares | None:
+def measure(machines: int, trainer: float, last: RoundReport) -> TimeShares | None:
     """By what was foretold of this round; None where that says nothing of the present number of machines. `trainer`:
     its size, in machines."""
     seconds = {one.machines: one.seconds for one in last.machine_forecasts or ()}
@@ -47,10 +47,10 @@ def of(machines: int, trainer: float, last: RoundReport) -> Shares | None:
         return None
     brought = 1.0 if fewer is None else (fewer / now - 1) * (machines - 1 + trainer)
     would_bring = 0.0 if not more else (now / more - 1) * (machines + trainer)
-    return Shares(*(min(1.0, max(0.0, share)) for share in (brought, would_bring)))
+    return TimeShares(*(min(1.0, max(0.0, share)) for share in (brought, would_bring)))
 
 
-def step(brought: Sequence[float], would_bring: Sequence[float], round_: int) -> tuple[int, str]:
+def choose_step(brought: Sequence[float], would_bring: Sequence[float], round_: int) -> tuple[int, str]:
     """One machine more, one less, or none, after rounds up to `round_` with such shares; and why."""
     rounds = f"rounds {round_ - len(brought) + 1} to {round_}"
     last, another = (sum(shares) / len(shares) for shares in (brought, would_bring))

@@ -46,7 +46,7 @@ class Choice:
     """Why sizes changed, a sentence each."""
 
 
-def choose(
+def choose_tp(
     rollout: Rollout,
     told: Target | None,
     history: ParallelismHistory | None,
@@ -64,7 +64,7 @@ def choose(
     sizes, history = _taken_up(rollout, told, history, machines)
     if history is None:
         return Choice(sizes, history)
-    heard, history = history.heard, _hear(sizes, told, history, last, applied)
+    heard, history = history.heard, _record_applied(sizes, told, history, last, applied)
     if last is None or last.round == history.round:
         return Choice(sizes, history)
     again = last.round < history.round
@@ -87,7 +87,7 @@ def choose(
     return Choice(sizes.model_copy(update={kind: chosen}), history, (f"{kind} rounds: TP {chosen}, {why}",))
 
 
-def _hear(
+def _record_applied(
     sizes: TargetTensorParallel,
     told: Target | None,
     history: ParallelismHistory,

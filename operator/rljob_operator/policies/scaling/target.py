@@ -9,14 +9,14 @@ from rljob_api.status import ParallelismHistory, RuntimeStatus, Target, TargetPh
 from rljob_operator.policies.scaling import parallelism_planner
 
 
-def aim(
+def choose_target(
     job: RLJob, machines: Sequence[str], phase: TargetPhase, why: str = ""
 ) -> tuple[Target, ParallelismHistory | None]:
     """The next target, and what the parallelism planner remembers. It learns from rounds only while the job runs.
     `why` there are more or fewer machines, where that was not the user's doing."""
     before = job.status
     said = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
-    choice = parallelism_planner.choose(
+    choice = parallelism_planner.choose_tp(
         job.spec.rollout, before.target, before.parallelism, said.last_round, len(machines), said.applied
     )
     reason = _reason(before.target, machines, choice, why) if phase is TargetPhase.RUN else "Suspended"

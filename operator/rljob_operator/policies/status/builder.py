@@ -8,35 +8,35 @@ from datetime import datetime
 
 from rljob_api.spec import RLJob
 from rljob_api.status import CoordinatorStatus, MachineGroup, Member, RLJobStatus, Role, RolloutStatus
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import coordinator_address, selector_text
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.base.stall_reason import Trouble
-from rljob_operator.policies.failure.losses import Loss
+from rljob_operator.policies.failure.losses import MachineLoss
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.seal import FORGED
 
 
 @dataclass(frozen=True)
-class Report:
+class StatusBuilder:
     """What the status tells of, besides the decisions that it carries to the next reconcile."""
 
     job: RLJob
-    seen: Observed
+    observed: Observed
     machines: Sequence[str]
     """Rollout machines of the target."""
     members: tuple[Member, ...]
     chain_length: int
     pods: int
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[MachineLoss, ...] = ()
     leaving: int = 0
     shapes: Mapping[Role, str] = field(default_factory=dict)
     paused: bool = False
     """Whether replacement waits because too many machines are believed dead at once."""
 
-    def facts(self, trouble: Trouble | None, given_up: int = 0) -> conditions.Facts:
+    def facts(self, stall: ConditionReason | None, given_up: int = 0) -> conditions.Facts:
         """What the conditions are derived from; nobody waits for the machines that are given up."""
         spec, before = self.job.spec, self.job.status
-        ready = {pod.machine for pod in self.seen.pods if pod.available}
+        ready = {pod.machine for pod in self.observed.pods if pod.available}
         found = conditions.Facts(
             generation=self.job.metadata.generation,
             coordinator_ready=self._ready(Role.COORDINATOR) > 0,
@@ -52,24 +52,24 @@ class Report:
             pods=self.pods,
             started=before.first_ready_time is not None,
             durable=spec.checkpoint.survives_pods,
-            trouble=trouble,
-            paused=Trouble("ReplacementPaused", conditions.PAUSED) if self.paused else None,
+            stall=stall,
+            paused=ConditionReason("ReplacementPaused", conditions.PAUSED) if self.paused else None,
             problems=self._problems(),
         )
         whole = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
         return replace(found, started=found.started or whole)
 
-    def _problems(self) -> tuple[Trouble, ...]:
+    def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime
-        said = tuple(Trouble(p.reason, p.message) for p in runtime.warnings) if runtime is not None else ()
-        return said if self.seen.forged is None else (Trouble(FORGED, self.seen.forged), *said)
+        said = tuple(ConditionReason(p.reason, p.message) for p in runtime.warnings) if runtime is not None else ()
+        return said if self.observed.forged is None else (ConditionReason(FORGED, self.observed.forged), *said)
 
     def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:
         """The status with everything that is derived anew each time; the caller adds what is remembered."""
         job, before = self.job, self.job.status
         shape = self.shapes.get(Role.ROLLOUT)
         old = before.rollout or RolloutStatus()
-        current = [pod for pod in self.seen.pods if pod.role is Role.ROLLOUT and pod.live]
+        current = [pod for pod in self.observed.pods if pod.role is Role.ROLLOUT and pod.live]
         played = before.runtime.last_round if before.runtime is not None else None
         return before.model_copy(
             update={
@@ -104,7 +104,7 @@ class Report:
         return len(
             {
                 pod.machine
-                for pod in self.seen.pods
+                for pod in self.observed.pods
                 if pod.role is role and pod.available and (role is not Role.ROLLOUT or pod.machine in self.machines)
             }
         )

@@ -8,16 +8,16 @@ from datetime import datetime
 
 from rljob_api.constants import HALTING
 from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
-from rljob_operator.policies.base.decisions import Verdict
+from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.base.kueue_objects import ADMITTED, Hold
-from rljob_operator.policies.base.stall_reason import Trouble
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 READY, RECONCILING, STALLED = "Ready", "Reconciling", "Stalled"
 RELAY_READY, DEGRADED, CHECKPOINT_DURABLE = "RelayReady", "Degraded", "CheckpointDurable"
 
-DURABLE = Trouble("VolumeClaim", "")
-NOT_DURABLE = Trouble(
+DURABLE = ConditionReason("VolumeClaim", "")
+NOT_DURABLE = ConditionReason(
     "EmptyDir",
     "spec.checkpoint names no volumeClaimName: state dies with the coordinator's and the trainer's pods, so their "
     "replacement, and suspension, start the run over",
@@ -51,57 +51,61 @@ class Facts:
     started: bool = False
     """All pods of this run have been ready once."""
     durable: bool = True
-    trouble: Trouble | None = None
-    refused: Trouble | None = None
+    stall: ConditionReason | None = None
+    refused: ConditionReason | None = None
     """Why the newest spec is refused; everything else here speaks of the accepted one."""
-    problems: tuple[Trouble, ...] = ()
+    problems: tuple[ConditionReason, ...] = ()
     """What the coordinator reports."""
-    paused: Trouble | None = None
+    paused: ConditionReason | None = None
     """Why machines that are believed dead are not replaced for a moment."""
-    verdict: Verdict | None = None
+    outcome: JobOutcome | None = None
     held: Hold | None = None
     """Why a job that asks for quota is suspended."""
-    admission: Trouble | None = None
+    admission: ConditionReason | None = None
     """What Kueue gave to a job that runs on quota."""
 
     @property
-    def halted(self) -> Trouble | None:
+    def halted(self) -> ConditionReason | None:
         """The problem for which no round begins."""
         return next((problem for problem in self.problems if problem.reason in HALTING), None)
 
     @property
-    def obstacle(self) -> Trouble | None:
+    def obstacle(self) -> ConditionReason | None:
         """What a human has to remove before a job that is to run goes on."""
-        if self.verdict is not None:
+        if self.outcome is not None:
             return None
         if self.suspending:
-            return self.held.trouble if self.held is not None and self.held.stalled else None
-        return self.trouble or self.halted
+            return self.held.stall if self.held is not None and self.held.stalled else None
+        return self.stall or self.halted
 
     @property
-    def ready(self) -> Trouble:
+    def ready(self) -> ConditionReason:
         """What Ready waits for: the obstacle before the machines that it keeps away. The reason is RoundsProgressing
         where it waits for nothing."""
-        if self.verdict is not None:
-            return Trouble("Failed" if self.verdict.failed else "Completed", self.verdict.message)
+        if self.outcome is not None:
+            return ConditionReason("Failed" if self.outcome.failed else "Completed", self.outcome.message)
         if self.held is not None:
-            return self.held.trouble
+            return self.held.stall
         if self.suspending:
-            return Trouble("Suspended", "the job is suspended, or stops for it")
+            return ConditionReason("Suspended", "the job is suspended, or stops for it")
         missing = self._missing
         if missing is not None:
             return self.obstacle or missing
-        return self.halted or Trouble("RoundsProgressing", self._rollouts)
+        return self.halted or ConditionReason("RoundsProgressing", self._rollouts)
 
     @property
-    def _missing(self) -> Trouble | None:
+    def _missing(self) -> ConditionReason | None:
         """The first machines that are not ready though the job cannot do without them."""
         if not self.coordinator_ready:
-            return Trouble("CoordinatorNotReady", "the coordinator's pod is not ready")
+            return ConditionReason("CoordinatorNotReady", "the coordinator's pod is not ready")
         if self.trainers_ready < self.trainers_wanted:
-            return Trouble("TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready")
+            return ConditionReason(
+                "TrainerNotReady", f"{self.trainers_ready} of {self.trainers_wanted} trainer pods are ready"
+            )
         if self.rollouts_ready < self.rollouts_smallest:
-            return Trouble("BelowMinMachines", f"{self._rollouts}, at least {self.rollouts_smallest} are needed")
+            return ConditionReason(
+                "BelowMinMachines", f"{self._rollouts}, at least {self.rollouts_smallest} are needed"
+            )
         return None
 
     @property
@@ -152,8 +156,8 @@ def stamp(
 
 def phase(facts: Facts) -> Phase:
     """The state in one word."""
-    if facts.verdict is not None:
-        return Phase.FAILED if facts.verdict.failed else Phase.SUCCEEDED
+    if facts.outcome is not None:
+        return Phase.FAILED if facts.outcome.failed else Phase.SUCCEEDED
     if facts.suspending:
         waiting = Phase.PENDING if facts.held is not None else Phase.SUSPENDED
         return Phase.SUSPENDING if facts.pods else Phase.STALLED if facts.obstacle is not None else waiting
@@ -165,101 +169,103 @@ def phase(facts: Facts) -> Phase:
 
 
 def stalled_now(
-    status: RLJobStatus, before: RLJobStatus, trouble: Trouble, generation: int, now: datetime
+    status: RLJobStatus, before: RLJobStatus, stall: ConditionReason, generation: int, now: datetime
 ) -> RLJobStatus:
     """The status with Stalled for a reason that turned up after the rest was decided. A job that is not Ready waits for
     that. `before` is what was written: the same refusal at the next try is no transition."""
     waits = status.phase is not Phase.RUNNING
-    told = [_condition(STALLED, True, trouble), *([_condition(READY, False, trouble)] if waits else [])]
+    told = [_condition(STALLED, True, stall), *([_condition(READY, False, stall)] if waits else [])]
     found = {c.type: c for c in status.conditions if c.type != RECONCILING}
     found |= {c.type: c for c in stamp(told, before.conditions, generation, now)}
     phase = Phase.STALLED if waits else status.phase
     return status.model_copy(update={"conditions": tuple(found.values()), "phase": phase})
 
 
-def _condition(type_: str, holds: bool, why: Trouble) -> Condition:
+def _condition(type_: str, holds: bool, why: ConditionReason) -> Condition:
     status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
     return Condition(type=type_, status=status, reason=why.reason[:128], message=why.message[:2048])
 
 
-def _stalled(facts: Facts) -> Trouble | None:
-    if facts.verdict is not None:
-        return Trouble(facts.verdict.reason, facts.verdict.message) if facts.verdict.failed else None
+def _stalled(facts: Facts) -> ConditionReason | None:
+    if facts.outcome is not None:
+        return ConditionReason(facts.outcome.reason, facts.outcome.message) if facts.outcome.failed else None
     return facts.refused or facts.obstacle
 
 
-def _reconciling(facts: Facts) -> Trouble | None:
-    if facts.verdict is not None:
+def _reconciling(facts: Facts) -> ConditionReason | None:
+    if facts.outcome is not None:
         return None
     if facts.suspending:
         if facts.pods:
-            return Trouble("Suspending", f"{facts.pods} pods are still there")
-        return facts.held.trouble if facts.held is not None else None
+            return ConditionReason("Suspending", f"{facts.pods} pods are still there")
+        return facts.held.stall if facts.held is not None else None
     if not facts.started:
-        return Trouble("Creating", facts.ready.message)
+        return ConditionReason("Creating", facts.ready.message)
     if facts.departing:
-        return Trouble("MachineLeaving", f"asked to go, and saving first what they hold: {', '.join(facts.departing)}")
+        return ConditionReason(
+            "MachineLeaving", f"asked to go, and saving first what they hold: {', '.join(facts.departing)}"
+        )
     if facts.leaving:
-        return Trouble("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
+        return ConditionReason("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
     if facts.replacing:
-        return Trouble("ReplacingMachine", f"waiting for the new pods of {', '.join(facts.replacing)}")
+        return ConditionReason("ReplacingMachine", f"waiting for the new pods of {', '.join(facts.replacing)}")
     missing = facts.rollouts_wanted - facts.rollouts_ready
     if missing > 0:
-        return Trouble("ScalingUp", f"{missing} rollout machines are not ready yet")
-    return None if facts.is_ready else Trouble(facts.ready.reason, facts.ready.message)
+        return ConditionReason("ScalingUp", f"{missing} rollout machines are not ready yet")
+    return None if facts.is_ready else ConditionReason(facts.ready.reason, facts.ready.message)
 
 
-def _relay(facts: Facts) -> tuple[bool, Trouble]:
-    if facts.verdict is not None:
-        return False, Trouble("Ended", "")
+def _relay(facts: Facts) -> tuple[bool, ConditionReason]:
+    if facts.outcome is not None:
+        return False, ConditionReason("Ended", "")
     if facts.suspending:
-        return False, Trouble("Suspended", "")
+        return False, ConditionReason("Suspended", "")
     told = f"{facts.chain_length} of {facts.rollouts_wanted} rollout machines are in the chain"
     if facts.chain_length == 0:
-        return False, Trouble("WaitingForMachines", told)
+        return False, ConditionReason("WaitingForMachines", told)
     whole = facts.chain_length >= facts.rollouts_wanted
-    return whole, Trouble("ChainFormed" if whole else "MemberMissing", told)
+    return whole, ConditionReason("ChainFormed" if whole else "MemberMissing", told)
 
 
-def _degraded(facts: Facts) -> tuple[bool, Trouble]:
-    if facts.verdict is None and not facts.suspending:
+def _degraded(facts: Facts) -> tuple[bool, ConditionReason]:
+    if facts.outcome is None and not facts.suspending:
         if facts.paused is not None:
             return True, facts.paused
         lasting = [problem for problem in facts.problems if problem.reason not in HALTING]
         if lasting:
             return True, lasting[0]
         if facts.started and facts.rollouts_ready < facts.rollouts_wanted:
-            return True, Trouble(
+            return True, ConditionReason(
                 "MachinesMissing", f"{facts.rollouts_ready} of {facts.rollouts_wanted} rollout machines are ready"
             )
-    return False, Trouble("AsDesired", "")
+    return False, ConditionReason("AsDesired", "")
 
 
-def _suspended(facts: Facts) -> tuple[bool, Trouble]:
-    if facts.suspending and facts.verdict is None:
+def _suspended(facts: Facts) -> tuple[bool, ConditionReason]:
+    if facts.suspending and facts.outcome is None:
         if facts.pods == 0 and facts.held is not None:
-            return True, facts.held.trouble
+            return True, facts.held.stall
         if facts.pods == 0:
-            return True, Trouble("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
-        return False, Trouble("Suspending", "")
-    return False, Trouble("NotSuspended", "")
+            return True, ConditionReason("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
+        return False, ConditionReason("Suspending", "")
+    return False, ConditionReason("NotSuspended", "")
 
 
 def _admitted(facts: Facts) -> list[Condition]:
     """Only of jobs that ask for quota, and that nobody has suspended."""
     if facts.held is not None:
-        return [_condition(ADMITTED, False, facts.held.trouble)]
+        return [_condition(ADMITTED, False, facts.held.stall)]
     return [_condition(ADMITTED, True, facts.admission)] if facts.admission is not None else []
 
 
 def _terminal(facts: Facts) -> list[Condition]:
-    verdict = facts.verdict
-    if verdict is None:
-        going = Trouble("InProgress", "")
+    outcome = facts.outcome
+    if outcome is None:
+        going = ConditionReason("InProgress", "")
         return [_condition(COMPLETE, False, going), _condition(FAILED, False, going)]
-    end = Trouble(verdict.reason, verdict.message)
+    end = ConditionReason(outcome.reason, outcome.message)
     other = replace(end, reason="Ended", message="")
     return [
-        _condition(COMPLETE, not verdict.failed, other if verdict.failed else end),
-        _condition(FAILED, verdict.failed, end if verdict.failed else other),
+        _condition(COMPLETE, not outcome.failed, other if outcome.failed else end),
+        _condition(FAILED, outcome.failed, end if outcome.failed else other),
     ]

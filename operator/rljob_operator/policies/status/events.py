@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from rljob_api.status import Condition, Phase, Replacements, RLJobStatus, Role
 from rljob_operator.policies.base.decisions import NORMAL, WARNING, Event, Removal
 from rljob_operator.policies.base.kueue_objects import ADMITTED
-from rljob_operator.policies.failure.losses import Loss
+from rljob_operator.policies.failure.losses import MachineLoss
 from rljob_operator.policies.lifecycle.admission import INVALID_SPEC
 from rljob_operator.policies.status.conditions import CHECKPOINT_DURABLE, COMPLETE, FAILED, PAUSED, STALLED, SUSPENDED
 
 
-def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Loss]) -> list[Event]:
+def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[MachineLoss]) -> list[Event]:
     """What a person who reads the job's events should learn from this change."""
     events = _placement(before, after)
     events += [Event(WARNING if loss.counts or loss.slows else NORMAL, "MachineLost", _told(loss)) for loss in losses]
@@ -52,7 +52,7 @@ def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     return events
 
 
-def _told(loss: Loss) -> str:
+def _told(loss: MachineLoss) -> str:
     return f"{loss.machine} incarnation {loss.incarnation}: {loss.reason}: {loss.message}"
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from rljob_api.errors import FieldError
 from rljob_api.status import Condition, ConditionStatus, Phase
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import WARNING, Event
-from rljob_operator.policies.base.stall_reason import Trouble
-from rljob_operator.policies.lifecycle.admission import INVALID_SPEC, told
+from rljob_operator.policies.lifecycle.admission import INVALID_SPEC, report_invalid
 from rljob_operator.policies.status.conditions import COMPLETE, FAILED, READY, RECONCILING, STALLED, stamp
 
 Json = dict[str, Any]
@@ -26,20 +26,20 @@ def plan_invalid(
     document: Mapping[str, Any], errors: Sequence[FieldError], now: datetime
 ) -> tuple[Json | None, list[Event]]:
     """(the operator's status, or None when it is written already; events) of a job whose spec cannot be used."""
-    return _stalled(document, Trouble(INVALID_SPEC, told(errors)), now, (READY, STALLED))
+    return _stalled(document, ConditionReason(INVALID_SPEC, report_invalid(errors)), now, (READY, STALLED))
 
 
-def plan_failed(document: Mapping[str, Any], trouble: Trouble, now: datetime) -> tuple[Json | None, list[Event]]:
+def plan_failed(document: Mapping[str, Any], stall: ConditionReason, now: datetime) -> tuple[Json | None, list[Event]]:
     """The same of a job at which the operator failed. One that runs stays Ready; one that has ended stays as it is, and
     has an event."""
     known = {c.get("type"): c.get("status") for c in (document.get("status") or {}).get("conditions") or []}
     if "True" in (known.get(COMPLETE), known.get(FAILED)):
-        return None, [_event(trouble)]
-    return _stalled(document, trouble, now, (STALLED,) if known.get(READY) == "True" else (READY, STALLED))
+        return None, [_event(stall)]
+    return _stalled(document, stall, now, (STALLED,) if known.get(READY) == "True" else (READY, STALLED))
 
 
 def _stalled(
-    document: Mapping[str, Any], trouble: Trouble, now: datetime, types: Sequence[str]
+    document: Mapping[str, Any], stall: ConditionReason, now: datetime, types: Sequence[str]
 ) -> tuple[Json | None, list[Event]]:
     """With conditions of these types that tell the trouble."""
     raw = {key: value for key, value in (document.get("status") or {}).items() if key != "runtime"}
@@ -47,19 +47,19 @@ def _stalled(
     known = [_readable(condition) for condition in raw.get("conditions") or []]
     kept = [c for c in known if c.type not in (*types, RECONCILING)]
     held = {STALLED: ConditionStatus.TRUE, READY: ConditionStatus.FALSE}
-    told = [Condition(type=one, status=held[one], reason=trouble.reason, message=trouble.message) for one in types]
+    told = [Condition(type=one, status=held[one], reason=stall.reason, message=stall.message) for one in types]
     after = {
         **raw,
         "observedGeneration": generation,
         "phase": raw.get("phase") or Phase.STALLED.value,
         "conditions": [condition.to_dict() for condition in (*stamp(told, known, generation, now), *kept)],
     }
-    again = any((c.type, c.reason, c.message) == (STALLED, trouble.reason, trouble.message) for c in known)
-    return (None if after == raw else after), ([] if again else [_event(trouble)])
+    again = any((c.type, c.reason, c.message) == (STALLED, stall.reason, stall.message) for c in known)
+    return (None if after == raw else after), ([] if again else [_event(stall)])
 
 
-def _event(trouble: Trouble) -> Event:
-    return Event(WARNING, trouble.reason, trouble.message[:1000])
+def _event(stall: ConditionReason) -> Event:
+    return Event(WARNING, stall.reason, stall.message[:1000])
 
 
 def _readable(condition: Mapping[str, Any]) -> Condition:

@@ -67,7 +67,7 @@ def foreign(found: Mapping[str, Any], truth: Mapping[str, Any]) -> tuple[str, ..
     return tuple(sorted(key for key in keys if _plain(found.get(key)) != _plain(truth.get(key))))
 
 
-def told(fields: Iterable[str], known: bool) -> str:
+def describe_forgery(fields: Iterable[str], known: bool) -> str:
     """What a person should learn of these fields; `known`: what they held before is known, and written back."""
     names = ", ".join(f"status.{field}" for field in fields)
     what = f"{names} held what no operator wrote" if names else "What the operator had written is gone from the status"
@@ -77,4 +77,4 @@ def told(fields: Iterable[str], known: bool) -> str:
 
 def alarm(fields: Iterable[str], known: bool) -> Event:
     """The event of a status that was forged."""
-    return Event(WARNING, FORGED, told(fields, known))
+    return Event(WARNING, FORGED, describe_forgery(fields, known))

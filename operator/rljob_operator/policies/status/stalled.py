@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
-from rljob_operator.policies.base.deadlines import after, passed
+from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import IMAGE_REASONS, Observed, Pod
-from rljob_operator.policies.base.stall_reason import Trouble
 
 
-def find_trouble(
-    seen: Observed, blocked: Collection[str], too_few: bool, config: Config, now: datetime
-) -> Trouble | None:
+def find_stall_reason(
+    observed: Observed, blocked: Collection[str], too_few: bool, config: Config, now: datetime
+) -> ConditionReason | None:
     """The reason for Stalled, or None. `blocked` machines are given up; `too_few` says that without them the job has
     fewer rollout machines than it must have."""
-    pods = [pod for pod in seen.pods if pod.live]
+    pods = [pod for pod in observed.pods if pod.live]
     waiting = [pod for pod in pods if pod.waiting is not None]
     for reason, group in (("ImagePullFailed", IMAGE_REASONS), ("ContainerConfigError", None)):
         hit = [p for p in waiting if p.waiting is not None and (group is None or p.waiting.reason in group)]
         if hit and hit[0].waiting is not None:
-            return Trouble(reason, f"{_names(hit)}: {hit[0].waiting.message}")
-    homeless = [pod for pod in pods if pod.unschedulable is not None and passed(_patience(pod, config), now)]
+            return ConditionReason(reason, f"{_names(hit)}: {hit[0].waiting.message}")
+    homeless = [pod for pod in pods if pod.unschedulable is not None and is_past(_patience(pod, config), now)]
     if homeless:
         waits = f"{len(homeless)} of {len(pods)} pods find no node ({_names(homeless)})"
-        return Trouble("Unschedulable", f"{waits}: {homeless[0].unschedulable}")
+        return ConditionReason("Unschedulable", f"{waits}: {homeless[0].unschedulable}")
     if blocked and too_few:
-        return Trouble(
+        return ConditionReason(
             "ReplacementBudgetExhausted",
             f"given up after too many failures in a row: {', '.join(sorted(blocked))}; raise "
             "spec.failurePolicy.maxReplacementsPerMachine to try again",
@@ -35,13 +35,13 @@ def find_trouble(
     return None
 
 
-def impatient_moments(seen: Observed, config: Config) -> list[datetime | None]:
+def stall_deadlines(observed: Observed, config: Config) -> list[datetime | None]:
     """When an unschedulable pod becomes trouble."""
-    return [_patience(pod, config) for pod in seen.pods if pod.live and pod.unschedulable is not None]
+    return [_patience(pod, config) for pod in observed.pods if pod.live and pod.unschedulable is not None]
 
 
 def _patience(pod: Pod, config: Config) -> datetime | None:
-    return after(pod.created, config.unschedulable_grace_seconds)
+    return deadline(pod.created, config.unschedulable_grace_seconds)
 
 
 def _names(pods: Sequence[Pod]) -> str:

@@ -84,7 +84,7 @@ class SpecEditSchedule:
 
     def _stop(self, until: float) -> None:
         """All pods go once the coordinator has saved everything. A suspension is finished though it is taken back."""
-        if not self._control.may_stop():
+        if not self._control.may_suspend():
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._stop, until)
             return
         for incarnation in self._control.stop():

@@ -160,7 +160,7 @@ class SimulatedControlPlane(Called):
 
     def _choose_number(self, said: RuntimeStatus) -> None:
         heard = (said.applied or 0) >= self._target.revision
-        size = autoscaler.size(self._job.spec, self._elasticity, said.last_round, heard, None, _now())
+        size = autoscaler.desired_machines(self._job.spec, self._elasticity, said.last_round, heard, None, _now())
         self._elasticity = size.history
         if size.why:
             self._want(size.count, reason=size.why)
@@ -172,17 +172,17 @@ class SimulatedControlPlane(Called):
 
     def dismiss(self) -> list[str]:
         """Let go of the pods that are to go and may: their incarnations."""
-        gone = drain.dismissed(self._seen(), self._status(), self._job.spec, _now())
+        gone = drain.drained_machines(self._seen(), self._status(), self._job.spec, _now())
         self._gone |= gone
         if gone:
             self._refresh()
         return [self.incarnation(machine) for machine in sorted(gone)]
 
-    def may_stop(self) -> bool:
+    def may_suspend(self) -> bool:
         """Whether all pods of a job that is to be suspended may go."""
         status = self._status()
-        ended = end.coordinators_word(status) is not None
-        return not ended and drain.may_stop(self._seen(), status, self._job.spec, _now())
+        ended = end.coordinator_outcome(status) is not None
+        return not ended and drain.may_suspend(self._seen(), status, self._job.spec, _now())
 
     def stop(self) -> list[str]:
         """Let go of all pods but the coordinator's: their incarnations."""
@@ -225,7 +225,7 @@ class SimulatedControlPlane(Called):
                 short, long = self._restless.choices(rollout.tensor_parallel_sizes, k=2)
                 self.set_tensor_parallel(short, long)
             return
-        choice = parallelism_planner.choose(
+        choice = parallelism_planner.choose_tp(
             rollout, told, self._parallelism, said.last_round, len(told.machines), said.applied
         )
         changed, self._parallelism = choice.history != self._parallelism, choice.history

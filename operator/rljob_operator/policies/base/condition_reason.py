@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ConditionReason:
     """Why a job or one of its pods does not progress."""
 
     reason: str
