@@ -20,7 +20,7 @@ _logger = logging.getLogger("rljob_operator")
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The command line; defaults come from the environment."""
+    """Make the parser of the command line. Defaults come from the environment."""
     found = argparse.ArgumentParser(prog="rljob-operator", description=__doc__)
 
     def add(flag: str, variable: str, default: str, text: str, **extra: Any) -> None:
@@ -75,7 +75,7 @@ def _positive(text: str) -> int:
 
 
 def options(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[Options, str]:
-    """(options, log level) of a command line."""
+    """Parse a command line into options and a log level."""
     given = parser(env).parse_args(arguments)
     found = Options(
         config=Config(
@@ -106,7 +106,7 @@ async def until_told(found: Options) -> None:
 
 
 def main() -> int:
-    """Exit status 0 after a signal, 1 when no cluster is known."""
+    """Run the operator. Return 0 after a signal, 1 without a cluster."""
     found, level = options(sys.argv[1:], os.environ)
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

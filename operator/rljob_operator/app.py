@@ -1,4 +1,4 @@
-"""The whole operator in one event loop: leader election, kopf's watches, the queue and its workers, resync, health."""
+"""Operator: leader election, watches, work queue, resync and health in one event loop."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ _RESYNCED_PER_SECOND = 20.0
 
 
 async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
-    """Operators, one after the other, until `stop`. One that could not renew its Lease is followed by one that knows
-    nothing and stands by: were the process to end instead, the kubelet would start it ever later, and a repair would
-    wait for that after the API server is long back."""
+    """Run one operator after another until `stop`.
+
+    An operator that loses its leadership is followed by a new one, which stands by with an empty memory. If the process
+    ended instead, the kubelet would delay each restart longer, and repairs would wait.
+    """
     while not stop.is_set():
         try:
             await make().run(stop)
@@ -57,11 +59,11 @@ async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """How the operator runs; what enters into plans is in `config`."""
+    """Options of the operator's process. `config` holds what enters into plans."""
 
     config: Config = field(default_factory=Config)
     namespaces: tuple[str, ...] = ()
-    """Empty: all."""
+    """Namespaces to serve. Empty: all."""
     leader_elect: bool = True
     lease_namespace: str = "default"
     lease_name: str = "rljob-operator"
@@ -71,17 +73,19 @@ class Options:
     resync_seconds: float = 300.0
     health_host: str = "0.0.0.0"
     health_port: int | None = 8080
-    """None: no HTTP endpoints; 0: any free port."""
+    """None: no HTTP endpoints. 0: any free port."""
 
     @property
     def scopes(self) -> tuple[str | None, ...]:
-        """Namespaces to list in; None spans all."""
+        """Return the namespaces to list in. None spans all."""
         return self.namespaces or (None,)
 
 
 class Operator:
-    """One replica's memory, from standing by to the end of its leadership. `run` ends at `stop`, or raises
-    `LeadershipLost`: then nothing that it knows may be acted on any more."""
+    """One replica, from standing by to the end of its leadership.
+
+    `run` ends at `stop`, or raises `LeadershipLost`. After that nothing in its memory may be acted on.
+    """
 
     def __init__(
         self,
@@ -147,7 +151,10 @@ class Operator:
         self.health.watch_seconds = lambda: self._lag.check(self._watch.job_versions)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Raises `LeadershipLost` when another replica may lead, and whatever kopf dies of."""
+        """Serve until `stop`.
+
+        Raises `LeadershipLost` when another replica may lead, and the exception that ends kopf.
+        """
         allow_nesting()
         async with self._kube.opened(), self._endpoints():
             await self._preflight(stop)
@@ -163,7 +170,7 @@ class Operator:
                 self.health.standby = True
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        """Everything that only the leader does. The first part that ends takes the others with it."""
+        """Run all tasks of a leader. The first task that ends stops the others."""
         await self._pods.prime(self.options.scopes)
         if not self.options.namespaces:
             await self._nodes.prime()
@@ -208,13 +215,13 @@ class Operator:
         self.queue.forget(key)
         self._kubelets.silent(key, ())
         self._kueue.forget(key)
-        self._observer.forget(uid)
+        self._observer.evict(uid)
         self._seals.forget(uid)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def _preflight(self, stop: asyncio.Event) -> None:
-        """Wait until the API server lets us see jobs and pods; say plainly what is missing."""
+        """Wait until jobs and pods can be listed, and report what is missing."""
         while not stop.is_set():
             problem = await self._missing()
             if problem is None:
@@ -249,9 +256,11 @@ class Operator:
     # --- resync -------------------------------------------------------------------------------------------------------
 
     async def _resync(self, ending: asyncio.Event) -> None:
-        """Look at every job now and then, whatever the watch says. A new leader does it twice at first: a pod that went
-        just before its watch began is in no event, and may still have been in the cache that the first look came
-        from."""
+        """Mark all jobs at regular intervals.
+
+        A new leader resyncs twice at first: a pod that was deleted just before the watch began is in no event, and the
+        cache behind the first list may still have shown it.
+        """
         pauses = itertools.chain([min(_SECOND_LOOK_SECONDS, self.options.resync_seconds)], itertools.repeat(None))
         while not ending.is_set():
             try:
@@ -297,7 +306,7 @@ class Operator:
 
 
 def _listed(item: Json) -> tuple[Key, str, str]:
-    """(key, resource version, phase) of a job."""
+    """Return key, resource version and phase of a job."""
     meta = item["metadata"]
     key = meta["namespace"], meta["name"]
     return key, meta["resourceVersion"], (item.get("status") or {}).get("phase") or "Pending"

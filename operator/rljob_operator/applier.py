@@ -1,5 +1,7 @@
-"""Carries a plan out. Thin and repeatable: dying between any two calls leaves a state from which the next plan goes
-on."""
+"""Applier: executes a plan.
+
+Each step can be repeated: after a crash between two calls, the next plan continues from what is there.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STATUS_TRIES = 5
-"""To write a status between two reports of a busy coordinator."""
+"""Attempts to write a status between two reports of a busy coordinator."""
 
 _NEVER_CHANGED = frozenset(
     {"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate", pod_groups.KIND}
@@ -42,16 +44,16 @@ _NEVER_CHANGED = frozenset(
 
 
 class RequeueAfter(Exception):
-    """Something must change first (an earlier job of the same name is still being collected, another write won)."""
+    """A precondition that is not met yet, e.g. an earlier job of the same name that is still being collected."""
 
     def __init__(self, message: str, seconds: float) -> None:
-        """Try again in `seconds`."""
+        """Ask for another try after `seconds`."""
         super().__init__(message)
         self.seconds = seconds
 
 
 class Applier:
-    """The hands of the operator."""
+    """Executes plans against the API server."""
 
     def __init__(
         self,
@@ -59,26 +61,31 @@ class Applier:
         recorder: Recorder,
         metrics: Metrics,
         confirm_leader: Callable[[], Awaitable[None]],
-        observe: Callable[[Iterable[Json]], None],
+        observe_pods: Callable[[Iterable[Json]], None],
         seals: Seals,
         *,
         parallel: int = 8,
     ) -> None:
-        """`confirm_leader` raises when another replica may lead; it is asked before everything that cannot be taken
-        back. `saw` is told of pods as the server made them, so that no later look is older: a member that a look does
-        not show is lost. `parallel` bounds the requests that one job has under way."""
+        """Take what the applier writes with.
+
+        `confirm_leader` raises when another replica may lead; it is called before everything that cannot be undone.
+        `observe_pods` receives pods as the server stored them, so that no later list is older: a member that a list
+        does not show counts as lost. `parallel` bounds the concurrent requests of one job.
+        """
         self._kube = kube
         self._recorder = recorder
         self._metrics = metrics
         self._confirm_leader = confirm_leader
-        self._observe_pods = observe
+        self._observe_pods = observe_pods
         self._seals = seals
         self._parallel = parallel
 
     async def apply(self, job: RLJob, plan: Plan, now: datetime) -> Plan:
-        """Do it, in the plan's order. Returns the plan as it was carried out: other than planned where the API server
-        refused something for good. Raises `Postponed`, `ApiError` or `Unreachable` when the rest must wait for another
-        try."""
+        """Execute a plan in its order, and return the plan that was executed.
+
+        It differs from `plan` where the API server refused something for good. Raises `RequeueAfter`, `ApiError` or
+        `Unreachable` when the rest must wait for another try.
+        """
         if plan.delete_job:
             await self._confirm_leader()
             await self._delete_job(job)
@@ -102,8 +109,11 @@ class Applier:
         return plan
 
     async def write_status(self, job: RLJob, status: Json) -> None:
-        """Apply the operator's part of the status, if the job still is the one that was planned for. A report of the
-        coordinator that came meanwhile does not count: the job is planned for again at once, as if it came after."""
+        """Apply the operator's part of the status, if the job is still the one that was planned for.
+
+        A coordinator's report that came meanwhile does not matter: it is an event of its own, and the job is planned
+        again.
+        """
         meta = job.metadata
         version = meta.resource_version
         for tries_left in reversed(range(STATUS_TRIES)):
@@ -116,7 +126,10 @@ class Applier:
                 version = live["metadata"]["resourceVersion"]
 
     async def apply_status(self, namespace: str, name: str, uid: str, version: str, status: Json) -> None:
-        """The same by name and version. Raises `Postponed` when the job has changed meanwhile."""
+        """Apply the operator's part by name and version.
+
+        Raises `RequeueAfter` when the job has changed meanwhile.
+        """
         meta = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version}
         try:
             await self._seals.announce(namespace, name, uid, status)
@@ -129,8 +142,11 @@ class Applier:
             if not error.not_found:
                 raise
 
-    async def authentic(self, document: Json) -> Json:
-        """The job with the status that an operator wrote. What others put there is undone and told."""
+    async def restored(self, document: Json) -> Json:
+        """Return the job with the status that an operator wrote.
+
+        Foreign changes are undone and reported as an event.
+        """
         try:
             forgery = await self._seals.forgery(document)
         except SealBroken as error:
@@ -152,7 +168,10 @@ class Applier:
         return document
 
     async def _undo(self, document: Json, forgery: Forgery) -> Json:
-        """Apply what belongs there. What an apply does not reach, for its owner is somebody else, is removed first."""
+        """Restore the operator's part.
+
+        A field of another owner is removed first: an apply does not reach it.
+        """
         fields = forgery.fields
         if forgery.truth:
             document = await self._apply_part(document["metadata"], forgery.truth)
@@ -168,13 +187,13 @@ class Applier:
         return document
 
     async def _apply_part(self, meta: Json, part: Json) -> Json:
-        """Apply the operator's part to the object of this very version."""
+        """Apply the operator's part to the object of exactly this version."""
         metadata = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion")}
         body = {"apiVersion": RLJOB.api_version, "kind": KIND, "metadata": metadata, "status": part}
         return await self._kube.apply(RLJOB, body, subresource="status")
 
     async def record_events(self, job: RLJob, events: Sequence[Event]) -> None:
-        """Write events."""
+        """Record events of a job."""
         meta = job.metadata
         for event in events:
             await self._recorder.record(meta.namespace, meta.name, meta.uid, event.kind, event.reason, event.message)
@@ -182,12 +201,15 @@ class Applier:
     # --- children -----------------------------------------------------------------------------------------------------
 
     async def _ensure_children(self, job: RLJob, manifests: Sequence[Json]) -> ConditionReason | None:
-        """All at once; the first name that is taken by somebody else, if any."""
+        """Create or update all children concurrently.
+
+        Return the first name that belongs to another owner.
+        """
         found = await self._together([self._ensure(job, manifest) for manifest in manifests])
         return next((stall for stall in found if stall is not None), None)
 
     async def _ensure(self, job: RLJob, manifest: Json) -> ConditionReason | None:
-        """Create the object, or mend it when it is there and differs."""
+        """Create an object, or update it where it differs."""
         kind = manifest["kind"]
         resource = resource_of(manifest)
         body = self._completed(job, manifest)
@@ -218,7 +240,7 @@ class Applier:
         return None
 
     def _completed(self, job: RLJob, manifest: Json) -> Json:
-        """With what an object has from its first moment on, and keeps."""
+        """Add what an object has from its creation on and keeps."""
         if manifest["kind"] == "Secret":
             return {**manifest, "stringData": _fresh_secrets()}
         if manifest["kind"] == "Role":
@@ -228,8 +250,10 @@ class Applier:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     async def _create_pods(self, job: RLJob, creations: Sequence[Creation]) -> dict[str, ConditionReason]:
-        """Create the pods, role by role, up to the first role with a pod that the API server refuses for a reason that
-        trying again at once does not change; returns these."""
+        """Create the pods role by role.
+
+        Stop at the first role with a pod that is refused for good, and return the refusals by machine.
+        """
         for group in in_order(creations):
             found = await self._together([self._create_pod(job, creation) for creation in group])
             refusals = {c.new.machine: why for c, why in zip(group, found, strict=True) if why is not None}
@@ -272,7 +296,10 @@ class Applier:
     # --- quota --------------------------------------------------------------------------------------------------------
 
     async def _ask(self, job: RLJob, workloads: Sequence[Json]) -> ConditionReason | None:
-        """Make all Workloads; why one could not be made. What is admitted already goes on."""
+        """Create all Workloads.
+
+        Return why one of them could not be created. Admitted ones are not affected.
+        """
         found = await self._together([self._ask_one(job, manifest) for manifest in workloads])
         return next((stall for stall in found if stall is not None), None)
 
@@ -300,7 +327,7 @@ class Applier:
         return None
 
     async def _settle(self, job: RLJob, settlements: Sequence[Settlement]) -> None:
-        """Last of all: what fails here is tried again, and nothing else waits for it."""
+        """Write what Kueue needs to know. It is the last step, so nothing waits for it."""
         if settlements:
             await self._confirm_leader()
         await self._together([self._settle_one(job, settlement) for settlement in settlements])
@@ -328,7 +355,7 @@ class Applier:
                 raise
 
     async def _together(self, calls: Sequence[Awaitable[T]]) -> list[T]:
-        """Run a few at a time; all end before the first error is raised."""
+        """Run a few calls at a time. All of them end before the first error is raised."""
         gate = asyncio.Semaphore(self._parallel)
 
         async def one(call: Awaitable[T]) -> T:
@@ -347,8 +374,10 @@ def _fresh_secrets() -> dict[str, str]:
 
 
 def _taken(job: RLJob, live: Json) -> ConditionReason | None:
-    """Whether an object of the wanted name belongs to somebody else. Raises `Postponed` when that is an earlier RLJob
-    of the same name, whose remains are being collected."""
+    """Tell whether the name of a wanted object is taken by another owner.
+
+    Raises `RequeueAfter` when the owner is an earlier RLJob of the same name, whose objects are being collected.
+    """
     owners = live["metadata"].get("ownerReferences") or []
     if any(owner.get("uid") == job.metadata.uid for owner in owners):
         return None
@@ -359,14 +388,14 @@ def _taken(job: RLJob, live: Json) -> ConditionReason | None:
 
 
 def _told(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:
-    """What the refusal of a child means; None where trying again may help."""
+    """Explain why a child was refused. None where another try may succeed."""
     if kind != pod_groups.KIND:
         return None
     return no_priority_class(error.message) or pod_groups.refusal(job, error.status, error.message)
 
 
 def _covers(live: object, wanted: object) -> bool:
-    """Whether everything in `wanted` is in `live`, which the server may have filled up with defaults."""
+    """Tell whether `live` contains everything in `wanted`. The server may have added defaults."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(key in live and _covers(live[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):

@@ -1,5 +1,7 @@
-"""Which watch events may change a decision. A thousand jobs report all day; what changes nothing of interest wakes
-nobody."""
+"""Event filter: decides which watch events can change a decision.
+
+A thousand jobs report all day, and most reports change none.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ Body = Mapping[str, Any]
 
 
 def job_signature(body: Body) -> Hashable:
-    """The part of an RLJob that decisions rest on: what the user asks and what the coordinator acknowledges. The
-    progress in its report is not in it, nor is what this operator writes itself."""
+    """Extract what decisions depend on: the user's request and the coordinator's acknowledgements.
+
+    Progress reports and the operator's own part are left out.
+    """
     meta = body.get("metadata") or {}
     runtime = (body.get("status") or {}).get("runtime") or {}
     suspects = runtime.get("suspects") or []
@@ -37,8 +41,7 @@ def job_signature(body: Body) -> Hashable:
 
 
 def pod_signature(body: Body) -> Hashable:
-    """The part of a pod that decisions rest on; None for a pod that is as we create them: nothing has happened to
-    it."""
+    """Extract what decisions depend on. None for a pod that is as it was created."""
     pod = parse_pod(body)
     if pod is None:
         return None
@@ -55,12 +58,15 @@ def pod_signature(body: Body) -> Hashable:
 _UNTOUCHED = ("Pending", False, False, None, False)
 
 START_FAILURE_DELAY_SECONDS = 1.0
-"""How long a pod's plight may wait to be told: the scheduler says of one pod after the other that it has no place."""
+"""Delay before a start failure is reported: the scheduler reports pods one after the other."""
 
 
 def pod_start_failure(body: Body) -> Hashable:
-    """What keeps a pod from starting, None when nothing does. There is nothing to do about it but to tell it. Of the
-    scheduler's message only the words count: how many nodes lack something changes all day on a busy cluster."""
+    """Return why a pod does not start; None when nothing prevents it.
+
+    The failure is only reported. Of the scheduler's message only the words count: the numbers of nodes change all day
+    on a busy cluster.
+    """
     pod = parse_pod(body)
     if pod is None or (pod.unschedulable is None and pod.waiting is None):
         return None
@@ -72,18 +78,18 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class ChangeFilter:
-    """Remembers the last signature of each object. Its memory is as large as the number of watched objects."""
+    """Memory of the last signature of each watched object."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, Hashable] = {}
 
     def changed(self, key: Hashable, signature: Hashable) -> bool:
-        """Whether this differs from the last one; an object never seen counts as None."""
+        """Tell whether the signature differs from the last one. A new object counts as None."""
         if self._last.get(key) == signature:
             return False
         self._last[key] = signature
         return True
 
     def forget(self, key: Hashable) -> None:
-        """The object is gone."""
+        """Drop a deleted object."""
         self._last.pop(key, None)

@@ -1,5 +1,7 @@
-"""Liveness that notices what kopf's own probe does not: a stuck worker, a watch that shows nothing any more, no
-resync."""
+"""Health: liveness and readiness.
+
+It detects what kopf's own probe does not: a stuck worker, a silent watch, no resync.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from rljob_operator.observer import Key
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds after which something counts as stuck."""
+    """Seconds after which a part counts as stuck."""
 
     queue: float = 300.0
     resync: float = 1200.0
@@ -23,15 +25,17 @@ class Limits:
 
 
 class WatchLag:
-    """Compares what the watch has shown with what a LIST shows. A stream that delivers nothing looks healthy to
-    everybody else; here a job whose newer version the watch does not show in time gives it away."""
+    """Difference between what the watch has shown and what a LIST shows.
+
+    A stream that delivers nothing looks healthy. A listed version that the watch does not show in time reveals it.
+    """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._behind: dict[Key, tuple[str, float]] = {}
 
     def listed(self, listed: Mapping[Key, str], shown: Mapping[Key, str]) -> None:
-        """Versions as listed, and as the watch showed them last."""
+        """Record the listed versions, and the newest versions of the watch."""
         now = self._clock()
         late = {key: shown.get(key, "") for key, version in listed.items() if _older(shown.get(key, ""), version)}
         self._behind = {
@@ -40,7 +44,7 @@ class WatchLag:
         }
 
     def check(self, shown: Mapping[Key, str]) -> float:
-        """For how many seconds the watch has owed an event; 0 when it owes none."""
+        """Return for how many seconds an event of the watch is overdue; 0 when none is."""
         now = self._clock()
         self._behind = {k: (v, since) for k, (v, since) in self._behind.items() if shown.get(k, "") == v}
         return max((now - since for _, since in self._behind.values()), default=0.0)
@@ -53,7 +57,7 @@ def _older(shown: str, listed: str) -> bool:
 
 
 class Health:
-    """The verdicts behind /healthz and /readyz."""
+    """State behind /healthz and /readyz."""
 
     def __init__(self, metrics: Metrics, limits: Limits | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
@@ -70,11 +74,11 @@ class Health:
         """Why the operator is not ready to serve; None when it is."""
 
     def resync_age(self) -> float:
-        """Seconds since the last whole resync (or the start)."""
+        """Return the seconds since the last complete resync, or since the start."""
         return self._clock() - (self._started if self.resynced is None else self.resynced)
 
     def stuck(self) -> str | None:
-        """What does not move any more, or None."""
+        """Name the stuck part, or return None."""
         if self.standby:
             return None
         for what, age, limit in (
@@ -87,7 +91,7 @@ class Health:
         return None
 
     def application(self) -> web.Application:
-        """The HTTP endpoints: /healthz, /readyz, /metrics."""
+        """Make the HTTP endpoints: /healthz, /readyz, /metrics."""
 
         async def healthz(_: web.Request) -> web.Response:
             stuck = self.stuck()

@@ -1,7 +1,7 @@
-"""Kubelets that have stopped to renew their node's Lease: a witness against machines that the data plane believes dead.
+"""Kubelet Lease monitor: a kubelet that stops renewing its node's Lease is a witness against the machines on that node.
 
-The node controller goes by the same Leases, and gives a kubelet 40 to 50 seconds before its node is not ready. Alone
-that is as long as one has to wait. Where the coordinator hears nothing from a machine either, one missed turn will do.
+The node controller reads the same Leases, but waits 40 to 50 seconds before a node is not ready. Where the coordinator
+suspects a machine too, one missed renewal is enough.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SILENT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What a Lease looked like, and for how long it has looked so."""
+class _ObservedLease:
+    """Renewal time of a Lease, and for how long it has not changed."""
 
     renewed: str
     unchanged: float
@@ -34,8 +34,10 @@ class _Seen:
 
 
 class KubeletLeaseMonitor:
-    """Of the nodes that jobs doubt, and of no others. Clocks of other machines do not enter. After any time in which we
-    could not look everybody gets time to renew."""
+    """Monitor of the Leases of suspected nodes.
+
+    It uses the local clock only. After an outage of the monitor, every node gets a full renewal period.
+    """
 
     def __init__(
         self,
@@ -49,40 +51,46 @@ class KubeletLeaseMonitor:
         self._wake = wake
         self._interval = interval
         self._clock = clock
-        self._doubts: dict[Key, frozenset[str]] = {}
-        self._seen: dict[str, _Seen] = {}
-        self._looked = 0.0
+        self._suspected: dict[Key, frozenset[str]] = {}
+        self._observed: dict[str, _ObservedLease] = {}
+        self._checked_at = 0.0
 
-    def silent(self, key: Key, doubted: Iterable[str]) -> frozenset[str]:
-        """Of the nodes on which this job doubts a machine those whose kubelets are silent. It is told when there is
-        another one; it doubts these, and no others, until it says otherwise."""
-        nodes = frozenset(doubted)
-        self._doubts.pop(key, None)
+    def silent(self, key: Key, suspected: Iterable[str]) -> frozenset[str]:
+        """Set the nodes that a job suspects, and return those with silent kubelets.
+
+        The job is woken when another one falls silent. The set holds until the next call.
+        """
+        nodes = frozenset(suspected)
+        self._suspected.pop(key, None)
         if nodes:
-            self._doubts[key] = nodes
-        return frozenset(name for name in nodes if name in self._seen and self._seen[name].silent)
+            self._suspected[key] = nodes
+        return frozenset(name for name in nodes if name in self._observed and self._observed[name].silent)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look every `interval` seconds until `stop`."""
-        await check_regularly(self.look, self._interval, stop, "the nodes' Leases could not be read")
+        """Check every `interval` seconds until `stop`."""
+        await check_regularly(self.check, self._interval, stop, "the nodes' Leases could not be read")
 
-    async def look(self) -> None:
-        """One look at the Leases of all nodes in doubt."""
-        before, now = self._seen, self._clock()
-        passed, self._looked = now - self._looked, now
+    async def check(self) -> None:
+        """Read the Leases of all suspected nodes once."""
+        before, now = self._observed, self._clock()
+        passed, self._checked_at = now - self._checked_at, now
         try:
-            found = {name: await self._renewed(name) for name in sorted(frozenset().union(*self._doubts.values()))}
+            found = {name: await self._renewed(name) for name in sorted(frozenset().union(*self._suspected.values()))}
         except (ApiError, Unreachable):
-            self._seen = {}
+            self._observed = {}
             raise
         held = before if passed <= 2 * self._interval else {}
-        self._seen = {name: _after(held.get(name), when, passed) for name, when in found.items() if when is not None}
-        news = {name for name, lease in self._seen.items() if lease.silent and not (name in held and held[name].silent)}
-        for key in [key for key, nodes in self._doubts.items() if nodes & news]:
+        self._observed = {
+            name: _merged(held.get(name), when, passed) for name, when in found.items() if when is not None
+        }
+        news = {
+            name for name, lease in self._observed.items() if lease.silent and not (name in held and held[name].silent)
+        }
+        for key in [key for key, nodes in self._suspected.items() if nodes & news]:
             self._wake(key)
 
     async def _renewed(self, node: str) -> str | None:
-        """When its kubelet says that it has renewed its Lease; None where there is none."""
+        """Return the renewal time in a node's Lease; None without one."""
         try:
             lease = await self._kube.get(LEASE, NAMESPACE, node)
         except ApiError as error:
@@ -92,7 +100,7 @@ class KubeletLeaseMonitor:
         return (lease.get("spec") or {}).get("renewTime") or None
 
 
-def _after(before: _Seen | None, renewed: str, passed: float) -> _Seen:
+def _merged(before: _ObservedLease | None, renewed: str, passed: float) -> _ObservedLease:
     if before is None or before.renewed != renewed:
-        return _Seen(renewed, 0.0)
-    return _Seen(renewed, before.unchanged + passed)
+        return _ObservedLease(renewed, 0.0)
+    return _ObservedLease(renewed, before.unchanged + passed)

@@ -1,5 +1,7 @@
-"""Prometheus metrics of the operator. One registry an instance, so that several operators can live in one test
-process."""
+"""Metrics of the operator, for Prometheus.
+
+Each instance has its own registry, so that one test process can hold several operators.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Every counter that the operator's benchmarks and alerts read."""
+    """Counters and histograms that benchmarks and alerts read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -60,5 +62,5 @@ class Metrics:
         self.api_retries.labels(code).inc()
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """Render the exposition text."""
         return generate_latest(self.registry)

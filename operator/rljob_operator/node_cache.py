@@ -1,6 +1,6 @@
-"""What this process knows of the cluster's nodes: from one watch for all jobs, so that a look at them costs nothing.
+"""Node cache: the cluster's nodes from one watch for all jobs, so that reading them costs no request.
 
-An operator that serves single namespaces, or whose rights are those of an earlier version, knows of none.
+An operator that serves single namespaces, or has no right to list nodes, has an empty cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RIGHT = "judging machines by suspects and pods alone: not allowed to list nodes
 
 
 class NodeCache:
-    """The nodes, and whose pods are on them."""
+    """Nodes, and the jobs whose pods run on them."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -34,7 +34,10 @@ class NodeCache:
         """Whether nodes are watched."""
 
     async def prime(self) -> None:
-        """Learn of all nodes once, before the watch begins: a node that is not there yet must not count as deleted."""
+        """List all nodes once before the watch begins.
+
+        Without it, a node that the watch has not shown yet would count as deleted.
+        """
         try:
             nodes = await self._kube.read(NODE, None, parse_node, not_older_than=ANY)
         except ApiError as error:
@@ -46,7 +49,10 @@ class NodeCache:
         self.open = True
 
     def observe(self, kind: str | None, body: Any) -> list[Key]:
-        """A node was listed (kind None), added, modified or deleted. The jobs to which that matters."""
+        """Record a node that was listed (kind None), added, modified or deleted.
+
+        Return the jobs that are affected.
+        """
         node = parse_node(body)
         if kind == "DELETED":
             node = replace(node, ready=False, gone=True)
@@ -59,7 +65,7 @@ class NodeCache:
         return jobs
 
     def hosts(self, uid: str, node: str | None, key: Key | None) -> None:
-        """The pod with this uid, of the job `key`, is on this node; or (None) it is gone."""
+        """Record the node of a pod. None: the pod is deleted."""
         before = self._where.get(uid)
         if before is not None and before != node:
             del self._where[uid]
@@ -73,12 +79,15 @@ class NodeCache:
             self._pods[node][uid] = key
 
     def all(self) -> tuple[Node, ...] | None:
-        """All nodes that exist, as the watch shows them; None where they are not watched."""
+        """Return all existing nodes; None where nodes are not watched."""
         return tuple(node for node in self._nodes.values() if not node.gone) if self.open else None
 
     async def facts(self, names: Iterable[str]) -> dict[str, Node]:
-        """What is known of these nodes. One that the watch has never shown, or shows as failed, is asked for by name:
-        the watch may be late, and only the API server can say that a node does not exist, or is not ready still."""
+        """Return these nodes.
+
+        A node that the watch has not shown, or shows as failed, is read by name: the watch may be late, and only the
+        API server can confirm that a node is deleted or still not ready.
+        """
         if not self.open:
             return {}
         found = {}

@@ -1,7 +1,7 @@
-"""Looks at the world on behalf of one job: the job itself, and one LIST of its pods by label.
+"""Observer: reads the cluster for one job: the job itself, and one LIST of its pods by label.
 
-The LIST may come from the API server's cache, if that is at least as fresh as everything this process has written or
-seen: in a namespace with thousands of pods a read from the store itself would cost all of them each time.
+The LIST may come from the API server's cache, if that is as fresh as everything this process has written or read. In a
+namespace with thousands of pods, a read from etcd would cost all of them each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rljob_kube.resources import LEASE, POD, Json
 from rljob_operator.policies.base.kueue_objects import Kueue
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, relevant_part, sort_pods
-from rljob_operator.policies.failure.losses import doubted_nodes
+from rljob_operator.policies.failure.losses import suspected_nodes
 
 _logger = logging.getLogger(__name__)
 
@@ -32,24 +32,27 @@ MANAGED = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
 
 class PodLister:
-    """Lists of pods that are never older than what this process knows."""
+    """Lists of pods that are never older than what this process has read or written."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._floor = 0
 
     async def prime(self, namespaces: Sequence[str | None]) -> None:
-        """Learn how fresh a list must be to show what an earlier leader wrote: one read of the store at the start."""
+        """Find the version that a list must have to show all writes of an earlier leader.
+
+        It costs one read from etcd.
+        """
         for namespace in namespaces:
             for version in await self._kube.read(POD, namespace, _version, labels=MANAGED, metadata_only=True):
                 self._floor = max(self._floor, version)
 
     def observe(self, items: Iterable[Json]) -> None:
-        """Pods as they came from the server: from now on no list may be older."""
+        """Record pods as the server stored them. From now on no list may be older."""
         self._floor = max([self._floor, *map(_version, items)])
 
     async def pods(self, namespace: str, job: str) -> list[Json]:
-        """The pods that carry the job's label, as far as they matter."""
+        """List the pods with the job's label, reduced to what decisions need."""
         labels = job_selector(job)
         try:
             return await self._kube.read(POD, namespace, relevant_part, labels=labels, not_older_than=str(self._floor))
@@ -66,12 +69,15 @@ def _version(item: Json) -> int:
 
 
 async def check_regularly(
-    look: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str
+    check: Callable[[], Awaitable[None]], seconds: float, stop: asyncio.Event, failed: str
 ) -> None:
-    """Every so many seconds until `stop`; `failed` is logged where the API server does not answer as it should."""
+    """Call `check` every so many seconds until `stop`.
+
+    `failed` is logged when the API server does not answer as expected.
+    """
     while not stop.is_set():
         try:
-            await look()
+            await check()
         except (ApiError, Unreachable) as error:
             _logger.warning("%s: %s", failed, error)
         try:
@@ -82,8 +88,8 @@ async def check_regularly(
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """The newest state of a Lease that was seen, and for how long no newer one was."""
+class _ObservedLease:
+    """Newest observed state of a Lease, and for how long it has not changed."""
 
     version: int
     renewed: str
@@ -91,9 +97,9 @@ class _Watched:
     duration: float
     unchanged: float = 0.0
     confirmed: bool = False
-    """The store itself has no newer one."""
+    """A read from etcd shows no newer state."""
     unread: bool = False
-    """It looked old, and could not be read from the store."""
+    """It looked expired, and the read from etcd failed."""
 
     @property
     def expired(self) -> bool:
@@ -101,13 +107,14 @@ class _Watched:
 
 
 class CoordinatorLeaseMonitor:
-    """Notices coordinators that have stopped to renew their job's Lease: one LIST for all jobs every few seconds.
+    """Monitor of coordinators that stop renewing their job's Lease: one LIST for all jobs every few seconds.
 
-    Clocks of other machines do not enter: a Lease is old when *we* have seen it unchanged for its duration. Time in
-    which we were stopped counts as two intervals at most. After an outage of the API server every Lease is new: a
-    coordinator that could not renew has let go of its job, and needs time to come back. The list comes from the
-    server's cache, which may stand still while coordinators renew at other servers; so before a coordinator counts as
-    silent its Lease is read from the store.
+    It uses the local clock only: a Lease expires when it has been observed unchanged for its duration. Time in which
+    this process was paused counts as two intervals at most. After an outage of the API server every Lease counts as
+    new: a coordinator that could not renew has released its job, and needs time to return.
+
+    The list comes from the server's cache, which may be stale while coordinators renew at other servers. So a Lease is
+    read from etcd before its coordinator counts as silent.
     """
 
     def __init__(
@@ -120,33 +127,35 @@ class CoordinatorLeaseMonitor:
         parallel: int = 16,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`parallel` bounds the reads that are under way together: where the cache stands still, all Leases look
-        old."""
+        """Take the namespaces to list, and `wake`, which marks a job.
+
+        `parallel` bounds concurrent reads: with a stale cache all Leases look expired.
+        """
         self._kube = kube
         self._namespaces = namespaces
         self._wake = wake
         self._interval = interval
         self._parallel = parallel
         self._clock = clock
-        self._watched: dict[Key, _Watched] = {}
-        self._looked: float | None = None
+        self._observed: dict[Key, _ObservedLease] = {}
+        self._checked_at: float | None = None
         self._failed = False
-        """The last look was in vain."""
+        """The last check failed."""
 
     def silence(self, key: Key) -> Silence | None:
-        """The silence of a job's coordinator, if its Lease has expired."""
-        lease = self._watched.get(key)
+        """Return the silence of a job's coordinator, if its Lease has expired."""
+        lease = self._observed.get(key)
         if lease is None or not lease.expired or not lease.confirmed:
             return None
         return Silence(lease.holder, lease.unchanged - lease.duration)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look every `interval` seconds until `stop`."""
-        await check_regularly(self.look, self._interval, stop, "the jobs' Leases could not be listed")
+        """Check every `interval` seconds until `stop`."""
+        await check_regularly(self.check, self._interval, stop, "the jobs' Leases could not be listed")
 
-    async def look(self) -> None:
-        """One look at all Leases; wakes the jobs whose coordinator has just fallen silent."""
-        listed: dict[Key, _Watched] = {}
+    async def check(self) -> None:
+        """Check all Leases once, and wake the jobs whose coordinator has just become silent."""
+        listed: dict[Key, _ObservedLease] = {}
         try:
             for namespace in self._namespaces:
                 listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY)
@@ -154,44 +163,46 @@ class CoordinatorLeaseMonitor:
             self._failed = True
             raise
         now = self._clock()
-        gap = 0.0 if self._looked is None else now - self._looked
+        gap = 0.0 if self._checked_at is None else now - self._checked_at
         passed, outage = min(gap, 2 * self._interval), self._failed and gap > 2 * self._interval
-        self._looked, self._failed = now, False
-        before = {} if outage else self._watched
-        self._watched = {key: _older(before.get(key), lease, passed) for key, lease in listed.items()}
+        self._checked_at, self._failed = now, False
+        before = {} if outage else self._observed
+        self._observed = {key: _merged(before.get(key), lease, passed) for key, lease in listed.items()}
         gate = asyncio.Semaphore(self._parallel)
-        expired = [key for key, lease in self._watched.items() if lease.expired]
+        expired = [key for key, lease in self._observed.items() if lease.expired]
         await asyncio.gather(*(self._confirm(key, gate) for key in expired))
         for key in expired:
             if self.silence(key) is not None and not (key in before and before[key].confirmed):
                 self._wake(key)
 
     async def _confirm(self, key: Key, gate: asyncio.Semaphore) -> None:
-        """Read an old Lease from the store. Where that fails nobody could renew it either: once it can be read, it is
-        new."""
+        """Read an expired Lease from etcd.
+
+        If the read fails, no coordinator could renew either: the Lease counts as new once it can be read.
+        """
         async with gate:
             try:
                 item = await self._kube.find(LEASE, *key)
             except (ApiError, Unreachable) as error:
                 _logger.warning("%s/%s: its Lease looks old and could not be read: %s", *key, error)
-                self._watched[key] = replace(self._watched[key], confirmed=False, unread=True)
+                self._observed[key] = replace(self._observed[key], confirmed=False, unread=True)
                 return
         if item is None:
-            del self._watched[key]
+            del self._observed[key]
             return
-        known, read = self._watched[key], _watched(item)
-        lease = read if known.unread else _older(known, read, 0.0)
-        self._watched[key] = replace(lease, confirmed=lease.expired)
+        known, read = self._observed[key], _observed(item)
+        lease = read if known.unread else _merged(known, read, 0.0)
+        self._observed[key] = replace(lease, confirmed=lease.expired)
 
 
-def _keyed(item: Json) -> tuple[Key, _Watched]:
-    return (item["metadata"]["namespace"], item["metadata"]["name"]), _watched(item)
+def _keyed(item: Json) -> tuple[Key, _ObservedLease]:
+    return (item["metadata"]["namespace"], item["metadata"]["name"]), _observed(item)
 
 
-def _watched(item: Json) -> _Watched:
-    """A Lease as it was read."""
+def _observed(item: Json) -> _ObservedLease:
+    """Parse a Lease."""
     spec, version = item.get("spec") or {}, item["metadata"].get("resourceVersion") or ""
-    return _Watched(
+    return _ObservedLease(
         int(version) if version.isdigit() else 0,
         spec.get("renewTime") or "",
         spec.get("holderIdentity") or "",
@@ -199,9 +210,11 @@ def _watched(item: Json) -> _Watched:
     )
 
 
-def _older(known: _Watched | None, read: _Watched, passed: float) -> _Watched:
-    """What is known of a Lease after it was read again, `passed` seconds later. What a cache shows may be older than
-    what is known."""
+def _merged(known: _ObservedLease | None, read: _ObservedLease, passed: float) -> _ObservedLease:
+    """Merge a Lease that was read again `passed` seconds later.
+
+    A cache may show an older state than the known one.
+    """
     if known is None:
         return read
     if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):
@@ -215,7 +228,7 @@ async def _no_gang(job: RLJob) -> bool | None:
 
 
 class Observer:
-    """Puts together what a plan is made from."""
+    """Collects the input of a plan."""
 
     def __init__(
         self,
@@ -232,10 +245,14 @@ class Observer:
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`recheck` is after how many seconds the Service, Role and so on of a job are looked at again. `nodes` gives
-        what is known of nodes by name, `silent` those of them whose kubelets say nothing any more. `devices` gives
-        what a job's claims need, `gang_served` whether its PodGroup can be made, `cluster` all nodes that may
-        be seen, `forged` what there is to tell of a status that others wrote, by the job's uid."""
+        """Take the sources of an observation.
+
+        `nodes` returns nodes by name, and `silent` those with silent kubelets. `devices` returns what a job's claims
+        need. `gang_served` tells whether its PodGroup can be created. `cluster` returns all visible nodes. `forged`
+        returns the report about a forged status, by the job's uid.
+
+        `recheck`: seconds after which the Service, the Role and the other children are checked again.
+        """
         self._nodes = nodes
         self._devices = devices
         self._kueue = kueue
@@ -247,35 +264,35 @@ class Observer:
         self._leases = leases
         self._recheck = recheck
         self._clock = clock
-        self._ensured: dict[str, float] = {}
-        self._addressed: dict[str, int] = {}
+        self._created: dict[str, float] = {}
+        self._addresses: dict[str, int] = {}
 
     async def observe(self, job: RLJob) -> Observed:
-        """The pods, their nodes, the Lease, and whether the children were seen to lately."""
+        """Collect pods, nodes, the Lease, and whether the children were checked recently."""
         items = await self._pods.pods(job.namespace, job.name)
         owned, foreign = sort_pods(job.metadata.uid, items)
         uid = job.metadata.uid
-        if owned and uid not in self._ensured:
+        if owned and uid not in self._created:
             # Pods are made after their children. An earlier leader saw to them; we do in some time, not all jobs at
             # once.
-            self._ensured[uid] = self._clock() - self._recheck * random.random()
-        ensured = self._ensured.get(uid)
-        present = ensured is not None and self._clock() - ensured < self._recheck
+            self._created[uid] = self._clock() - self._recheck * random.random()
+        created = self._created.get(uid)
+        present = created is not None and self._clock() - created < self._recheck
         avoided = job.status.replacements.avoided_nodes if job.status.replacements is not None else ()
         nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
         key = job.namespace, job.name
-        silent = self._silent(key, doubted_nodes(owned, job.status))
+        silent = self._silent(key, suspected_nodes(owned, job.status))
         silence = self._leases.silence(key)
         devices = await self._devices(job)
         kueue = await self._kueue(job)
         gang_served = await self._gang_served(job)
-        addressed = self._addressed.get(uid)
+        address = self._addresses.get(uid)
         return Observed(
             owned,
             foreign,
             silence,
             present,
-            addressed,
+            address,
             nodes,
             silent,
             devices,
@@ -285,18 +302,21 @@ class Observer:
             forged=self._forged(uid),
         )
 
-    def ensured(self, job: RLJob) -> None:
-        """The children were made or checked just now."""
-        self._ensured[job.metadata.uid] = self._clock()
+    def mark_created(self, job: RLJob) -> None:
+        """Record that the children were created or checked just now."""
+        self._created[job.metadata.uid] = self._clock()
 
-    def addressed(self, job: RLJob, incarnation: int | None) -> None:
-        """The coordinator's Service selects this incarnation now. None: that is about to change, or nobody knows."""
+    def set_address(self, job: RLJob, incarnation: int | None) -> None:
+        """Record the incarnation that the coordinator's Service selects.
+
+        None: it is about to change, or unknown.
+        """
         if incarnation is None:
-            self._addressed.pop(job.metadata.uid, None)
+            self._addresses.pop(job.metadata.uid, None)
         else:
-            self._addressed[job.metadata.uid] = incarnation
+            self._addresses[job.metadata.uid] = incarnation
 
-    def forget(self, uid: str) -> None:
-        """The job is gone."""
-        self._ensured.pop(uid, None)
-        self._addressed.pop(uid, None)
+    def evict(self, uid: str) -> None:
+        """Drop a deleted job."""
+        self._created.pop(uid, None)
+        self._addresses.pop(uid, None)

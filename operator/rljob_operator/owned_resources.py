@@ -1,6 +1,6 @@
-"""Owned resources: where the API server keeps each kind of object that the operator makes.
+"""Owned resources: where the API server keeps each kind of object that the operator creates.
 
-A pod group has one kind and, for each scheduler, a group of its own, so its `apiVersion` decides.
+Pod groups of all schedulers have the same kind and different API groups, so their `apiVersion` decides.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ RESOURCES: Mapping[str, Resource] = {
         CLAIM_TEMPLATE,
     )
 }
-"""By kind, as manifests name them."""
+"""By kind, as in manifests."""
 
 
 POD_GROUPS: Mapping[Gang, Resource] = {
     kind: Resource(pod_groups.KIND, system.group, system.version, pod_groups.PLURAL)
     for kind, system in pod_groups.SYSTEMS.items()
 }
-"""Of each scheduler its own: they share a kind and no group."""
+"""By scheduler: they share a kind, and each has its own API group."""
 
 
 def resource_of(manifest: Json) -> Resource:
-    """Where an object of ours is kept."""
+    """Return the resource of an object that the operator owns."""
     groups = {resource.api_version: resource for resource in POD_GROUPS.values()}
     return groups[manifest["apiVersion"]] if manifest["kind"] == pod_groups.KIND else RESOURCES[manifest["kind"]]

@@ -1,10 +1,12 @@
-"""What the operator may do, and nothing more: the one source that the chart is compared with.
+"""RBAC: all rights of the operator. A test compares the chart with these rules.
 
-`JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or (namespaced mode) as a Role in each; `GANG_RULES`
-likewise, of the schedulers that are asked for. `LEADER_RULES` hold in the operator's own namespace, `NODE_RULES`
-cluster-wide or not at all. Secrets can be created and never read. Cluster-wide, to read Leases takes in those of the
-nodes (kube-node-lease); an operator that serves single namespaces does without these. Leases may be updated only
-because the operator hands that right on to coordinators, which the API server allows to those who have it.
+`JOB_RULES` hold in every namespace with jobs: as a ClusterRole, or in namespaced mode as a Role in each. `GANG_RULES`
+hold there too, for the schedulers that are enabled. `LEADER_RULES` hold in the operator's own namespace, `NODE_RULES`
+cluster-wide or not at all.
+
+Secrets can be created and never read. Cluster-wide, the right to read Leases includes those of nodes (kube-node-lease);
+a namespaced operator has no such right. Leases may be updated only because the operator grants that right to
+coordinators: the API server lets nobody grant a right that he does not have.
 """
 
 from __future__ import annotations
@@ -39,38 +41,38 @@ JOB_RULES: list[Rule] = [
     _rule("policy", ["poddisruptionbudgets"], ["get", "create", "patch"]),
     _rule("resource.k8s.io", ["resourceclaimtemplates"], ["get", "create"]),
 ]
-"""Wherever there are jobs."""
+"""In every namespace with jobs."""
 
 KUEUE_RULES: list[Rule] = [
     _rule("kueue.x-k8s.io", ["workloads"], ["get", "list", "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads/status"], ["get", "patch"]),
 ]
-"""Wherever there are jobs that ask Kueue for quota; only with the chart's `kueue.enabled`."""
+"""In every namespace with jobs that name a queue; only with the chart's `kueue.enabled`."""
 
 QUOTA_RULES: list[Rule] = [
     _rule("kueue.x-k8s.io", ["resourceflavors", "workloadpriorityclasses"], ["get"]),
     _rule("scheduling.k8s.io", ["priorityclasses"], ["get"]),
 ]
-"""Cluster-wide, with these: which nodes a quota stands for, and how urgent a job is."""
+"""Cluster-wide, with `KUEUE_RULES`: flavors and priority classes."""
 
 GANG_RULES: Mapping[Gang, list[Rule]] = {
     kind: [_rule(system.group, [pod_groups.PLURAL], ["get", "create", "patch"])]
     for kind, system in pod_groups.SYSTEMS.items()
 }
-"""Wherever there are jobs, for each scheduler that the chart's value gangScheduling names."""
+"""In every namespace with jobs, for each scheduler in the chart's value gangScheduling."""
 
 NODE_RULES: list[Rule] = [_rule("", ["nodes"], ["get", "list", "watch"])]
-"""Cluster-wide only: which nodes are ready. Without them machines are judged by suspects and pods alone."""
+"""Cluster-wide only: readiness of nodes. Without it only suspects and pods show a lost machine."""
 
 LEADER_RULES: list[Rule] = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
-"""In the operator's own namespace: the election of the leader."""
+"""In the operator's own namespace: leader election."""
 
 
 def allows(rules: list[Rule], group: str, resource: str, verb: str) -> bool:
-    """Whether these rules allow a verb on a resource."""
+    """Tell whether these rules allow a verb on a resource."""
     return any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules)
 
 
 def manifest_rules(rules: list[Rule]) -> list[dict[str, Any]]:
-    """The rules as they stand in a Role."""
+    """Return the rules as a Role holds them."""
     return [dict(rule) for rule in rules]

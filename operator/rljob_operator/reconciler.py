@@ -1,4 +1,4 @@
-"""One job, once: observe, plan, act."""
+"""Reconciler: observes one job, plans, and applies the plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _utc_now() -> datetime:
 
 
 class Reconciler:
-    """What the queue calls for each key."""
+    """Work function of the queue."""
 
     def __init__(
         self,
@@ -59,8 +59,10 @@ class Reconciler:
         self._clock = clock
 
     async def __call__(self, key: Key, since: float) -> float | None:
-        """Bring one job a step nearer to its spec. Returns the seconds after which time alone may change the
-        decision."""
+        """Reconcile one job once.
+
+        Return the seconds after which time alone may change the decision.
+        """
         began = time.monotonic()
         result = "error"
         try:
@@ -79,7 +81,7 @@ class Reconciler:
         document = await self._fetch(key)
         if document is None or document["metadata"].get("deletionTimestamp"):
             return None
-        if not is_managed(document) or not is_managed(document := await self._applier.authentic(document)):
+        if not is_managed(document) or not is_managed(document := await self._applier.restored(document)):
             return None
         try:
             # A spec may have 256 KiB: what is computed from it keeps no other job, and no renewal, waiting.
@@ -94,15 +96,15 @@ class Reconciler:
         decided = await asyncio.to_thread(plan, job, observed, now, self._config, admitted.refused)
         if decided.empty:
             return decided.again_seconds
-        addressed = addressed_by(decided.children)
-        if addressed is not None:
+        address = addressed_by(decided.children)
+        if address is not None:
             # Whatever ends this look half-way, the next one makes sure of the address again.
-            self._observer.addressed(job, None)
+            self._observer.set_address(job, None)
         done = await self._applier.apply(job, decided, now)
-        if addressed is not None and done is decided:
-            self._observer.addressed(job, addressed)
-        if addressed is not None and not observed.children_present:  # all of them: the Service is among them
-            self._observer.ensured(job)
+        if address is not None and done is decided:
+            self._observer.set_address(job, address)
+        if address is not None and not observed.children_present:  # all of them: the Service is among them
+            self._observer.mark_created(job)
         if decided.losses and decided.creations:
             self._metrics.recovery_seconds.observe(max(0.0, asyncio.get_running_loop().time() - since))
         if done is not decided:  # the API server refused a part for good; a human or a quota may change its mind
@@ -117,14 +119,14 @@ class Reconciler:
         return found
 
     async def failed(self, key: Key, error: Exception) -> None:
-        """Tell the job's user of an error that does not pass by itself: Stalled, until a look at the job succeeds."""
-        stall = unforeseen(error)
+        """Report a lasting error in the job's status: Stalled, until a reconcile succeeds."""
+        stall = unexpected_failure(error)
         if stall is None:
             return
         _logger.error("%s/%s: %s", *key, stall.message, exc_info=error)
         document = await self._fetch(key)
         if document is not None and not document["metadata"].get("deletionTimestamp") and is_managed(document):
-            document = await self._applier.authentic(document)
+            document = await self._applier.restored(document)
             await self._write(document, *plan_failed(document, stall, self._clock()))
 
     async def _write(self, document: Json, status: Json | None, events: Iterable[Event]) -> None:
@@ -136,8 +138,8 @@ class Reconciler:
             await self._recorder.record(*where, event.kind, event.reason, event.message)
 
 
-def unforeseen(error: Exception) -> ConditionReason | None:
-    """What a job's user learns of an error; None for one that passes by itself."""
+def unexpected_failure(error: Exception) -> ConditionReason | None:
+    """Explain an error to the job's user. None for an error that is temporary."""
     if isinstance(error, Unreachable | LeadershipLost | RequeueAfter):
         return None
     if isinstance(error, ApiError):

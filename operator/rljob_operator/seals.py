@@ -1,7 +1,7 @@
-"""Looks after the seals of all jobs: is a status what an operator wrote, and what was it if not?
+"""Seals: checks that the operator's part of a status is what an operator wrote, and knows what it was.
 
-What this process has read or written of a job it remembers, so a job whose status is as before costs no request. The
-first look at a job reads its coordinator's Role.
+This process remembers what it has read and written of each job, so an unchanged status costs no request. The first
+check of a job reads its coordinator's Role.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rljob_operator.policies.base.names import account
 from rljob_operator.policies.status.seal import annotated, describe_forgery, digest, foreign, operator_part, sealed
 
 TOLD_SECONDS = 3600.0
-"""For so long Degraded says that a status was forged."""
+"""Seconds for which Degraded reports a forged status."""
 
 
 class SealBroken(Exception):
-    """Somebody else wrote the seal since it was read: another replica leads, and this look is out of date."""
+    """The seal was changed since it was read: another replica leads, and this reconcile is outdated."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class _Known:
     """What is known of one job."""
 
     parts: Mapping[str, bytes]
-    """By digest: the operator's part as it was read last, and as it may have become by a write since."""
+    """By digest: the operator's part as read last, and as it may have become by a write since."""
     seal: tuple[str, ...] = ()
     version: str | None = None
-    """The resource version of the Role; None where it has to be read."""
+    """Resource version of the Role; None where it has to be read."""
 
 
 @dataclass(frozen=True)
 class Forgery:
-    """Fields of a status that hold what no operator wrote."""
+    """Fields of a status that no operator wrote."""
 
     fields: tuple[str, ...]
     truth: Json
     """The operator's part as it should be."""
     known: bool
-    """Whether the truth is what an operator wrote last. Else nobody knows that, and it is empty."""
+    """Whether `truth` is what an operator wrote last. Else that is unknown, and `truth` is empty."""
 
 
 class Seals:
-    """The memory of one leadership."""
+    """Seals of all jobs during one leadership."""
 
     def __init__(self, kube: Kube, *, clock: Callable[[], float] = monotonic) -> None:
         self._kube = kube
@@ -59,8 +59,10 @@ class Seals:
         self._alarms: dict[str, tuple[float, str]] = {}
 
     async def forgery(self, document: Mapping[str, Any]) -> Forgery | None:
-        """What is wrong with the operator's part of this status, as it was read just now; None: an operator wrote it.
-        A job that an operator without seals began is taken as it is, and sealed."""
+        """Find foreign fields in the operator's part of a status. None: an operator wrote all of it.
+
+        A job that an operator without seals started is accepted as it is, and sealed.
+        """
         meta, part = document["metadata"], operator_part(document)
         uid, found = meta["uid"], digest(part)
         known = self._known.get(uid)
@@ -80,7 +82,7 @@ class Seals:
         return None
 
     async def announce(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        """Before every write of the operator's part: from now on it may be this one. Raises `SealBroken`."""
+        """Add the digest of a status before it is written. Raises `SealBroken`."""
         known = self._known.get(uid)
         if known is None:
             raise SealBroken("the job was not looked at before")
@@ -90,7 +92,10 @@ class Seals:
         await self._write(namespace, name, uid, tuple(dict.fromkeys((coming, before))))
 
     async def written(self, document: Mapping[str, Any]) -> None:
-        """After it: the object as the server keeps it. A server with an older CRD leaves out what that lacks."""
+        """Record the object as the server stored it.
+
+        A server with an older CRD drops the fields that it does not know.
+        """
         meta, part = document["metadata"], operator_part(document)
         uid, found = meta["uid"], digest(part)
         known = self._known.get(uid)
@@ -101,19 +106,19 @@ class Seals:
             await self._write(meta["namespace"], meta["name"], uid, (found,))
 
     def first(self, uid: str) -> Json:
-        """The metadata of a Role that is to be made."""
+        """Return the metadata of a Role that is to be created."""
         known = self._known.get(uid)
         return annotated(known.parts if known is not None else (digest({}),))
 
     def made(self, uid: str, role: Mapping[str, Any]) -> None:
-        """The Role as the server keeps it: made, or mended."""
+        """Record a Role as the server stored it."""
         known = self._known.get(uid)
         if known is not None:
             version = role["metadata"]["resourceVersion"]
             self._known[uid] = replace(known, seal=sealed(role), version=version)
 
     async def undone(self, document: Mapping[str, Any], forgery: Forgery) -> None:
-        """The object as it is after a forgery was undone, which is told for a while."""
+        """Record the object after a forgery was undone. The forgery is reported for a while."""
         meta, part = document["metadata"], operator_part(document)
         uid, found = meta["uid"], digest(part)
         self._alarms[uid] = (self._clock(), describe_forgery(forgery.fields, forgery.known))
@@ -121,34 +126,38 @@ class Seals:
         await self._write(meta["namespace"], meta["name"], uid, (found,))
 
     def alarm(self, uid: str) -> str | None:
-        """What there is to tell of a status that was forged lately."""
+        """Describe a recent forgery; None without one."""
         when, message = self._alarms.get(uid, (0.0, ""))
         if message and self._clock() - when > TOLD_SECONDS:
             self._alarms.pop(uid, None)
         return message if uid in self._alarms else None
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Drop a deleted job."""
         self._known.pop(uid, None)
         self._alarms.pop(uid, None)
 
     def _truth(self, uid: str, seal: tuple[str, ...]) -> Json | None:
-        """What an operator wrote last, if this process knows it: another one may have written since. Without a seal
-        none has."""
+        """Return what an operator wrote last, if this process knows it.
+
+        Another operator may have written since. Without a seal none has.
+        """
         known = self._known.get(uid)
         parts = known.parts if known is not None else {}
         return next((_unpacked(part) for one, part in parts.items() if one in seal or not seal), None)
 
     async def _read(self, namespace: str, name: str, uid: str) -> tuple[tuple[str, ...], str | None]:
-        """The digests on the coordinator's Role, and its version. Without a Role of this very job nobody has the right
-        to forge."""
+        """Read the digests on the coordinator's Role, and its version.
+
+        Without a Role of this job, nobody has the right to forge.
+        """
         role = await self._kube.find(ROLE, namespace, account(name))
         if role is None or all(owner["uid"] != uid for owner in role["metadata"].get("ownerReferences") or ()):
             return (), None
         return sealed(role), role["metadata"]["resourceVersion"]
 
     async def _write(self, namespace: str, name: str, uid: str, digests: tuple[str, ...]) -> None:
-        """Put the digests on the coordinator's Role, if there is one. Raises `SealBroken`."""
+        """Write the digests to the coordinator's Role, if there is one. Raises `SealBroken`."""
         known = self._known[uid]
         if known.version is None:
             seal, version = await self._read(namespace, name, uid)

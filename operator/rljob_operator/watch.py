@@ -1,7 +1,7 @@
-"""The kopf wiring: event handlers that mark a job's key dirty, and settings. No decision is made here.
+"""Watch: kopf's event handlers, which mark jobs in the work queue. No decision is made here.
 
-`on.event` writes nothing on the objects: no finalizer, no annotation (timers, daemons and create/update handlers
-would).
+`on.event` handlers write nothing to the objects. Timers, daemons and create or update handlers would add finalizers and
+annotations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rljob_operator.observer import MANAGED, Key, PodLister
 
 
 class WatchHandlers:
-    """Turns watch events into marks on the queue."""
+    """Handlers that turn watch events into marks on the queue."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class WatchHandlers:
         nodes: NodeCache,
         metrics: Metrics,
     ):
-        """`mark(key, seconds)`: the job wants a turn in so many seconds."""
+        """Take the caches to update.
+
+        `mark(key, seconds)` asks for a reconcile of the job after so many seconds.
+        """
         self._mark = mark
         self._forget = forget
         self._pods = pods
@@ -48,10 +51,10 @@ class WatchHandlers:
         self._metrics = metrics
         self._relevance = ChangeFilter()
         self.job_versions: dict[Key, str] = {}
-        """The newest resource version of each job that the watch has shown: what a resync compares with."""
+        """Newest resource version of each job in the watch. A resync compares with it."""
 
     def job_event(self, kind: str | None, body: Any) -> None:
-        """An RLJob was listed (kind None), added, modified or deleted."""
+        """Handle an RLJob that was listed (kind None), added, modified or deleted."""
         meta = body["metadata"]
         key = (meta["namespace"], meta["name"])
         if kind == "DELETED":
@@ -63,7 +66,7 @@ class WatchHandlers:
         self._wake("rljobs", ("job", key), job_signature(body), key)
 
     def pod_event(self, kind: str | None, body: Any) -> None:
-        """A pod of a job was listed, added, modified or deleted."""
+        """Handle a pod of a job that was listed, added, modified or deleted."""
         meta = body["metadata"]
         job = (meta.get("labels") or {}).get(LABEL_JOB)
         if not job:
@@ -84,8 +87,10 @@ class WatchHandlers:
             self._mark(key, START_FAILURE_DELAY_SECONDS)
 
     def node_event(self, kind: str | None, body: Any) -> None:
-        """A node was listed, added, modified or deleted: kubelets report all day, and what they say matters when the
-        node becomes ready or stops to be, is fenced, or goes."""
+        """Handle a node that was listed, added, modified or deleted.
+
+        Kubelets report all day. Only a change of readiness, a fence or a deletion matters.
+        """
         jobs = self._nodes.observe(kind, body)
         self._metrics.events_seen.labels("nodes", str(bool(jobs)).lower()).inc()
         for key in jobs:
@@ -105,9 +110,11 @@ def registry(
     connection: Connection | None = None,
     nodes: bool = False,
 ) -> kopf.OperatorRegistry:
-    """The handlers, for a kopf that runs in a thread of its own: everything is handed over to `loop`. `started` is
-    called there once kopf runs. `connection` None: the pod's service account or the kubeconfig. `nodes`: watch them
-    too."""
+    """Register the handlers for a kopf that runs in its own thread.
+
+    Events are passed on to `loop`, and `started` is called there once kopf runs. `connection` None: the pod's service
+    account or the kubeconfig. `nodes`: watch them too.
+    """
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -166,8 +173,11 @@ def _base64(text: str) -> str:
 
 
 async def run_kopf(handlers: kopf.OperatorRegistry, namespaces: Sequence[str], stop: asyncio.Event) -> None:
-    """Run kopf until `stop`; raises what it dies of. It gets a thread and an event loop of its own, because on its way
-    out it cancels every task of the loop that it does not know, and it takes the process's signals."""
+    """Run kopf until `stop`. Raises the exception that ends it.
+
+    kopf gets its own thread and event loop: when it ends it cancels every unknown task of its loop, and it handles the
+    process's signals.
+    """
     flag = threading.Event()
 
     def serve() -> None:
@@ -197,7 +207,7 @@ async def _until(event: asyncio.Event) -> None:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as we use it: few rights, short timeouts, no writes of its own."""
+    """Configure kopf: few rights, short timeouts, no writes of its own."""
     found = kopf.OperatorSettings()
     found.scanning.disabled = True
     found.peering.standalone = True

@@ -1,7 +1,7 @@
-"""A de-duplicating work queue: each key once, one worker a key, bounded concurrency, back-off with jitter.
+"""Work queue: each key once, one worker a key, bounded concurrency, backoff with jitter.
 
-kopf calls a handler for each watch event, one after the other, with bodies that are stale by then; it neither coalesces
-nor retries. So handlers only `add` the job's key here, and the worker looks at the world as it is when its turn comes.
+kopf calls a handler for each watch event, one after the other, with bodies that are outdated by then. It neither
+coalesces nor retries. So handlers only `add` the job's key here, and the worker reads the present state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Backoff:
     cap: float = 60.0
 
     def pause(self, failures: int, draw: float) -> float:
-        """`draw` is uniform in [0, 1)."""
+        """Return the pause in seconds. `draw` is uniform in [0, 1)."""
         return min(self.cap, self.base * 2.0 ** (min(failures, 32) - 1)) * (0.5 + draw)
 
 
@@ -41,7 +41,7 @@ async def _unnoticed(key: Hashable, error: Exception) -> None:
 
 
 class WorkQueue(Generic[K]):
-    """Keys that wait for their turn. All methods belong to one event loop."""
+    """Queue of keys that wait for work. All methods belong to one event loop."""
 
     def __init__(
         self,
@@ -53,9 +53,12 @@ class WorkQueue(Generic[K]):
         backoff: Backoff | None = None,
         seed: int | None = None,
     ) -> None:
-        """`work(key, since)` gets the loop's time at which the key was first marked, and returns after how many seconds
-        it wants to see the key again (None: when something happens). It may raise: then it is tried again after a
-        back-off, and `failed` is called with the error. `work_seconds` bounds one call of either."""
+        """Take the work function.
+
+        `work(key, since)` receives the loop's time of the key's first mark. It returns after how many seconds the key
+        is due again; None: when the next event comes. If it raises, it is retried after a backoff, and `failed` is
+        called with the error. `work_seconds` bounds one call of either.
+        """
         self._work = work
         self._failed = failed
         self._workers = workers
@@ -68,7 +71,10 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K, delay: float = 0.0) -> None:
-        """Ask for a turn in `delay` seconds; the earliest request counts. A key that is being worked on comes again."""
+        """Ask for work on a key in `delay` seconds.
+
+        The earliest request counts. A key whose work is running is queued again.
+        """
         now = asyncio.get_running_loop().time()
         entry = self._waiting.get(key)
         if entry is None:
@@ -80,28 +86,30 @@ class WorkQueue(Generic[K]):
         self._wake.set()
 
     def forget(self, key: K) -> None:
-        """The object is gone: no more turns."""
+        """Drop a deleted object."""
         self._waiting.pop(key, None)
         self._failures.pop(key, None)
 
     def depth(self) -> int:
-        """Keys that wait for a turn now or later."""
+        """Count the keys that wait, now or later."""
         return len(self._waiting)
 
     def idle(self) -> bool:
-        """Nothing runs and nothing is due."""
+        """Tell whether nothing runs and nothing is due."""
         now = asyncio.get_running_loop().time()
         return not self._running and all(entry.due > now for entry in self._waiting.values())
 
     def oldest_seconds(self) -> float:
-        """How long the most delayed key is overdue or being worked on: the figure that shows a stuck worker."""
+        """Return for how long the oldest key is overdue or running. It reveals a stuck worker."""
         now = asyncio.get_running_loop().time()
         began = [entry.due for entry in self._waiting.values()] + list(self._running.values())
         return max([0.0, *(now - time for time in began)])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`; calls under way are cancelled then, which is safe: every step of a reconcile can be
-        repeated."""
+        """Serve until `stop`.
+
+        Running calls are cancelled then. That is safe: every step of a reconcile can be repeated.
+        """
         tasks: set[asyncio.Task[None]] = set()
         stopping = asyncio.create_task(stop.wait(), name="queue-stop")
         try:
@@ -118,7 +126,10 @@ class WorkQueue(Generic[K]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_due(self, tasks: set[asyncio.Task[None]]) -> float | None:
-        """Start what is due, oldest first, as far as there are workers; returns the seconds to the next due time."""
+        """Start what is due, oldest first, as far as workers are free.
+
+        Return the seconds to the next due time.
+        """
         now = asyncio.get_running_loop().time()
         free = self._workers - len(self._running)
         candidates = sorted(

@@ -198,7 +198,7 @@ class Shelf:
     async def observe(self, job: RLJob) -> Observed:
         return Observed()
 
-    async def authentic(self, document: dict[str, Any]) -> dict[str, Any]:
+    async def restored(self, document: dict[str, Any]) -> dict[str, Any]:
         return document
 
     async def apply(self, job: RLJob, found: Plan, now: Any) -> Plan:

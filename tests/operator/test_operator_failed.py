@@ -13,7 +13,7 @@ from rljob_operator import reconciler
 from rljob_operator.applier import RequeueAfter
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed
-from rljob_operator.reconciler import unforeseen
+from rljob_operator.reconciler import unexpected_failure
 
 WHY = ConditionReason(INTERNAL_ERROR, "The operator failed at this job: TypeError: no. It is tried again.")
 
@@ -58,7 +58,7 @@ def told(status: Any) -> dict[str, tuple[str, str]]:
     ids=repr,
 )
 def test_what_is_told_and_what_passes_by_itself(error: Exception, reason: str | None) -> None:
-    found = unforeseen(error)
+    found = unexpected_failure(error)
     assert (found.reason if found is not None else None) == reason
     if found is not None:
         assert str(error)[:20] in found.message

@@ -42,7 +42,7 @@ class World:
         while self.now < end:
             self.now += 5.0
             try:
-                await self.kubelets.look()
+                await self.kubelets.check()
             except Unreachable:
                 assert self.away
 
@@ -112,7 +112,7 @@ def test_the_kubelets_silence_is_a_second_witness(witnesses: int, silent: tuple[
     cluster = working(1)
     cluster.suspect("rollout-0", witnesses=witnesses)
     seen = Observed(tuple(cluster.pods.values()), nodes=cluster.nodes, silent_nodes=frozenset(silent))
-    assert machine_losses.doubted_nodes(seen.pods, cluster.status) == {"node-of-rollout-0-1"}
+    assert machine_losses.suspected_nodes(seen.pods, cluster.status) == {"node-of-rollout-0-1"}
     losses = machine_losses.find_losses({"rollout-0": next(iter(cluster.status.members)).role}, seen, cluster.status)
     assert [(loss.machine, loss.reason, loss.doubted) for loss in losses] == (
         [("rollout-0", "HeartbeatLost", True)] if lost else []
@@ -126,4 +126,4 @@ def test_a_silent_kubelet_alone_loses_nobody() -> None:
     seen = Observed(tuple(cluster.pods.values()), nodes=cluster.nodes, silent_nodes=frozenset(cluster.nodes))
     placed = {member.machine: member.role for member in cluster.status.members}
     assert machine_losses.find_losses(placed, seen, cluster.status) == []
-    assert machine_losses.doubted_nodes(seen.pods, cluster.status) == frozenset()
+    assert machine_losses.suspected_nodes(seen.pods, cluster.status) == frozenset()

@@ -431,7 +431,7 @@ async def _looks(
     """What is said of the coordinator after each of so many looks, 5 s apart."""
     said = []
     for _ in range(count):
-        await monitor.look()
+        await monitor.check()
         said.append(monitor.silence(("ns", "demo")))
         leases.now += 5
         leases.renewed += renewing
@@ -488,9 +488,9 @@ async def test_a_coordinator_that_renews_again_is_not_silent_any_more() -> None:
 async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> None:
     leases = Leases()
     monitor, _ = _monitor(leases)
-    await monitor.look()
+    await monitor.check()
     leases.now += 3600
-    await monitor.look()
+    await monitor.check()
     assert monitor.silence(("ns", "demo")) is None
 
 
@@ -504,7 +504,7 @@ async def test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_bac
     leases.away = True
     for _ in range(3):
         with pytest.raises(Unreachable):
-            await monitor.look()
+            await monitor.check()
         leases.now += 5
     leases.away = False
     assert await _looks(monitor, leases, comes_back_after // 5, renewing=False) == [None] * (comes_back_after // 5)
@@ -522,7 +522,7 @@ async def test_looks_that_fail_now_and_then_hide_no_silence() -> None:
         (silence,) = await _looks(monitor, leases, 1, renewing=False)
         leases.away = True
         with pytest.raises(Unreachable):
-            await monitor.look()
+            await monitor.check()
         leases.away = False
     assert silence is not None
 

@@ -204,7 +204,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(dies=st.sampled_from(["never", "announced", "written"]))
     def the_operator_writes(self, dies: str) -> None:
-        self.look()
+        self.check()
         part = {"n": len(self.past)}
         self.run(self.book.announce("ns", "demo", UID, part))
         self.ours = [self.status, part]
@@ -222,7 +222,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def an_operator_looks(self) -> None:
-        self.look()
+        self.check()
 
     @rule(evil=st.integers(0, 3))
     def somebody_forges(self, evil: int) -> None:

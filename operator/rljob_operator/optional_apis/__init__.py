@@ -1,2 +1,1 @@
-"""Optional APIs: what a cluster may or may not serve (pod groups, device claims, Kueue), read while the operator
-runs."""
+"""Optional APIs: pod groups, device claims and Kueue, which a cluster may not serve."""

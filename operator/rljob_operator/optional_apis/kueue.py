@@ -1,8 +1,8 @@
-"""What Kueue says of jobs that name a queue. It may be installed, upgraded or removed at any time, so nobody relies on
-its API: a list that is answered finds it, and one that is not finds it gone.
+"""Kueue: reads what Kueue decided about jobs that name a queue.
 
-Each look at a job reads its Workloads from the store. In between one list for all jobs every few seconds, from the API
-server's cache, wakes those whose Workloads have changed; without a job that asks for quota there is none.
+Kueue may be installed, upgraded or removed at any time, so its API is discovered by each list. Each reconcile of a job
+reads its Workloads from etcd. Between reconciles, one list for all jobs every few seconds wakes the jobs whose
+Workloads have changed. It comes from the API server's cache, and is not made while no job names a queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ API = (WORKLOAD.group, WORKLOAD.version)
 
 
 class KueueCache:
-    """The Workloads of all jobs as they were listed last, and those of one job as they are."""
+    """Workloads of all jobs as listed last, and those of one job as they are."""
 
     def __init__(
         self,
@@ -39,26 +39,31 @@ class KueueCache:
         fresh_seconds: float = 30.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`fresh_seconds`: a flavor that was read is not read again for so long."""
+        """Take the namespaces to list, and `wake`, which marks a job.
+
+        `fresh_seconds`: how long a flavor is not read again.
+        """
         self._kube = kube
         self._namespaces = namespaces
         self._wake = wake
         self._interval = interval
         self._fresh = fresh_seconds
         self._clock = clock
-        self._asking: set[Key] = set()
+        self._queued_jobs: set[Key] = set()
         self._found: Mapping[Key, list[Json]] | None = None
         self._served = False
         self._flavors: dict[str, tuple[float, Flavor]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look every `interval` seconds until `stop`."""
-        await check_regularly(self.look, self._interval, stop, "Workloads could not be listed")
+        """Check every `interval` seconds until `stop`."""
+        await check_regularly(self.check, self._interval, stop, "Workloads could not be listed")
 
-    async def look(self) -> None:
-        """One look at all Workloads; wakes the jobs whose Workloads changed, and all that ask when Kueue comes or
-        goes."""
-        if self._found is not None and not self._asking and not self._found:
+    async def check(self) -> None:
+        """List all Workloads once.
+
+        Wake the jobs whose Workloads changed. Wake all queued jobs when Kueue is installed or removed.
+        """
+        if self._found is not None and not self._queued_jobs and not self._found:
             return
         served, found = await self._kube.serves(*API), defaultdict[Key, list[Json]](list)
         for namespace in self._namespaces if served else ():
@@ -77,25 +82,25 @@ class KueueCache:
         before = self._found or {}
         changed = {key for key in {*before, *found} if _signature(before.get(key, ())) != _signature(found[key])}
         if served != self._served:
-            changed |= self._asking
+            changed |= self._queued_jobs
         self._served, self._found = served, {key: items for key, items in found.items() if items}
         for key in changed:
             self._wake(key)
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
-        self._asking.discard(key)
+        """Drop a deleted job."""
+        self._queued_jobs.discard(key)
 
     async def facts(self, job: RLJob) -> Kueue | None:
-        """What Kueue says of this job; None for one that asks for no quota."""
+        """Return what Kueue decided about this job; None for a job without a queue."""
         key = job.namespace, job.name
         if self._found is None:
-            await self.look()
+            await self.check()
         queue = values.queue_of(job, (self._found or {}).get(key, ()))
         if queue is None:
-            self._asking.discard(key)
+            self._queued_jobs.discard(key)
             return None
-        self._asking.add(key)
+        self._queued_jobs.add(key)
         if not await self._kube.serves(*API):
             return Kueue(queue, problem=_not_installed(queue))
         try:
@@ -112,7 +117,7 @@ class KueueCache:
         return Kueue(queue, None, mine, flavors, priority)
 
     async def _of_names(self, names: Iterable[str]) -> list[Flavor]:
-        """Those of these flavors that exist."""
+        """Return the flavors of these names that exist."""
         now = self._clock()
         self._flavors = {name: kept for name, kept in self._flavors.items() if now - kept[0] < self._fresh}
         for name in names:
@@ -123,7 +128,7 @@ class KueueCache:
         return [self._flavors[name][1] for name in names if name in self._flavors]
 
     async def _priority(self, job: RLJob) -> Priority | ConditionReason:
-        """By the job's label, else by the pods' class."""
+        """Find the priority by the job's label, else by the pods' class."""
         name = job.metadata.labels.get(values.PRIORITY_CLASS)
         if name:
             item = await self._kube.find(WORKLOAD_PRIORITY_CLASS, None, name)
@@ -156,7 +161,10 @@ def _not_enabled(queue: str) -> ConditionReason:
 
 
 def _signature(items: Iterable[Json]) -> Hashable:
-    """The part of a job's Workloads that decisions rest on. What the operator tells itself is not in it."""
+    """Extract the part of a job's Workloads that decisions depend on.
+
+    The operator's own conditions are left out.
+    """
     found = []
     for item in sorted(items, key=lambda one: str(one["metadata"]["name"])):
         one = values.parse_workload(item)

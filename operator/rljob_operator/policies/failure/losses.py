@@ -180,7 +180,7 @@ def suspected(pod: Pod, observed: Observed, status: RLJobStatus) -> tuple[Suspec
     return next(((suspect, frozenset(who)) for suspect, who in told if len(who) >= WITNESSES), None)
 
 
-def doubted_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
+def suspected_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
     """Where pods are that anybody believes dead."""
     return frozenset(pod.node for pod in pods if pod.live and pod.node is not None and _suspects(pod, status))
 
