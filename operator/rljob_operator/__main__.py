@@ -40,31 +40,33 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         dest="namespaces",
         help="serve this namespace only; may be repeated (RLJOB_NAMESPACES, separated by commas; default: all)",
     )
-    add("--runtime-image", "RLJOB_RUNTIME_IMAGE", DEFAULT_RUNTIME_IMAGE, "image of pods whose template names none")
+    add("--runtime-image", "RLJOB_RUNTIME_IMAGE", DEFAULT_RUNTIME_IMAGE, "image of pods whose template sets none")
     add(
         "--image-pull-policy",
         "RLJOB_IMAGE_PULL_POLICY",
         "",
-        "of main containers whose template has none",
+        "pull policy of main containers whose template sets none",
         choices=("Always", "IfNotPresent", "Never"),
     )
-    switch("--network-policy", "RLJOB_NETWORK_POLICY", "make a NetworkPolicy for each job")
+    switch("--network-policy", "RLJOB_NETWORK_POLICY", "create a NetworkPolicy for each job")
     switch("--leader-elect", "RLJOB_LEADER_ELECT", "act only while holding the Lease")
     namespace = env.get("POD_NAMESPACE") or "default"
     add("--lease-namespace", "RLJOB_LEASE_NAMESPACE", namespace, "where the leader's Lease is")
     add("--lease-name", "RLJOB_LEASE_NAME", "rljob-operator", "name of the leader's Lease")
-    add("--workers", "RLJOB_WORKERS", "8", "jobs reconciled at once", type=_positive)
+    add("--workers", "RLJOB_WORKERS", "8", "number of jobs reconciled concurrently", type=_positive)
     add(
         "--coordinator-lease-seconds",
         "RLJOB_COORDINATOR_LEASE_SECONDS",
         "15",
-        "a coordinator silent for so long is replaced",
+        "seconds without a renewal after which a coordinator is replaced",
         type=_positive,
     )
-    add("--resync-seconds", "RLJOB_RESYNC_SECONDS", "300", "every job is looked at so often", type=_positive)
+    add(
+        "--resync-seconds", "RLJOB_RESYNC_SECONDS", "300", "seconds between two reconciles of every job", type=_positive
+    )
     add("--health-port", "RLJOB_HEALTH_PORT", "8080", "port of /healthz, /readyz and /metrics", type=int)
     levels = ("debug", "info", "warning", "error")
-    add("--log-level", "RLJOB_LOG_LEVEL", "info", "least level that is logged", choices=levels)
+    add("--log-level", "RLJOB_LOG_LEVEL", "info", "lowest level that is logged", choices=levels)
     return found
 
 

@@ -311,16 +311,16 @@ class Applier:
             if error.already_exists:
                 return _taken(job, await self._kube.get(WORKLOAD, job.namespace, name))
             if "failed calling webhook" in error.message:
-                advice = "is Kueue's manager at work?"
+                advice = "check that Kueue's manager runs"
                 return ConditionReason(
-                    "KueueNotAnswering", f"Workload {name} could not be made: {error.message}; {advice}"
+                    "KueueNotAnswering", f"Workload {name} could not be created: {error.message}; {advice}"
                 )
             if error.invalid or "denied the request" in error.message:
                 return ConditionReason("WorkloadInvalid", f"Workload {name} is refused: {error.message}")
             if error.status == 403:
                 advice = "set kueue.enabled in the values of the operator's chart"
                 return ConditionReason(
-                    "KueueNotEnabled", f"Workload {name} could not be made: {error.message}; {advice}"
+                    "KueueNotEnabled", f"Workload {name} could not be created: {error.message}; {advice}"
                 )
             if not error.not_found:  # the API has gone since the last look, and the next one says so
                 raise
@@ -383,7 +383,7 @@ def _taken(job: RLJob, live: Json) -> ConditionReason | None:
         return None
     what = f"{live.get('kind', 'object')} {live['metadata']['name']}"
     if any(owner.get("kind") == KIND and owner.get("name") == job.name for owner in owners):
-        raise RequeueAfter(f"{what} of an earlier job of this name is still there", 1.0)
+        raise RequeueAfter(f"{what} of an earlier job of this name still exists", 1.0)
     return ConditionReason("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
 
 

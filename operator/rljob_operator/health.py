@@ -84,7 +84,7 @@ class Health:
         for what, age, limit in (
             ("the queue's oldest entry", self.queue_seconds(), self._limits.queue),
             ("the last resync", self.resync_age(), self._limits.resync),
-            ("an event that the watch owes", self.watch_seconds(), self._limits.watch),
+            ("an overdue event of the watch", self.watch_seconds(), self._limits.watch),
         ):
             if age > limit:
                 return f"{what} is {age:.0f} s old, more than {limit:.0f} s"

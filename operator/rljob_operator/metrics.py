@@ -34,13 +34,15 @@ class Metrics:
             "rljob_operator_queue_oldest_seconds", "Age of the oldest due entry of the queue.", registry=reg
         )
         self.events_seen = Counter(
-            "rljob_operator_watch_events", "Watch events by what they led to.", ["resource", "relevant"], registry=reg
+            "rljob_operator_watch_events", "Watch events by relevance.", ["resource", "relevant"], registry=reg
         )
-        self.resync_age = Gauge("rljob_operator_resync_age_seconds", "Time since the last whole resync.", registry=reg)
+        self.resync_age = Gauge(
+            "rljob_operator_resync_age_seconds", "Time since the last complete resync.", registry=reg
+        )
         self.leader = Gauge("rljob_operator_leader", "1 while this process holds the leader's Lease.", registry=reg)
         self.jobs = Gauge("rljob_jobs", "RLJobs known, by phase.", ["phase"], registry=reg)
         self.forced = Counter(
-            "rljob_force_deleted_pods", "Pods of dead nodes deleted without the kubelet's word.", registry=reg
+            "rljob_force_deleted_pods", "Pods of dead nodes that were deleted by force.", registry=reg
         )
         self.replacements = Counter(
             "rljob_replacements", "Machines replaced, by reason.", ["role", "reason"], registry=reg

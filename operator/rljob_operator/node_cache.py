@@ -19,7 +19,7 @@ from rljob_operator.policies.base.observation import Node, parse_node
 
 _logger = logging.getLogger(__name__)
 
-_RIGHT = "judging machines by suspects and pods alone: not allowed to list nodes"
+_RIGHT = "not allowed to list nodes: machines are assessed by suspects and pods alone"
 
 
 class NodeCache:

@@ -59,7 +59,7 @@ class PodLister:
         except ApiError as error:
             if error.status != 504:
                 raise
-            # The cache did not catch up in time: ask the store.
+            # The cache did not catch up in time: read from etcd.
             return await self._kube.read(POD, namespace, relevant_part, labels=labels)
 
 
@@ -184,7 +184,7 @@ class CoordinatorLeaseMonitor:
             try:
                 item = await self._kube.find(LEASE, *key)
             except (ApiError, Unreachable) as error:
-                _logger.warning("%s/%s: its Lease looks old and could not be read: %s", *key, error)
+                _logger.warning("%s/%s: its Lease looks expired and could not be read: %s", *key, error)
                 self._observed[key] = replace(self._observed[key], confirmed=False, unread=True)
                 return
         if item is None:
@@ -273,8 +273,8 @@ class Observer:
         owned, foreign = sort_pods(job.metadata.uid, items)
         uid = job.metadata.uid
         if owned and uid not in self._created:
-            # Pods are made after their children. An earlier leader saw to them; we do in some time, not all jobs at
-            # once.
+            # Pods are created after their children, so an earlier leader has checked these. The random part spreads
+            # the checks of all jobs.
             self._created[uid] = self._clock() - self._recheck * random.random()
         created = self._created.get(uid)
         present = created is not None and self._clock() - created < self._recheck

@@ -84,10 +84,10 @@ class Reconciler:
         if not is_managed(document) or not is_managed(document := await self._applier.restored(document)):
             return None
         try:
-            # A spec may have 256 KiB: what is computed from it keeps no other job, and no renewal, waiting.
+            # A spec may have 256 KiB: in a thread it delays no other job, and no renewal of the Lease.
             admitted = await asyncio.to_thread(admit, document)
         except InvalidSpec as invalid:
-            # The next try is at the next generation: nothing else can help.
+            # The next try is at the next generation: only an edit can help.
             await self._write(document, *plan_invalid(document, invalid.errors, self._clock()))
             return None
         job = admitted.job
@@ -98,7 +98,7 @@ class Reconciler:
             return decided.again_seconds
         address = addressed_by(decided.children)
         if address is not None:
-            # Whatever ends this look half-way, the next one makes sure of the address again.
+            # If this reconcile ends half-way, the next one checks the address again.
             self._observer.set_address(job, None)
         done = await self._applier.apply(job, decided, now)
         if address is not None and done is decided:
@@ -145,10 +145,14 @@ def unexpected_failure(error: Exception) -> ConditionReason | None:
     if isinstance(error, ApiError):
         if error.transient or error.status in (401, 404, 409, 410):
             return None
-        advice = "Nothing else of the job's state is changed; this is tried again."
+        advice = "The rest of the job's state does not change. The operator tries again."
         return ConditionReason(
             "RequestRefused", f"The API server refuses a request of the operator: {error}. {advice}"[:2000]
         )
-    what = "a look at the job took too long" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-    advice = "Pods that run go on; this is tried again. Report it with the operator's log."
-    return ConditionReason(INTERNAL_ERROR, f"The operator failed at this job: {what[:1500]}. {advice}")
+    what = (
+        "a reconcile of the job took too long"
+        if isinstance(error, TimeoutError)
+        else f"{type(error).__name__}: {error}"
+    )
+    advice = "Running pods continue. The operator tries again. Report this error with the operator's log."
+    return ConditionReason(INTERNAL_ERROR, f"The operator failed to reconcile this job: {what[:1500]}. {advice}")

@@ -85,7 +85,7 @@ class Seals:
         """Add the digest of a status before it is written. Raises `SealBroken`."""
         known = self._known.get(uid)
         if known is None:
-            raise SealBroken("the job was not looked at before")
+            raise SealBroken("the job was not read before")
         coming = digest(status)
         before = next(iter(known.parts))
         self._known[uid] = replace(known, parts={before: known.parts[before], coming: _packed(status)})

@@ -172,4 +172,4 @@ class WorkQueue(Generic[K]):
             async with asyncio.timeout(self._work_seconds):
                 await self._failed(key, error)
         except Exception as again:
-            _logger.warning("%s: could not be told that it failed: %s", key, again or repr(again))
+            _logger.warning("%s: its failure could not be reported: %s", key, again or repr(again))

@@ -148,8 +148,8 @@ FACTS = st.builds(
     suspending=st.booleans(),
     started=st.booleans(),
     durable=st.booleans(),
-    trouble=TROUBLES,
-    verdict=VERDICTS,
+    stall=TROUBLES,
+    outcome=VERDICTS,
 )
 
 
@@ -160,12 +160,12 @@ def test_chart_health_of_whatever_the_operator_writes(facts: Facts) -> None:
     written = job()
     written["status"]["conditions"] = [condition.to_dict() for condition in conditions]
     argo, flux = argo_health(written)[0], kstatus(written)
-    if facts.verdict is not None:
-        assert (argo, flux) == (("Degraded", "Failed") if facts.verdict.failed else ("Healthy", "Current"))
+    if facts.outcome is not None:
+        assert (argo, flux) == (("Degraded", "Failed") if facts.outcome.failed else ("Healthy", "Current"))
     elif facts.suspending:
         assert argo == ("Progressing" if facts.pods else "Suspended")
         assert flux == "InProgress"
-    elif facts.trouble is not None:
+    elif facts.stall is not None:
         assert (argo, flux) == ("Degraded", "Failed")
     elif not facts.is_ready:
         assert (argo, flux) == ("Progressing", "InProgress")

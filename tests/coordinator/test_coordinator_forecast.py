@@ -210,7 +210,7 @@ def test_a_job_that_shares_out_its_work_grows_and_one_that_waits_for_its_longest
     grows = elastic(tmp_path / "grows.db", 1, rounds=30)
     assert grows.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
     assert len(grows.control.last.relay.chain) > 1
-    assert "one machine more was foretold to bring" in grows.control._target.reason
+    assert "one machine more was predicted to contribute" in grows.control._target.reason
     assert grows.closed[-1].seconds < 0.8 * grows.closed[3].seconds
 
     def one_long(key: TrajectoryKey, version: int) -> int:
@@ -219,7 +219,7 @@ def test_a_job_that_shares_out_its_work_grows_and_one_that_waits_for_its_longest
     shrinks = elastic(tmp_path / "shrinks.db", 3, one_long, rounds=30)
     assert shrinks.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
     assert shrinks.control.last.relay.chain == ("rollout-0",)
-    assert "the last machine was foretold to bring" in shrinks.control._target.reason
+    assert "the last machine was predicted to contribute" in shrinks.control._target.reason
     for run in (grows, shrinks):
         ids = run.trained_ids()
         assert len(ids) == len(set(ids)) == 30 * 8 * 4

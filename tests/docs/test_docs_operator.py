@@ -120,7 +120,7 @@ def _words(text: str) -> set[str]:
 
 
 def test_every_reason_of_a_condition_is_told() -> None:
-    found = _reasons("Trouble", 0) | _reasons("Hold", 0) | _reasons("_Sign", 1) | _reasons("Verdict", 1)
+    found = _reasons("ConditionReason", 0) | _reasons("Hold", 0) | _reasons("_Sign", 1) | _reasons("JobOutcome", 1)
     assert {"Unschedulable", "QuotaTooSmall", "DeadlineExceeded", "InternalError", "StatusForged"} <= found
     table = " ".join(reasons for _, _, reasons in rows(CONDITIONS, "## Conditions"))
     kueue = " ".join(reason for reason, _ in rows(page("kueue.md"), "## When it does not start"))
@@ -137,7 +137,7 @@ def test_every_event_is_told() -> None:
 def test_every_condition_is_told() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     why = ConditionReason("Why", "")
-    states = (Facts(1), Facts(1, trouble=why, admission=why))
+    states = (Facts(1), Facts(1, stall=why, admission=why))
     written = {condition.type for facts in states for condition in derive(facts, RLJobStatus(), now)}
     types = {type_ for types, _, _ in rows(CONDITIONS, "## Conditions") for type_ in _words(types.partition("(")[0])}
     assert types == written
@@ -154,7 +154,7 @@ def _first_cells(path: Path) -> list[str]:
 
 
 def test_the_parser_of_reasons_sees_branches_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = 'X = "ByName"\nTrouble("One" if b else "Other", "")\nTrouble(X, "")\nTrouble(y.z, "")\nOther("No", "")'
+    source = 'X = "ByName"\nConditionReason("One" if b else "Other", "")\nConditionReason(X, "")\nConditionReason(y.z, "")\nOther("No", "")'
     (tmp_path / "a.py").write_text(source)
     monkeypatch.setitem(globals(), "SOURCES", tmp_path)
-    assert _reasons("Trouble", 0) == {"One", "Other", "ByName"}
+    assert _reasons("ConditionReason", 0) == {"One", "Other", "ByName"}

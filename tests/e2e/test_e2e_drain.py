@@ -52,8 +52,8 @@ def test_a_drained_node_costs_no_finished_update(
     assert drained < GRACE_SECONDS, "it was let go, and not killed"
     assert saved >= 3
     story = kubectl("describe", "rljob", JOB)
-    assert f"{role}-0 is asked to go: it saves its state first" in story
-    assert f"{role}-0 is filled again by incarnation 2" in story
+    assert f"{role}-0 is being deleted: it saves its state first" in story
+    assert f"{role}-0 is replaced by incarnation 2" in story
     ends_with_every_response_trained_on_once(kubectl, JOB)
     print(f"{role}, {mode}: drained in {drained:.0f} s, two rounds later after {went_on:.0f} s, saved at round {saved}")
 
@@ -107,7 +107,7 @@ def test_a_spot_machine_is_taken_back(kubectl: Kubectl, minimal: dict[str, Any],
             kubectl("uncordon", node)
             kubectl("taint", "nodes", node, f"{TAINT}-", check=False)
     assert went_on < NOTICE_SECONDS, "the job had moved before the machine was taken"
-    assert "trainer-0 is asked to go: it saves its state first" in kubectl("describe", "rljob", JOB)
+    assert "trainer-0 is being deleted: it saves its state first" in kubectl("describe", "rljob", JOB)
     ends_with_every_response_trained_on_once(kubectl, JOB)
     print(f"{notice}: two rounds later after {went_on:.0f} s, saved at round {saved}")
 

@@ -77,7 +77,7 @@ def test_the_ray_head_dies_and_no_engine_notices(kubectl: Kubectl, minimal: dict
         assert _workers(kubectl, JOB) == workers, death.__name__
 
     _ends_with_every_response_trained_on_once(kubectl, JOB, restarts=2)
-    assert "coordinator-0 is filled again by incarnation 3" in kubectl("describe", "rljob", JOB)
+    assert "coordinator-0 is replaced by incarnation 3" in kubectl("describe", "rljob", JOB)
 
 
 def _job(minimal: dict[str, Any]) -> dict[str, Any]:

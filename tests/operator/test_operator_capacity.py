@@ -173,8 +173,8 @@ def test_a_gang_that_is_larger_than_the_cluster_says_so_and_how_large_it_may_be(
     reason, message = stalled(found)
     assert reason == "GangTooLarge"
     assert message.startswith(
-        "the gang is larger than the cluster: the 2 nodes of the cluster, with nothing else on them, hold the "
-        "coordinator, 1 trainer and at most 6 rollout machines, where the gang has 7; add nodes, ask for smaller "
+        "the gang is larger than the cluster: the 2 empty nodes of the cluster hold the "
+        "coordinator, 1 trainer and at most 6 rollout machines, where the gang has 7; add nodes, request smaller "
         "machines, or lower spec.rollout.minMachines to 6. "
     )
     assert "0/2 nodes are available" in message, "the scheduler's own words"
@@ -185,15 +185,15 @@ def test_a_gang_that_is_larger_than_the_cluster_says_so_and_how_large_it_may_be(
 
 def test_a_cluster_without_room_for_the_trainer_says_so() -> None:
     _, message = stalled(decided(gang_of(1), (node(cpu="1"),)))
-    assert "hold not even the coordinator, 1 trainer and no rollout machine; add nodes, or ask for smaller" in message
+    assert "hold not even the coordinator, 1 trainer and no rollout machine; add nodes, or request smaller" in message
     _, message = stalled(decided(gang_of(1), (node(cpu="2"),)))
-    assert "at most 0 rollout machines, where the gang has 1; add nodes, or ask for smaller machines. " in message
+    assert "at most 0 rollout machines, where the gang has 1; add nodes, or request smaller machines. " in message
 
 
 def test_who_may_not_read_nodes_says_that_it_does_not_know() -> None:
     reason, message = stalled(decided(gang_of(7), None))
     assert reason == "Unschedulable"
-    assert "whether the cluster could ever hold it is not known: the operator may not read nodes" in message
+    assert "whether the cluster could ever hold it is unknown: the operator may not list nodes" in message
 
 
 def test_the_nodes_of_its_quota_count() -> None:

@@ -207,10 +207,10 @@ class Shelf:
             self.both.set()
         return found
 
-    def addressed(self, job: RLJob, incarnation: int | None) -> None:
+    def set_address(self, job: RLJob, incarnation: int | None) -> None:
         return
 
-    def ensured(self, job: RLJob) -> None:
+    def mark_created(self, job: RLJob) -> None:
         return
 
 

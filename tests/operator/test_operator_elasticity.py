@@ -331,7 +331,7 @@ def test_rounds_decide_by_four_and_say_why() -> None:
         memory = found.history
     assert found is not None
     assert found.count == 5
-    assert found.why == "one machine more was foretold to bring 77% of its share to rounds 3 to 6"
+    assert found.why == "one machine more was predicted to contribute 77% of its share to rounds 3 to 6"
     assert found.history is not None
     assert (found.history.brought, found.history.would_bring) == ((), ())
     short = autoscaler.desired_machines(of, memory, round_report(7, {4: 9.0, 5: 9.0, 6: 9.0}), True, None, NOW)

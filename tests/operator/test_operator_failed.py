@@ -15,7 +15,7 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed
 from rljob_operator.reconciler import unexpected_failure
 
-WHY = ConditionReason(INTERNAL_ERROR, "The operator failed at this job: TypeError: no. It is tried again.")
+WHY = ConditionReason(INTERNAL_ERROR, "The operator failed to reconcile this job: TypeError: no. It is tried again.")
 
 
 def document(**status: Any) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def test_below_its_quota_a_job_keeps_nothing_that_waits_for_a_coordinator(life: 
 
     quota(0)
     life.apply()
-    life.until("it is told", lambda: "; 3 more pods are not made before" in stalled())
+    life.until("it is told", lambda: "; 3 more pods are not created before it" in stalled())
     assert life.pods() == {}
     row = life.kubectl("get", "rljob", JOB)
     assert "Stalled" in row

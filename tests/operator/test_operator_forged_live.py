@@ -250,7 +250,7 @@ async def test_a_role_that_is_mended_keeps_its_seal(connection: Connection, serv
     await server.kube.merge(ROLE, server.namespace, "j-coordinator", {"rules": rules})
     async with process(connection, server.namespace) as (kube, reconcile):
         observer: Any = reconcile._observer
-        observer._ensured[(await server.job("j"))["metadata"]["uid"]] = -1e9
+        observer._created[(await server.job("j"))["metadata"]["uid"]] = -1e9
         await settle(reconcile, (server.namespace, "j"))
         assert ("PATCH", ROLE.path(server.namespace, "j-coordinator")) in kube.sent
     mended = await server.kube.get(ROLE, server.namespace, "j-coordinator")

@@ -179,7 +179,7 @@ def test_a_gang_larger_than_the_cluster_says_so_and_begins_once_its_base_is_smal
     with own_life(nodes, tmp_path / "operator.log", everywhere=True) as life:
         apply(life, "a", "Native", machines=6, smallest=6)
         life.until("it is told", lambda: "GangTooLarge" in life.kubectl("get", "rljob", "a"))
-        hold = "the 2 nodes of the cluster, with nothing else on them, hold the coordinator, 1 trainer and at most 4"
+        hold = "the 2 empty nodes of the cluster hold the coordinator, 1 trainer and at most 4"
         assert hold in message(life, "a")
         assert "or lower spec.rollout.minMachines to 4" in message(life, "a")
         life.until_events("GangTooLarge")
@@ -198,7 +198,7 @@ def test_a_gang_larger_than_the_cluster_says_so_and_begins_once_its_base_is_smal
 def test_an_operator_that_may_not_see_nodes_says_so(life: Life) -> None:
     apply(life, "a", "Native", machines=6, smallest=6)
     life.until("it is told", lambda: "the gang of 8 pods" in message(life, "a"))
-    assert "whether the cluster could ever hold it is not known: the operator may not read nodes" in message(life, "a")
+    assert "whether the cluster could ever hold it is unknown: the operator may not list nodes" in message(life, "a")
     assert "Unschedulable" in life.kubectl("get", "rljob", "a")
 
 

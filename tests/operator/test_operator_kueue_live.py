@@ -359,7 +359,7 @@ def test_a_job_lives_through_an_upgrade_of_kueue_and_stops_when_it_is_removed(te
         tenancy.until("no pods", lambda: not tenancy.live("a"))
         tenancy.submit("b", 1)
         job = tenancy.until_stalled("b", "KueueNotInstalled")
-        assert "install Kueue, or take the label off to run without a quota" in json.dumps(job)
+        assert "install Kueue, or remove the label to run without a quota" in json.dumps(job)
         assert tenancy.live("b") == set()
     finally:
         manager.install()

@@ -230,7 +230,7 @@ def test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while() ->
     # The word that it is in force may have come after this round's launch; the next one was to run so.
     assert job.play(58, tensor_parallel_size=1) == 2
     assert job.play(59, tensor_parallel_size=1) == 1
-    assert job.target.reason == "long rounds: TP 1, TP 2 was not to be had in round 4, which ran at TP 1"
+    assert job.target.reason == "long rounds: TP 1, TP 2 was refused in round 4, which ran at TP 1"
     job.applied = job.target.revision
     tried = [job.play(int(64 * 1.1**count)) for count in range(REFUSED_ROUNDS)]
     assert tried == [1] * (REFUSED_ROUNDS - 1) + [2]
@@ -306,7 +306,7 @@ def test_a_faster_size_is_explained_and_its_first_round_has_nothing_to_be_compar
     job = Job(rollout(2))
     job.play(10)
     job.play(413, foretold={1: 26.0, 2: 30.0})
-    assert job.target.reason == "long rounds: TP 1, 26 s a round foretold, 30 s at TP 2"
+    assert job.target.reason == "long rounds: TP 1, 26 s a round predicted, 30 s at TP 2"
     assert [job.play(count) for count in (800, 830)] == [1, 1]
 
 

@@ -73,7 +73,7 @@ def test_who_is_made_where_one_is_refused(refuse: list[str], members: list[str])
     stalled = done.status.condition("Stalled")
     assert (stalled is not None) == bool(refuse)
     if stalled is not None:
-        more = f"; {waiting} more pods are not made before" if waiting else ""
+        more = f"; {waiting} more pods are not created before it" if waiting else ""
         assert stalled.message == f"{refuse[0]}: {QUOTA.message}{more}"
 
 

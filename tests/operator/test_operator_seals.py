@@ -189,7 +189,7 @@ class Histories(RuleBasedStateMachine):
     def seen(self) -> Json:
         return job(copy.deepcopy(self.status), round=1)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at the job, and undo what is wrong: an alarm where there is reason for one, and only there."""
         good = self.status in self.ours
         found: Forgery | None = self.run(self.book.forgery(self.seen()))

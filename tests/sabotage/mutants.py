@@ -3338,15 +3338,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an outage of the API server makes kubelets silent",
         "operator/rljob_operator/kubelet_leases.py",
-        "            self._seen = {}\n            raise\n",
+        "            self._observed = {}\n            raise\n",
         "            raise\n",
         (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
     ),
     Mutant(
         "a coordinator that could not renew is replaced while it comes back",
         "operator/rljob_operator/observer.py",
-        "        before = {} if outage else self._watched",
-        "        before = self._watched",
+        "        before = {} if outage else self._observed",
+        "        before = self._observed",
         (
             "tests/operator/test_operator_parts.py"
             "::test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back[15]",
@@ -3355,8 +3355,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a Lease that nobody could read or renew is old when it can be read",
         "operator/rljob_operator/observer.py",
-        "        lease = read if known.unread else _older(known, read, 0.0)",
-        "        lease = _older(known, read, 0.0)",
+        "        lease = read if known.unread else _merged(known, read, 0.0)",
+        "        lease = _merged(known, read, 0.0)",
         ("tests/operator/test_operator_parts.py::test_who_cannot_be_asked_for_is_not_silent",),
     ),
     Mutant(

@@ -143,12 +143,12 @@ class KueueCache:
 
 
 def _absent(where: str) -> ConditionReason:
-    return ConditionReason("PriorityClassNotFound", f"{where}, which does not exist: make it, or name another")
+    return ConditionReason("PriorityClassNotFound", f"{where}, which does not exist: create it, or name another one")
 
 
 def _not_installed(queue: str) -> ConditionReason:
     asks = f"the label {values.QUEUE} asks for quota of queue {queue}"
-    advice = "install Kueue, or take the label off to run without a quota"
+    advice = "install Kueue, or remove the label to run without a quota"
     return ConditionReason(
         "KueueNotInstalled", f"{asks}, and the cluster does not serve {values.API_VERSION}: {advice}"
     )

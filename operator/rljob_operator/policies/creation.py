@@ -1,7 +1,7 @@
-"""Creation: a pod that a plan makes.
+"""Creation: a pod that a plan creates.
 
-A job may have a thousand pods of 256 KiB each, so a plan holds no manifests but what they have in common, once a role.
-Each manifest is made when it is asked for, and shares that.
+A job may have a thousand pods of 256 KiB each. So a plan holds what the pods of a role share, once a role, and each
+manifest is rendered on demand from it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drafts:
-    """What the manifests of a plan's pods are made from."""
+    """Input of the manifests of a plan's pods."""
 
     job: RLJob
     observed: Observed
     machines: tuple[str, ...]
     """Rollout machines of the target."""
     roles: Mapping[Role, Json]
-    """What the pods of each role have in common."""
+    """Shared part of each role's pods."""
 
     def manifest(self, new: NewPod) -> Json:
-        """The manifest of one pod. Nobody may change it in place."""
+        """Render the manifest of one pod. Callers must not change it in place."""
         pod = manifests.named(self.roles[new.role], self.job, new)
         placed = kueue_admission.placed(self.job, new, pod, self.observed)
         return pod_groups.joined(self.job, self.machines, new.machine, placed)
@@ -48,5 +48,5 @@ class Creation:
 
     @property
     def manifest(self) -> Json:
-        """Made anew at each call."""
+        """Render the manifest. Each call renders it again."""
         return self.drafts.manifest(self.new)

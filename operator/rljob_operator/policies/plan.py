@@ -1,7 +1,7 @@
-"""The decision about one job: from what is asked and what is seen to what is to be done. Pure, total, deterministic.
+"""Plan: what to do about one job, from its spec and the observed cluster. Pure, total and deterministic.
 
-The order in which a plan is carried out is part of it: children, pods, status, deletions, events. Pods come before the
-status because their names are deterministic, deletions after it because a deleted pod is the evidence of its own loss.
+The order of execution is part of the plan: children, pods, status, deletions, events. Pods come before the status,
+because their names are deterministic. Deletions come after it, because a deleted pod is the evidence of its own loss.
 """
 
 from __future__ import annotations
@@ -56,18 +56,20 @@ from rljob_operator.policies.status.stalled import find_stall_reason, stall_dead
 Json = dict[str, Any]
 
 REMOVED_SECONDS = 3.0
-"""After a removal the pods are looked at again so soon: a pod that goes before this process's watch has begun, or while
-it is broken, is in no event."""
+"""Seconds after which pods are listed again after a removal.
+
+A pod that is gone before this process's watch has begun, or while the watch is broken, is in no event.
+"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order, and when to look again."""
+    """What to do, in this order, and when to plan again."""
 
     children: tuple[Json, ...] = ()
     creations: tuple[Creation, ...] = ()
     status: RLJobStatus | None = None
-    """The operator's part, when it differs from what is written."""
+    """The operator's part, when it differs from the written one."""
     removals: tuple[Removal, ...] = ()
     events: tuple[Event, ...] = ()
     delete_job: bool = False
@@ -75,15 +77,15 @@ class Plan:
     losses: tuple[machine_losses.MachineLoss, ...] = ()
     """The losses that the status counts for the first time."""
     asked: tuple[Json, ...] = ()
-    """Workloads to make: quota that is asked for."""
+    """Workloads to create."""
     settled: tuple[settlement.Settlement, ...] = ()
-    """What is told to Kueue, last of all."""
+    """Changes of Workloads, the last step."""
     idle: tuple[Removal, ...] = ()
-    """Pods that wait for the coordinator, and go where it may not be made."""
+    """Pods that wait for the coordinator, and are deleted if it may not be created."""
 
     @property
     def empty(self) -> bool:
-        """Nothing to do."""
+        """Tell whether there is nothing to do."""
         steps = (self.children, self.creations, self.removals, self.events, self.asked, self.settled)
         return not any(steps) and not self.delete_job and self.status is None
 
@@ -91,8 +93,10 @@ class Plan:
 def plan(
     job: RLJob, observed: Observed, now: datetime, config: Config, refused_edit: ConditionReason | None = None
 ) -> Plan:
-    """What to do about this job now. `job` carries the accepted spec, `refused_edit` says why a newer one does not
-    hold."""
+    """Decide what to do about this job now.
+
+    `job` has the accepted spec; `refused_edit` explains why a newer one does not hold.
+    """
     if job.metadata.deletion_timestamp is not None:
         return Plan()
     observed = eviction.staying(observed.with_condemned(job.status), job.status, job.spec, now)
@@ -112,7 +116,7 @@ def _decide(
     if job.status.ended:
         if is_past(end.ttl_expiry(job.spec, job.status), now):
             return Plan(delete_job=True)
-        return _end(job, observed, _verdict_written(job.status), None, (), now)
+        return _end(job, observed, _written_outcome(job.status), None, (), now)
     said = end.coordinator_outcome(job.status)
     if said is not None:
         return _end(job, observed, said, None, (), now)
@@ -145,11 +149,11 @@ def _run(job: RLJob, observed: Observed, now: datetime, config: Config, refused_
 
 @dataclass(frozen=True)
 class _MachineSet:
-    """The rollout machines that are wanted, and what happened to all machines."""
+    """Rollout machines of the target, and the assessment of all machines."""
 
     machines: tuple[str, ...]
     departing: tuple[Pod, ...]
-    """Pods that others have asked to go and that hand over their work."""
+    """Members that another client has deleted and that hand over their state."""
     size: autoscaler.MachineCount
     assessment: FailureAssessment
 
@@ -162,7 +166,7 @@ def _go_on(
     config: Config,
     refused_edit: ConditionReason | None,
 ) -> Plan:
-    """The plan of a job that has not ended."""
+    """Plan a job that has not ended."""
     pod_changes = _change_pods(job, observed, machine_set, now, config)
     status = _running(job, observed, machine_set, pod_changes, now, config, refused_edit)
     moments = [
@@ -195,7 +199,7 @@ def _go_on(
 def _drafts(
     job: RLJob, observed: Observed, machine_set: _MachineSet, pod_changes: _PodChanges, config: Config
 ) -> Drafts:
-    """What the new pods are made from."""
+    """Render the shared parts of the new pods."""
     epoch, avoided = pod_changes.relay.epoch, machine_set.assessment.avoided
     roles = {
         role: manifests.render_role(job, role, epoch, config, pod_changes.shapes[role], avoided)
@@ -206,7 +210,7 @@ def _drafts(
 
 @dataclass(frozen=True)
 class _PodChanges:
-    """What becomes of the pods, and of the chain over them. `leaving`: pods that are still to be drained."""
+    """Changes of the pods and of their relay chain. `leaving`: pods that are still to be drained."""
 
     shapes: Mapping[Role, str]
     created: Sequence[NewPod]
@@ -215,7 +219,7 @@ class _PodChanges:
     members: tuple[Member, ...]
     relay: RelayTopology
     obstacle: ConditionReason | None
-    """Why pods that are wanted are not made, or wait."""
+    """Why wanted pods are not created, or wait."""
 
 
 def _change_pods(
@@ -297,7 +301,7 @@ def _running(
 
 
 def _numbers(before: RLJobStatus, observed: Observed, created: Iterable[NewPod]) -> dict[str, int]:
-    """Highest incarnation of each machine."""
+    """Return the highest incarnation of each machine."""
     numbers = dict(before.incarnations)
     for pod in observed.pods:
         numbers[pod.machine] = max(pod.incarnation, numbers.get(pod.machine, 0))
@@ -305,7 +309,7 @@ def _numbers(before: RLJobStatus, observed: Observed, created: Iterable[NewPod])
 
 
 def _drain_since(before: RLJobStatus, target: Target, now: datetime) -> datetime:
-    """Since when this target waits for machines to leave."""
+    """Return since when this target waits for machines to leave."""
     unchanged = before.target is not None and before.target.revision == target.revision
     return before.drain_since if unchanged and before.drain_since is not None else now
 
@@ -314,9 +318,11 @@ def _drain_since(before: RLJobStatus, target: Target, now: datetime) -> datetime
 
 
 def _stopping(job: RLJob, observed: Observed) -> bool:
-    """Whether a suspension has begun and its pods are still there. It is finished though the spec says to go on by now:
-    what was edited under it reaches the job by new pods only. Pods that no status counts yet are of the resumption
-    itself, cut short before its status was written."""
+    """Tell whether a suspension has begun and its pods still exist.
+
+    It is completed even if the spec resumes by now: an edit during a suspension reaches the job only by new pods. Pods
+    that no status counts yet belong to a resumption whose status was not written.
+    """
     told, known = job.status.target, job.status.incarnations
     if told is None or told.phase is not TargetPhase.SUSPEND:
         return False
@@ -347,7 +353,7 @@ def _suspend(
     updates = {
         "accepted": accept(job),
         "incarnations": _numbers(before, observed, ()),
-        # Without a target and without pods nobody is there to be told.
+        # Without a target and without pods no coordinator can read it.
         "target": target if before.target is not None or present else None,
         "parallelism": history,
         "start_time": before.start_time or (now if present else None),
@@ -359,12 +365,12 @@ def _suspend(
         else dissolved(before.relay),
     }
     status = _whole_seconds(builder.status(facts, now).model_copy(update=updates))
-    # Nobody tells when a flavor, a priority class or a claim's template is made.
+    # No event reports a new flavor, priority class or claim template.
     lacking = held.stall if held is not None and held.stalled else None
     moments = [drain.drain_ends(status, spec), devices.look_again(lacking, now)]
     return replace(
         _leading_to(status, job, removals, (), moments, now),
-        # Kueue counts what the base claims, so the claims' templates come before it.
+        # Kueue counts the claims of the base, so their templates are created first.
         children=tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else (),
         asked=settlement.asked(job, observed, 0, config),
         settled=settlement.settled(job, observed, 0, now, config),
@@ -404,8 +410,8 @@ def _end(
     return replace(plan, settled=settlement.finished(job, observed, outcome, now))
 
 
-def _verdict_written(status: RLJobStatus) -> JobOutcome:
-    """The sticky end, as the status holds it."""
+def _written_outcome(status: RLJobStatus) -> JobOutcome:
+    """Return the final outcome that the status holds."""
     failed = status.is_true(conditions.FAILED)
     condition = status.condition(conditions.FAILED if failed else conditions.COMPLETE)
     reason, message = (condition.reason, condition.message) if condition is not None else ("", "")
@@ -423,7 +429,7 @@ def _leading_to(
     moments: Iterable[datetime | None],
     now: datetime,
 ) -> Plan:
-    """The plan whose job has this status; it is looked at again at the first of the `moments`."""
+    """Make the plan that leads to this status. It is planned again at the first of the `moments`."""
     return Plan(
         status=changed(job, status),
         removals=tuple(removals),
@@ -437,11 +443,11 @@ def _leading_to(
 
 
 def _whole_seconds(status: RLJobStatus) -> RLJobStatus:
-    """As it reads back from the API server."""
+    """Round times as the API server returns them."""
     return RLJobStatus.model_validate(status.to_dict())
 
 
 def changed(job: RLJob, status: RLJobStatus) -> RLJobStatus | None:
-    """The operator's part if it differs from what is written."""
+    """Return the operator's part if it differs from the written one."""
     mine = status.model_copy(update={"runtime": None})
     return None if mine == job.status.model_copy(update={"runtime": None}) else mine

@@ -1,8 +1,8 @@
-"""What becomes of a plan when the API server refuses a part of it: a pod beyond the quota, a name that is taken.
+"""Refusal: changes a plan when the API server refuses a part of it, e.g. a pod above the quota or a taken name.
 
-Pods are made role by role, each as soon as the server has accepted those before it, whether they run or not. So a job
-below its quota keeps no trainer that waits for a coordinator, and no rollout machine that waits for a trainer. One that
-loses its coordinator, and may not have another, gives back what does nothing without it.
+Pods are created role by role, each role once the server has accepted the one before. So a job below its quota holds no
+trainer that waits for a coordinator, and no rollout machine that waits for a trainer. A job that loses its coordinator,
+and may not create another, deletes the pods that are idle without it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.events import transitions
 
 PATIENCE_SECONDS: Mapping[Role, float] = {Role.ROLLOUT: 30.0, Role.TRAINER: 120.0}
-"""So long pods keep their places while the coordinator's is refused: what an old one held is counted for a while, and a
-trainer is worth more than the rollout machines, whose places may be enough."""
+"""Seconds for which pods stay while the coordinator's is refused.
+
+A quota counts an old pod for a while. A trainer stays longer: the places of the rollout machines may be enough.
+"""
 
 _COORDINATOR = machine_name(ROLE_COORDINATOR, 0)
 
 
 def in_order(creations: Sequence[Creation]) -> Iterator[tuple[Creation, ...]]:
-    """The pods of one role after the other; those of a role make no sense without those before."""
+    """Yield the pods of one role after the other. Pods of a role are useless without the roles before."""
     for role in (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT):
         found = tuple(creation for creation in creations if creation.new.role is role)
         if found:
@@ -39,7 +41,7 @@ def in_order(creations: Sequence[Creation]) -> Iterator[tuple[Creation, ...]]:
 
 
 def pod_refusal(status: int, message: str) -> ConditionReason:
-    """What the API server's refusal of a pod means, as the reason of Stalled."""
+    """Explain the API server's refusal of a pod, as the reason of Stalled."""
     if status == 403:
         quota = "exceeded quota" in message
         return no_priority_class(message) or ConditionReason("QuotaExceeded" if quota else "PodForbidden", message)
@@ -47,7 +49,7 @@ def pod_refusal(status: int, message: str) -> ConditionReason:
 
 
 def no_priority_class(message: str) -> ConditionReason | None:
-    """The trouble where the server has no PriorityClass of the name that the object has."""
+    """Explain the refusal where the PriorityClass of an object does not exist."""
     if "no PriorityClass" not in message:
         return None
     advice = "create it, or name another one in spec.scheduling.priorityClassName or in the pod template"
@@ -55,13 +57,15 @@ def no_priority_class(message: str) -> ConditionReason | None:
 
 
 def refused(before: Plan, job: RLJob, refusals: Mapping[str, ConditionReason], now: datetime) -> Plan:
-    """The plan after the API server would not take the pods of these machines: they are no members, neither are those
-    that would have come after them, their numbers stay free, and the job is Stalled."""
+    """Return the plan after the API server has refused the pods of these machines.
+
+    They are no members, nor are the pods of later roles. Their numbers stay free, and the job is Stalled.
+    """
     status = before.status
     if status is None or not refusals:
         return before
     unmade = _unmade(before.creations, refusals)
-    # The number before it was given to a pod, perhaps one whose loss this very status counts.
+    # The number below belongs to a pod, perhaps to one whose loss this status counts.
     free = {c.new.machine: c.new.incarnation - 1 for c in before.creations if c.new.machine in unmade}
     incarnations = {machine: number for machine, number in {**status.incarnations, **free}.items() if number}
     stall = _told(refusals, unmade)
@@ -79,14 +83,14 @@ def refused(before: Plan, job: RLJob, refusals: Mapping[str, ConditionReason], n
 
 
 def stalled(before: Plan, job: RLJob, status: RLJobStatus, stall: ConditionReason, now: datetime) -> Plan:
-    """The plan with this status, Stalled for a reason found while carrying it out."""
+    """Return the plan with this status, Stalled for a reason found during execution."""
     status = conditions.stalled_now(status, job.status, stall, job.metadata.generation, now)
     events = tuple(transitions(job.status, status, before.losses))
     return replace(before, status=changed(job, status), events=events)
 
 
 def _unmade(creations: Sequence[Creation], refusals: Mapping[str, ConditionReason]) -> frozenset[str]:
-    """The machines that get no pod: the refused ones, and those of the roles after them."""
+    """Return the machines without a pod: the refused ones, and those of later roles."""
     groups = list(in_order(creations))
     first = next((n for n, group in enumerate(groups) if any(c.new.machine in refusals for c in group)), len(groups))
     later = {creation.new.machine for group in groups[first + 1 :] for creation in group}
@@ -96,12 +100,12 @@ def _unmade(creations: Sequence[Creation], refusals: Mapping[str, ConditionReaso
 def _told(refusals: Mapping[str, ConditionReason], unmade: frozenset[str]) -> ConditionReason:
     worst = next(iter(refusals.values()))
     waiting = len(unmade) - len(refusals)
-    more = f"; {waiting} more pods are not made before" if waiting else ""
+    more = f"; {waiting} more pods are not created before it" if waiting else ""
     return replace(worst, message=f"{', '.join(sorted(refusals)[:3])}: {worst.message}{more}")
 
 
 def _given_back(before: Plan, written: RLJobStatus, stall: ConditionReason, now: datetime) -> tuple[Removal, ...]:
-    """Of the pods that wait for the coordinator those that have waited long enough."""
+    """Return the removals of pods that have waited for the coordinator too long."""
     told, ready = written.condition(conditions.STALLED), written.condition(conditions.READY)
     if told is None or told.reason != stall.reason or ready is None or written.is_true(conditions.READY):
         return ()

@@ -1,4 +1,4 @@
-"""Stall reason: why a job or a pod does not progress, in the form of a condition."""
+"""Condition reason: why a condition has its status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConditionReason:
-    """Why a job or one of its pods does not progress."""
+    """Reason and message of a condition."""
 
     reason: str
     message: str

@@ -1,4 +1,4 @@
-"""What the operator's administrator decides, as far as policies depend on it."""
+"""Config: settings of the administrator that enter into plans, and the operator's fixed periods."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class Config:
     runtime_image: str = DEFAULT_RUNTIME_IMAGE
     """Image of the pods' main containers where the template names none."""
     image_pull_policy: str | None = None
-    """For the main containers where the template names none; None leaves it to the cluster."""
+    """Pull policy of the main containers where the template names none. None leaves it to the cluster."""
     network_policy: bool = True
-    """Whether each job gets a NetworkPolicy that admits only its own pods (and anybody to the health port)."""
+    """Create a NetworkPolicy for each job: only its own pods reach each other, and any client reaches the health
+    port."""
     lease_seconds: int = 30
     """Duration of the Lease that a coordinator renews: silent for so long, it is replaced."""
     unschedulable_grace_seconds: float = 5.0
-    """A pod without a node for so long makes the job Stalled."""
+    """Seconds after which a pod without a node makes the job Stalled."""

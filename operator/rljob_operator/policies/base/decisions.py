@@ -26,18 +26,18 @@ class Removal:
     pod: Pod
     reason: str
     grace_seconds: int | None = None
-    """How long the pod may take to end; 0: without the kubelet's word, for nobody may be there to give it. None: as
+    """Seconds that the pod may take to end. 0: delete it without waiting for the kubelet, which may be gone. None: as
     its manifest says."""
 
     @property
     def force(self) -> bool:
-        """Whether the pod is gone at once, whatever still runs."""
+        """Tell whether the pod is deleted immediately, whatever still runs."""
         return self.grace_seconds == 0
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line in `kubectl describe`. Texts are stable, so that repetitions are counted instead of listed."""
+    """One line in `kubectl describe`. Texts are stable, so that repetitions are counted and not listed."""
 
     kind: str
     reason: str
@@ -46,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """The job is over."""
+    """The end of a job."""
 
     outcome: FinishedOutcome
     reason: str

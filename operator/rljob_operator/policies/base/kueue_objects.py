@@ -1,8 +1,8 @@
-"""Kueue's objects as values: Workloads of a job, what was assigned to them, and what else admission rests on.
+"""Kueue objects: a job's Workloads, what was assigned to them, and what else admission depends on, as values.
 
-A job that names a queue asks for quota in pieces: one Workload, the base, for the coordinator, the trainer and the
-fewest rollout machines, and one of lower priority for each rollout machine above those. So Kueue can take one machine
-of a running job. Parsing is total: odd objects become odd values, never exceptions.
+A job that names a queue requests its quota in pieces. The base Workload covers the coordinator, the trainer and the
+fewest rollout machines. Each rollout machine above those has a Workload of lower priority, so Kueue can take one
+machine of a running job. Parsing is total: odd objects become odd values, never exceptions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Json = dict[str, Any]
 API = "kueue.x-k8s.io"
 API_VERSION = f"{API}/v1beta2"
 QUEUE = f"{API}/queue-name"
-"""Label of a job: the LocalQueue that it asks."""
+"""Label of a job: its LocalQueue."""
 PRIORITY_CLASS = f"{API}/priority-class"
 """Label of a job: its WorkloadPriorityClass."""
 ASKS = f"{GROUP}/asks"
-"""Annotation of a Workload: a hash of what its pod sets ask for."""
+"""Annotation of a Workload: a hash of the resources that its pod sets request."""
 SELECTS = f"{GROUP}/selects"
-"""Annotation of a Workload: a hash of what its pod sets' nodes are chosen by."""
+"""Annotation of a Workload: a hash of the node selection of its pod sets."""
 BASE = "base"
 
 ADMITTED, QUOTA_RESERVED, EVICTED, REQUEUED = "Admitted", "QuotaReserved", "Evicted", "Requeued"
@@ -36,7 +36,7 @@ FINISHED, PODS_READY = "Finished", "PodsReady"
 
 @dataclass(frozen=True)
 class Flavor:
-    """A ResourceFlavor: which nodes its quota stands for."""
+    """A ResourceFlavor: the nodes that its quota covers."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Flavor:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What Kueue gave to one pod set."""
+    """What Kueue assigned to one pod set."""
 
     flavors: tuple[str, ...] = ()
     updates: tuple[Json, ...] = ()
-    """What admission checks add to its pods."""
+    """Additions to its pods by admission checks."""
     topology: bool = False
-    """Kueue chose single nodes, too."""
+    """Kueue chose single nodes too."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Workload:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Pods of each pod set."""
     reclaimed: Mapping[str, int] = field(default_factory=dict)
-    """Of these, pods whose quota was given back."""
+    """Pods of each pod set whose quota was returned."""
     reserved: bool = False
     """It holds quota."""
     assigned: Mapping[str, Assignment] = field(default_factory=dict)
@@ -80,12 +80,12 @@ class Workload:
 
     @property
     def admitted(self) -> bool:
-        """Pods may run for it."""
+        """Tell whether its pods may run."""
         return self.reserved and self.active and not self.deleting and self.holds(ADMITTED) and not self._ended
 
     @property
     def evicted(self) -> bool:
-        """It is to give its quota back, or has done so."""
+        """Tell whether it must return its quota, or has returned it."""
         return self.holds(EVICTED)
 
     @property
@@ -94,34 +94,34 @@ class Workload:
 
     @property
     def why(self) -> ConditionReason:
-        """Why it is not admitted, in Kueue's words."""
+        """Return Kueue's reason why it is not admitted."""
         for kind, status in ((EVICTED, "True"), (QUOTA_RESERVED, "False"), (ADMITTED, "False")):
             found = self.condition(kind)
             if found is not None and found.get("status") == status and (kind != EVICTED or self.reserved):
                 return ConditionReason(str(found.get("reason", "")), str(found.get("message", "")))
-        return ConditionReason("Pending", "Kueue has not looked at it yet")
+        return ConditionReason("Pending", "Kueue has not considered it yet")
 
     def condition(self, kind: str) -> Json | None:
         return next((one for one in self.conditions if one.get("type") == kind), None)
 
     def holds(self, kind: str) -> bool:
-        """Whether a condition is True."""
+        """Tell whether a condition is True."""
         found = self.condition(kind)
         return found is not None and found.get("status") == "True"
 
     def slots(self, pod_set: str) -> int:
-        """Pods of a pod set that may run."""
+        """Count the pods of a pod set that may run."""
         return max(0, self.counts.get(pod_set, 0) - self.reclaimed.get(pod_set, 0))
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Why a job may have no pods."""
+    """Reason why a job may have no pods."""
 
     reason: str
     message: str
     stalled: bool = False
-    """Time alone does not help: somebody has to do something."""
+    """Waiting does not help: a person must act."""
 
     @property
     def stall(self) -> ConditionReason:
@@ -130,25 +130,25 @@ class Hold:
 
 @dataclass(frozen=True)
 class Priority:
-    """How urgent the base is, and the class that says so."""
+    """Priority of the base, and the class that defines it."""
 
     value: int = 0
     group: str = ""
-    """Of the class; empty without one."""
+    """API group of the class; empty without one."""
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Kueue:
-    """What was seen for one job that names a queue."""
+    """Kueue's view of one job that names a queue."""
 
     queue: str
     problem: ConditionReason | None = None
-    """Why Kueue cannot be asked at all."""
+    """Why Kueue cannot be reached at all."""
     workloads: Mapping[str, Workload] = field(default_factory=dict)
-    """The job's own, by name."""
+    """The job's own Workloads, by name."""
     flavors: Mapping[str, Flavor] = field(default_factory=dict)
-    """Those of the assigned flavors that exist."""
+    """Assigned flavors that exist, by name."""
     priority: Priority | ConditionReason = Priority()
 
 
@@ -161,13 +161,15 @@ def surplus_name(job: str, index: int) -> str:
 
 
 def workload_of(job: str, machine: str, kueue: Kueue) -> Workload | None:
-    """The Workload that a machine runs for: one of its own, else the base."""
+    """Find the Workload of a machine: its own, else the base."""
     return kueue.workloads.get(f"{job}-{machine}") or kueue.workloads.get(base_name(job))
 
 
 def queue_of(job: RLJob, workloads: Sequence[Mapping[str, Any]]) -> str | None:
-    """The queue that a job is bound to; None for a job that asks none. A label that is taken off does not free pods
-    from their quota: while there are Workloads, their queue counts."""
+    """Return the queue of a job; None without one.
+
+    Removing the label does not free pods from their quota: while Workloads exist, their queue counts.
+    """
     label = job.metadata.labels.get(QUEUE)
     if label:
         return label
@@ -175,7 +177,7 @@ def queue_of(job: RLJob, workloads: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def relevant_part(item: Mapping[str, Any]) -> Json:
-    """What of a Workload is looked at: neither the templates of its pods nor who manages what."""
+    """Reduce a Workload to what decisions need, without pod templates and managed fields."""
     meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     spec: Mapping[str, Any] = item.get("spec") or {}
     pod_sets = [{"name": one.get("name"), "count": one.get("count")} for one in spec.get("podSets") or ()]
@@ -183,7 +185,7 @@ def relevant_part(item: Mapping[str, Any]) -> Json:
 
 
 def parse_workload(item: Mapping[str, Any]) -> Workload:
-    """A Workload from its API object."""
+    """Parse a Workload from its API object."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     admission = status.get("admission") or {}
     conditions = tuple(dict(one) for one in status.get("conditions") or ())
@@ -217,7 +219,7 @@ def _assignment(item: Mapping[str, Any], status: Mapping[str, Any]) -> Assignmen
 
 
 def parse_flavor(item: Mapping[str, Any]) -> Flavor:
-    """A ResourceFlavor from its API object."""
+    """Parse a ResourceFlavor from its API object."""
     spec = item.get("spec") or {}
     return Flavor(item["metadata"]["name"], spec.get("nodeLabels") or {}, tuple(spec.get("tolerations") or ()))
 
@@ -225,7 +227,7 @@ def parse_flavor(item: Mapping[str, Any]) -> Flavor:
 def with_conditions(
     before: Sequence[Json], changes: Sequence[tuple[str, bool, ConditionReason]], now: datetime
 ) -> list[Json]:
-    """The conditions with some set; a transition time changes only with its status."""
+    """Set some conditions. A transition time changes only with its status."""
     found = {one.get("type"): one for one in before}
     for kind, holds, why in changes:
         old, status = found.get(kind), "True" if holds else "False"

@@ -1,5 +1,7 @@
-"""What the operator saw: the job's pods as values. Parsing is total: odd objects become odd values, never
-exceptions."""
+"""Observation: the job's pods, nodes and Lease as values.
+
+Parsing is total: odd objects become odd values, never exceptions.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 if TYPE_CHECKING:
     from rljob_operator.policies.base.kueue_objects import Kueue
 
-# Container states that the kubelet retries but that hardly heal without a human.
+# Container states that the kubelet retries, but that hardly end without a person.
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
-# Failures that are the cluster's doing: `status.reason` of a pod that the kubelet or a controller ended.
+# Failures by the cluster: `status.reason` of a pod that the kubelet or a controller ended.
 _DISRUPTIONS = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTIONS_OF_ADMISSION = frozenset(
     {"NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "UnexpectedAdmissionError"}
@@ -39,9 +41,9 @@ _DISRUPTIONS_OF_ADMISSION = frozenset(
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _SHUTDOWN = "node is shutting down"
-"""What a kubelet says of its node's condition Ready while it shuts down gracefully. There is no reason of its own."""
+"""Text in the node's condition Ready during a graceful shutdown. Kubelets give it no reason of its own."""
 AVOIDS = f"{GROUP}/avoids"
-"""Annotation: the nodes that a pod was told to stay away from, as its affinity says too."""
+"""Annotation: nodes that the pod avoids, as in its affinity."""
 
 
 @dataclass(frozen=True)
@@ -59,71 +61,71 @@ class Pod:
     ready: bool = False
     deleting: bool = False
     disrupted: bool = False
-    """It failed because the cluster ended it, not because its program did."""
+    """It failed because the cluster ended it, not because its program failed."""
     ip: str | None = None
     created: datetime | None = None
     unschedulable: str | None = None
-    """The scheduler's message, when no node fits."""
+    """The scheduler's message when no node fits."""
     waiting: ConditionReason | None = None
-    """Why a container cannot start, when that wants a human."""
+    """Why a container cannot start, when a person must act."""
     lingering: bool = False
-    """A container that it is nothing without has ended and another has not."""
+    """An essential container has ended and another one still runs."""
     condemned: bool = False
-    """The status has given it up already: it only waits to be deleted."""
+    """The status does not count it as a member any more, and its deletion is still due."""
     node: str | None = None
-    """Where it runs or is to run."""
+    """Node that it runs on or is assigned to."""
     avoids: tuple[str, ...] = ()
-    """Nodes that it was told to stay away from."""
+    """Nodes that it avoids."""
     deletion: datetime | None = None
-    """When it should be gone, once somebody has asked it to go."""
+    """Time at which a deleted pod should be gone."""
     staying: bool = False
-    """It was asked to go, and keeps its place until it has handed over what it holds."""
+    """It is being deleted, and remains a member until it has saved its state."""
     exit: str = ""
     """How the main container ended, for messages, e.g. `OOMKilled, exit code 137`."""
 
     @property
     def terminal(self) -> bool:
-        """Its containers have ended for good."""
+        """Tell whether its containers have ended for good."""
         return self.phase in ("Failed", "Succeeded")
 
     @property
     def live(self) -> bool:
-        """It runs or may still run, and keeps its place."""
+        """Tell whether it runs or may still run, and remains a member."""
         return (self.staying or not self.deleting) and not self.terminal and not self.condemned
 
     @property
     def available(self) -> bool:
-        """Ready to work."""
+        """Tell whether it is ready to work."""
         return self.live and self.ready
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that pods of the job run on, or may run on, as far as it matters to them."""
+    """A node that runs pods of the job, or may run them."""
 
     name: str
     ready: bool = True
     gone: bool = False
-    """It is deleted."""
+    """The Node is deleted."""
     fenced: bool = False
-    """Somebody says that nothing runs there any more."""
+    """The Node has the out-of-service taint."""
     shutting_down: bool = False
     """The machine is about to be switched off: its kubelet ends the pods in order, and deletes none of them."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """They say where it is."""
+    """Labels, which contain its location."""
     allocatable: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """What it offers to pods. It does not matter to those that are there, and nor do its taints."""
+    """Resources that it offers to pods. Pods that run there already do not depend on them, nor on taints."""
     taints: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A Lease that its holder has stopped to renew."""
+    """An expired Lease."""
 
     holder: str
-    """The holder's identity: the name of the coordinator's pod, and perhaps more after an underscore."""
+    """The holder's identity: the name of the coordinator's pod, and an optional part after an underscore."""
     seconds: float
-    """How long beyond the Lease's duration, on this operator's own clock."""
+    """Seconds beyond the Lease's duration, by this operator's clock."""
 
 
 @dataclass(frozen=True)
@@ -131,55 +133,55 @@ class Devices:
     """What the API server has for pods that claim devices."""
 
     served: bool = True
-    """Whether it has the API of claims at all."""
+    """The API of claims is served."""
     templates: frozenset[str] = frozenset()
-    """Of the ResourceClaimTemplates that the job's pods name those that exist."""
+    """Existing ones of the ResourceClaimTemplates that the job's pods name."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything a decision rests on besides the job itself."""
+    """Input of a decision besides the job itself."""
 
     pods: tuple[Pod, ...] = ()
     """Pods that this job owns."""
     foreign: tuple[Pod, ...] = ()
-    """Pods that carry its label but belong to another object, e.g. an earlier job of the same name."""
+    """Pods with the job's label that another object owns, e.g. an earlier job of the same name."""
     silence: Silence | None = None
     """Set when the job's Lease has expired; None while it is fresh or was never taken."""
     children_present: bool = False
-    """Service, Secret, Role and the rest were made or checked lately."""
+    """Service, Secret, Role and the other children were created or checked recently."""
     addressed: int | None = None
-    """The incarnation of the coordinator that its Service selects; None where this operator has not made sure of it."""
+    """Incarnation of the coordinator that its Service selects; None where this operator has not checked."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """By name, those of the pods and those that are avoided. Empty where the operator may not see nodes."""
+    """Nodes of the pods, and avoided nodes, by name. Empty where the operator may not list nodes."""
     silent_nodes: frozenset[str] = frozenset()
-    """Of the nodes of suspects those whose kubelets have stopped to renew their Leases."""
+    """Nodes of suspects whose kubelets have stopped renewing their Leases."""
     devices: Devices = Devices()
-    """Looked at only where the job's pods claim devices."""
+    """Read only where the job's pods claim devices."""
     kueue: Kueue | None = None
-    """What Kueue says of the job; None for one that asks for no quota."""
+    """Kueue's view of the job; None for a job without a queue."""
     gang_served: bool | None = None
     """Whether the API server has the PodGroups of the job's gang; None where the job needs none now."""
     cluster: tuple[Node, ...] | None = None
-    """All nodes, looked at only for a gang that is to be placed; None where the operator may not see nodes."""
+    """All nodes, read only for a gang that is to be placed; None where the operator may not list nodes."""
     forged: str | None = None
-    """What there is to tell of a status that somebody else wrote lately; it was undone."""
+    """Report about a status that another client wrote recently, and that was restored."""
 
     @property
     def highest_epoch(self) -> int:
-        """The highest relay epoch on any pod's label."""
+        """Return the highest relay epoch on any pod's label."""
         return max([0, *(pod.epoch for pod in (*self.pods, *self.foreign))])
 
     def of_machine(self, machine: str) -> Sequence[Pod]:
-        """Pods of a machine, the newest incarnation first."""
+        """Return the pods of a machine, the newest incarnation first."""
         return self._by_machine.get(machine, ())
 
     def current(self, machine: str) -> Pod | None:
-        """The live pod of a machine (of several, the newest)."""
+        """Return the live pod of a machine; of several, the newest."""
         return next((pod for pod in self.of_machine(machine) if pod.live), None)
 
     def highest_incarnation(self, machine: str) -> int:
-        """The highest incarnation on any pod's label, foreign ones included."""
+        """Return the highest incarnation on any pod's label, foreign ones included."""
         return self._highest.get(machine, 0)
 
     @cached_property
@@ -194,8 +196,10 @@ class Observed:
         return {pod.machine: pod.incarnation for pod in sorted((*self.pods, *self.foreign), key=_incarnation)}
 
     def with_condemned(self, status: RLJobStatus) -> Observed:
-        """With the pods marked that the status does not count as members though it knows of their time: the write that
-        gave them up came through, their deletion did not."""
+        """Mark the pods that the status knows and does not count as members.
+
+        The status write that counted their loss succeeded, and their deletion did not.
+        """
         members = {member.machine: member.incarnation for member in status.members}
 
         def given_up(pod: Pod) -> bool:
@@ -210,7 +214,7 @@ def _incarnation(pod: Pod) -> int:
 
 
 def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
-    """(owned by the job with this uid, foreign) among API objects; what is no machine's pod is left out."""
+    """Split API objects into pods of the job with this uid, and foreign ones. Others are left out."""
     owned: list[Pod] = []
     foreign: list[Pod] = []
     for item in items:
@@ -224,14 +228,17 @@ def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, 
 
 
 def relevant_part(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a pod is looked at: neither its containers, which may have a user's templates, nor who manages what."""
+    """Reduce a pod to what decisions need, without containers and managed fields.
+
+    Containers may hold a user's whole template.
+    """
     meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     node = (item.get("spec") or {}).get("nodeName")
     return {"metadata": meta, "spec": {"nodeName": node}, "status": item.get("status")}
 
 
 def parse_pod(item: Mapping[str, Any]) -> Pod | None:
-    """A pod from its API object; None when its labels do not name a machine."""
+    """Parse a pod from its API object; None when its labels name no machine."""
     meta: Mapping[str, Any] = item["metadata"]
     status: Mapping[str, Any] = item.get("status") or {}
     labels: Mapping[str, str] = meta.get("labels") or {}
@@ -255,7 +262,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         epoch=_number(labels.get(LABEL_EPOCH)) or 0,
         shape=labels.get(LABEL_SHAPE, ""),
         phase=ended or phase,
-        # Sidecars that are init containers are ended by the kubelet, once all of the others have ended.
+        # The kubelet ends sidecars (init containers) once all other containers have ended.
         lingering=ended is not None and any(_exit_code(container) is None for container in containers),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting=bool(meta.get("deletionTimestamp")),
@@ -272,7 +279,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
 
 
 def parse_node(item: Mapping[str, Any]) -> Node:
-    """A node from its API object."""
+    """Parse a node from its API object."""
     conditions = (item.get("status") or {}).get("conditions") or []
     taints = (item.get("spec") or {}).get("taints") or []
     ready: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
@@ -305,8 +312,11 @@ def _disrupted(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 
 
 def _ended_phase(role: Role, containers: Iterable[Mapping[str, Any]]) -> str | None:
-    """The phase that the pod would have without its sidecars, when the main container has ended, or the rewards' has
-    failed: it is not started again, and the coordinator would wait for it. It ends well only after the coordinator."""
+    """Return the phase that the pod has without its sidecars, once an essential container has ended.
+
+    The main container, or a failed rewards container, is not restarted. The rewards container ends well only after the
+    coordinator.
+    """
     codes = {container.get("name"): code for container in containers if (code := _exit_code(container)) is not None}
     if MAIN_CONTAINER in codes:
         return "Failed" if codes[MAIN_CONTAINER] != 0 else "Succeeded"

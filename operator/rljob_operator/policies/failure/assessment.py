@@ -1,4 +1,4 @@
-"""Everything that is known of lost machines, brought together: which losses to act on now, and what is remembered."""
+"""Failure assessment: which losses to act on now, and what is remembered of them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rljob_operator.policies.failure import mass_failure_hold, nodes
 
 @dataclass(frozen=True)
 class FailureAssessment:
-    """What became of the machines."""
+    """Result of an assessment."""
 
     losses: tuple[machine_losses.MachineLoss, ...]
-    """Those to act on, and to count, now."""
+    """Losses to act on and to count now."""
     replacements: Replacements
-    """The memory with these losses in it."""
+    """The history with these losses in it."""
     blocked: frozenset[str]
-    """Rollout machines that are given up."""
+    """Rollout machines with an exhausted budget."""
     moments: tuple[datetime | None, ...]
-    """When time alone may change this."""
+    """Moments at which time alone may change the assessment."""
     events: tuple[Event, ...] = ()
 
     @property
     def avoided(self) -> tuple[str, ...]:
-        """Nodes on which no pod is placed."""
+        """Name the nodes on which no pod is placed."""
         return tuple(node.name for node in self.replacements.avoided_nodes)
 
 
 def assess(
     job: RLJob, observed: Observed, placed: Mapping[str, Role], now: datetime, config: Config
 ) -> FailureAssessment:
-    """Judge the `placed` machines of a job that runs."""
+    """Assess the `placed` machines of a running job."""
     before, spec = job.status.replacements, job.spec
     policy = spec.failure_policy.node_failure
     rollout = [machine for machine, role in placed.items() if role is Role.ROLLOUT]
@@ -65,4 +65,4 @@ def assess(
 def _forgiveness(forgiven: str | None) -> tuple[Event, ...]:
     if forgiven is None:
         return ()
-    return (Event(NORMAL, "NodeForgiven", f"{forgiven} may be used again: a pod finds no other node"),)
+    return (Event(NORMAL, "NodeForgiven", f"{forgiven} is used again: a pod finds no other node"),)

@@ -1,8 +1,8 @@
-"""Lost pods: which losses are new, what they count against, and when the machine may be filled again.
+"""Losses: which pods are newly lost, whether they count, and when their machine may get a new pod.
 
-All memory is in the status. A loss is new while the lost incarnation is a member in the status (or above any
-incarnation the status knows); the same status write that counts it removes it from the members, so each loss is counted
-exactly once, wherever the operator dies.
+All memory is in the status. A loss is new while the lost incarnation is a member in the status, or is above every
+incarnation in the status. The status write that counts a loss also removes the member. So each loss counts exactly
+once, wherever the operator dies.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rljob_operator.policies.base.observation import Node, Observed, Pod
 
 SILENT, NODE_NOT_READY = "CoordinatorSilent", "NodeNotReady"
 SETTLED_SECONDS = 60.0
-"""The node controller takes up to 50 s to notice that a node is away."""
+"""The node controller takes up to 50 s to detect a lost node."""
 WITNESSES = 2
-"""A machine that looks alive to Kubernetes is replaced when so many in the data plane believe it dead."""
+"""Witnesses in the data plane that it takes to replace a machine that looks alive to Kubernetes."""
 
 
 @dataclass(frozen=True)
 class MachineLoss:
-    """One incarnation of a machine that will do no more work."""
+    """A lost incarnation of a machine."""
 
     machine: str
     role: Role
@@ -35,24 +35,27 @@ class MachineLoss:
     message: str
     pod: Pod | None
     counts: bool
-    """Against the machine's budget: the program's failure, not the cluster's."""
+    """It counts against the machine's budget: the program failed, not the cluster."""
     slows: bool
-    """Lengthens the back-off."""
+    """It lengthens the backoff."""
     doubted: bool = False
-    """Kubernetes still believes in the pod; whether its machine is dead, or cut off, nobody here can know."""
+    """The pod looks alive to Kubernetes: its machine may be dead, or only unreachable."""
     unsettled: bool = False
-    """Whether it counts is known in a while: see `settle`."""
+    """Whether it counts is decided later, in `settle`."""
 
     @property
     def must_delete(self) -> bool:
-        """Kubernetes still believes in this pod."""
+        """Tell whether the pod looks alive to Kubernetes."""
         return self.pod is not None and self.pod.live
 
 
 def find_losses(
     placed: Mapping[str, Role], observed: Observed, status: RLJobStatus, dead: Collection[str] = ()
 ) -> list[MachineLoss]:
-    """Losses among the `placed` machines that the status has not counted yet. `dead`: nodes given up."""
+    """Find losses among the `placed` machines that the status has not counted yet.
+
+    `dead`: nodes that count as lost.
+    """
     known = {member.machine: member.incarnation for member in status.members}
     losses = []
     for machine, role in placed.items():
@@ -63,7 +66,7 @@ def find_losses(
                 losses.append(_ended(pod))
         member = known.get(machine)
         if member is not None and all(pod.incarnation != member for pod in pods):
-            losses.append(MachineLoss(machine, role, member, "PodDeleted", "its pod is gone", None, False, False))
+            losses.append(MachineLoss(machine, role, member, "PodDeleted", "its pod was deleted", None, False, False))
         losses += _believed_in([pod for pod in pods if pod.live], member, observed, status, dead)
     return losses
 
@@ -75,7 +78,7 @@ def update_history(
     policy: ReplacementBackOff,
     now: datetime,
 ) -> Replacements:
-    """The memory with these losses in it; machines that are no longer placed are forgotten."""
+    """Add losses to the history. Machines that are no longer placed are dropped."""
     old = before or Replacements()
     there = set(placed)
     counted = {m: n for m, n in old.by_machine.items() if m in there}
@@ -105,8 +108,11 @@ def update_history(
 
 
 def settle(memory: Replacements, nodes: Mapping[str, Node], now: datetime) -> Replacements:
-    """The memory with silent coordinators judged: one whose node was lost too is the cluster's failure, one whose node
-    is well when all would have noticed its loss is the program's, and counts."""
+    """Decide which losses of silent coordinators count.
+
+    If the node was lost too, the cluster failed. If the node is healthy after the time in which its loss would show,
+    the program failed, and the loss counts.
+    """
     counted, backoff = dict(memory.by_machine), dict(memory.backoff)
     for machine, entry in memory.backoff.items():
         if not entry.unsettled:
@@ -121,26 +127,28 @@ def settle(memory: Replacements, nodes: Mapping[str, Node], now: datetime) -> Re
 
 
 def settled_at(entry: BackOff) -> datetime | None:
-    """When it is clear whether a failure counts; None where that is clear already."""
+    """Return when it is decided whether a failure counts; None where it is decided."""
     return deadline(entry.last_failure_time, SETTLED_SECONDS) if entry.unsettled else None
 
 
 def pause_seconds(failures: int, policy: ReplacementBackOff) -> float:
-    """Wait after the n-th failure in a row: none after the first, then doubling up to the longest."""
+    """Return the pause after the n-th failure in a row: none after the first, then doubling up to the limit."""
     if failures <= 1:
         return 0.0
     return min(policy.max_seconds, policy.initial_seconds * 2.0 ** min(failures - 2, 64))
 
 
 def budget_exhausted(replacements: Replacements, spec: RLJobSpec, rollout: Iterable[str]) -> frozenset[str]:
-    """Rollout machines that have used up their budget: they stay empty until the limit is raised."""
+    """Find the rollout machines with an exhausted budget. They stay empty until the limit is raised."""
     limit = spec.failure_policy.max_replacements_per_machine
     return frozenset(machine for machine in rollout if replacements.by_machine.get(machine, 0) > limit)
 
 
 def backoff_limit_exceeded(replacements: Replacements, spec: RLJobSpec) -> str | None:
-    """Why the job cannot be repaired any more, or None: the coordinator or the trainer group failed too often in a
-    row."""
+    """Explain why the job cannot be repaired any more; None where it can.
+
+    The coordinator or the trainer group has failed too often in a row.
+    """
     limit = spec.run_policy.backoff_limit
     for role in (ROLE_COORDINATOR, ROLE_TRAINER):
         machines = [m for m in replacements.by_machine if m.startswith(f"{role}-")]
@@ -169,24 +177,26 @@ def _ended(pod: Pod) -> MachineLoss:
         if pod.disrupted:
             return loss("Disrupted", pod.exit or "the cluster ended its pod", counts=False, slows=True)
         return loss("PodFailed", pod.exit or "its pod failed", counts=True, slows=True)
-    return loss("PodExited", "its main container ended though the job has not", counts=True, slows=True)
+    return loss("PodExited", "its main container ended before the job", counts=True, slows=True)
 
 
 def suspected(pod: Pod, observed: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:
-    """The report by which enough believe this pod dead, and who does: those in the data plane that say so, and the
-    kubelet of its node by its silence."""
+    """Return the report and the witnesses that make a pod count as dead; None with too few witnesses.
+
+    Witnesses are those of the data plane, and the silent kubelet of the pod's node.
+    """
     kubelet = {f"the kubelet of {pod.node}"} if pod.node in observed.silent_nodes else set[str]()
     told = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
     return next(((suspect, frozenset(who)) for suspect, who in told if len(who) >= WITNESSES), None)
 
 
 def suspected_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
-    """Where pods are that anybody believes dead."""
+    """Name the nodes of pods that any witness suspects."""
     return frozenset(pod.node for pod in pods if pod.live and pod.node is not None and _suspects(pod, status))
 
 
 def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
-    """What the coordinator reports of this very incarnation."""
+    """Return the coordinator's reports of exactly this incarnation."""
     said = status.runtime.suspects if status.runtime is not None else ()
     machine, incarnation = pod.machine, pod.incarnation
     return [suspect for suspect in said if suspect.machine == machine and suspect.incarnation == incarnation]
@@ -195,9 +205,12 @@ def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
 def _believed_in(
     live: Sequence[Pod], member: int | None, observed: Observed, status: RLJobStatus, dead: Collection[str]
 ) -> Iterator[MachineLoss]:
-    """Losses among one machine's `live` pods, newest first: of the newest, and of the member when it is not that one.
-    Such a member was lost before: its successor was created, and the status that would have counted it not written. So
-    it is counted now, whatever has become of the reason."""
+    """Find losses among one machine's `live` pods, newest first.
+
+    Both the newest pod and the member are checked. A member that is not the newest was lost before: its successor
+    exists, and the status that would have counted the loss was not written. So it counts now, even if the cause has
+    passed.
+    """
     for pod in live:
         if pod is live[0] or pod.incarnation == member:
             loss = _wedged(pod, observed, status, dead) or _superseded(pod, live[0])
@@ -206,15 +219,18 @@ def _believed_in(
 
 
 def _superseded(pod: Pod, newest: Pod) -> MachineLoss | None:
-    """A pod that gave its place to the `newest`. One that never started may have been outdated, which is no loss."""
+    """Return the loss of a pod that the `newest` has replaced.
+
+    A pod that never started was outdated, which is no loss.
+    """
     if pod is newest or pod.phase == "Pending":
         return None
-    message = f"incarnation {newest.incarnation} has its place"
+    message = f"replaced by incarnation {newest.incarnation}"
     return MachineLoss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, counts=False, slows=False)
 
 
 def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[str]) -> MachineLoss | None:
-    """A pod that Kubernetes believes in and the job does not."""
+    """Return the loss of a pod that looks alive to Kubernetes and does not work for the job."""
 
     def loss(
         reason: str, message: str, counts: bool = True, doubted: bool = False, unsettled: bool = False
@@ -232,7 +248,7 @@ def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
     elif (found := suspected(pod, observed, status)) is not None:
         suspect, witnesses = found
-        return loss(suspect.reason or "Suspect", f"believed dead by {', '.join(sorted(witnesses))}", doubted=True)
+        return loss(suspect.reason or "Suspect", f"suspected by {', '.join(sorted(witnesses))}", doubted=True)
     if pod.node is not None and pod.node in dead:
         state = "gone" if pod.node in observed.nodes and observed.nodes[pod.node].gone else "not ready"
         return loss(NODE_NOT_READY, f"its node {pod.node} is {state}", counts=False, doubted=True)

@@ -1,7 +1,7 @@
-"""Many machines dead at once: more likely our own network than all of them, so nobody is replaced for a moment.
+"""Mass-failure hold: delays replacement when many machines are lost at the same time.
 
-As the node controller does when a large share of nodes falls silent. What happens on one node is one failure, however
-many machines it takes. The pause ends when the machines come back; if they do not, they are replaced one by one.
+Then the network is the likely cause. The node controller does the same when a large share of nodes becomes silent. All
+failures on one node count as one. The hold ends when the machines return. If they do not, they are replaced one by one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure.losses import MachineLoss, suspected
 
 WINDOW_SECONDS = 30.0
-"""A machine that was replaced so short a time ago, and has not come up since, is of the same event."""
+"""A machine that was replaced so recently, and is not ready again, belongs to the same mass failure."""
 GRACES = 4.0
-"""The pause, in times of nodeFailure.graceSeconds."""
+"""Length of the hold, in multiples of nodeFailure.graceSeconds."""
 SHORTEST_SECONDS = 30.0
-"""The shortest pause."""
+"""Shortest hold."""
 STEP_SECONDS = 10.0
-"""After the pause a machine is replaced so often, or once in a grace if that is longer."""
+"""Seconds between replacements after the hold (at least one grace period)."""
 
 
 def evaluate(
@@ -33,8 +33,10 @@ def evaluate(
     policy: NodeFailure,
     now: datetime,
 ) -> tuple[list[MachineLoss], ReplacementPause | None]:
-    """(the losses to act on now, the pause that the others wait for). Only machines in which Kubernetes still believes
-    wait, and which have no successor yet: what has ended has ended."""
+    """Return the losses to act on now, and the hold that delays the others.
+
+    A loss is delayed only while its pod looks alive to Kubernetes and has no successor.
+    """
     doubtful = [loss for loss in losses if loss.doubted and loss.pod is observed.current(loss.machine)]
     waiting = {id(loss) for loss in doubtful}
     if not doubtful or not _many(rollout, losses, observed, before, now):
@@ -51,22 +53,24 @@ def evaluate(
 
 
 def still_held(pause: ReplacementPause | None) -> dict[str, datetime | None]:
-    """The fields of `Replacements` that remember it."""
+    """Return the fields of `Replacements` that hold the pause."""
     return {"paused_since": pause.since if pause else None, "paused_until": pause.until if pause else None}
 
 
 def _many(
     rollout: Collection[str], losses: Sequence[MachineLoss], observed: Observed, before: RLJobStatus, now: datetime
 ) -> bool:
-    """Whether more than half of the rollout machines, on two nodes or more, are in doubt."""
+    """Tell whether more than half of the rollout machines, on at least two nodes, are doubted."""
     places = {**_doubted(rollout, observed, before, now), **_lost(rollout, losses)}
     return 2 * len(places) > len(rollout) and len(set(places.values())) >= 2
 
 
 def _doubted(rollout: Collection[str], observed: Observed, before: RLJobStatus, now: datetime) -> Mapping[str, str]:
-    """The machines in doubt, each with its node, or with itself where that is not known: two witnesses speak against
-    it, its node is not ready, or it was replaced for such a reason just now and has not come up again; its node is the
-    former one then."""
+    """Map each doubted machine to its node, or to itself where the node is unknown.
+
+    A machine is doubted if two witnesses suspect it, if its node is not ready, or if it was replaced recently for such
+    a reason and is not ready again. In the last case the node is the former one.
+    """
     found = {}
     for machine in rollout:
         current = observed.current(machine)
@@ -81,14 +85,16 @@ def _doubted(rollout: Collection[str], observed: Observed, before: RLJobStatus, 
 
 
 def _lost(rollout: Collection[str], losses: Sequence[MachineLoss]) -> Mapping[str, str]:
-    """The machines whose member is lost in doubt, each with its node. The member may have a successor already, of which
-    the status does not know yet."""
+    """Map each machine with a doubted loss to its node.
+
+    Its member may have a successor that the status does not know yet.
+    """
     pods = [loss.pod for loss in losses if loss.doubted and loss.pod is not None]
     return {pod.machine: pod.node or pod.machine for pod in pods if pod.machine in rollout}
 
 
 def _just_now(machine: str, memory: Replacements | None, now: datetime) -> BackOff | None:
-    """How the machine was lost that was replaced in doubt a moment ago."""
+    """Return how a machine was lost that was replaced in doubt recently."""
     entry = memory.backoff.get(machine) if memory is not None else None
     if entry is None or not entry.doubted:
         return None

@@ -1,9 +1,8 @@
-"""Nodes that fail the job: since when they are not ready, where no pod of the job goes for a while, and which pods of
-theirs are deleted without the kubelet's word.
+"""Nodes: since when they are not ready, which of them the job avoids, and which of their pods are deleted by force.
 
-Times are this operator's own: a node's clock says nothing, and since when a node has been seen not to be ready is
-written down in the status. Without facts about nodes (the operator serves single namespaces) nothing here happens but
-the avoiding of nodes whose machines were believed dead.
+Times are the operator's own, because clocks of nodes may differ. The status holds since when a node has been observed
+as not ready. An operator that serves single namespaces sees no nodes; there only the avoidance of suspected nodes
+applies.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure.losses import MachineLoss
 
 MOST_AVOIDED = 64
-"""Nodes avoided at a time: each is a line in every new pod. The oldest are used again."""
+"""Largest number of avoided nodes: each is a line in every new pod. The oldest are used again."""
 
 
 def not_ready(before: Replacements | None, observed: Observed, now: datetime) -> tuple[NotReadyNode, ...]:
-    """The nodes of the job's pods that are not ready (or gone), and since when this has been seen."""
+    """Find the nodes of the job's pods that are not ready or deleted, and since when."""
     known = {node.name: node for node in before.not_ready_nodes} if before is not None else {}
     hosts = sorted({pod.node for pod in observed.pods if pod.live and pod.node is not None})
     failed = [name for name in hosts if name in observed.nodes and not observed.nodes[name].ready]
@@ -33,12 +32,12 @@ def not_ready(before: Replacements | None, observed: Observed, now: datetime) ->
 
 
 def dead(failed: Iterable[NotReadyNode], policy: NodeFailure, now: datetime) -> frozenset[str]:
-    """Of the nodes that are not ready those whose grace is over."""
+    """Return the nodes that have not been ready for longer than their grace period."""
     return frozenset(node.name for node in failed if is_past(deadline(node.since, policy.grace_seconds), now))
 
 
 def graces(failed: Iterable[NotReadyNode], policy: NodeFailure) -> list[datetime | None]:
-    """When a grace ends."""
+    """Return the ends of the grace periods."""
     return [deadline(node.since, policy.grace_seconds) for node in failed]
 
 
@@ -48,7 +47,7 @@ def graces(failed: Iterable[NotReadyNode], policy: NodeFailure) -> list[datetime
 def avoid(
     before: Replacements | None, losses: Iterable[MachineLoss], policy: NodeFailure, now: datetime
 ) -> tuple[AvoidedNode, ...]:
-    """Nodes out of favour after these losses, the one to be used again first in front."""
+    """Add the nodes of these losses to the avoided nodes, sorted by their end."""
     kept = {node.name: node for node in before.avoided_nodes if not is_past(node.until, now)} if before else {}
     until = now + timedelta(seconds=policy.avoid_failed_nodes_seconds)
     for loss in losses:
@@ -61,9 +60,10 @@ def avoid(
 def forgive(
     avoided: Sequence[AvoidedNode], observed: Observed, config: Config, now: datetime
 ) -> tuple[tuple[AvoidedNode, ...], str | None]:
-    """(the nodes that stay out of favour, the one that is used again though its time has not come): better there than
-    nowhere. It is forgiven when a pod that avoids it has found no node for a while; a node that is known to be ready
-    before one of which nothing is known, and the oldest failure first. One that is known not to be ready helps nobody.
+    """Return the avoided nodes without one that is used again early, and its name.
+
+    A node is forgiven when a pod that avoids it has found no node for a while. A node that is known to be ready is
+    chosen before an unknown one, and the oldest failure first. A node that is known not to be ready is not chosen.
     """
     homeless = [pod for pod in observed.pods if pod.live and pod.unschedulable is not None]
     patient = [pod for pod in homeless if is_past(deadline(pod.created, config.unschedulable_grace_seconds), now)]
@@ -71,7 +71,7 @@ def forgive(
     usable = [node for node in avoided if node.name in blamed and _may_serve(node.name, observed)]
     if not usable:
         return tuple(avoided), None
-    # `avoided` is in the order of the failures.
+    # `avoided` is sorted by the time of failure.
     chosen = min(usable, key=lambda node: node.name not in observed.nodes).name
     return tuple(node for node in avoided if node.name != chosen), chosen
 
@@ -84,10 +84,11 @@ def _may_serve(name: str, observed: Observed) -> bool:
 
 
 def stuck(observed: Observed, policy: NodeFailure, now: datetime) -> tuple[list[Removal], list[datetime | None]]:
-    """(pods that were asked to go and that no kubelet will report gone, when there may be more of them). They block
-    nothing: a replacement has a name of its own. But they hold volumes, and a suspended job waits for them.
+    """Find deleted pods whose end no kubelet will report, and when there may be more.
 
-    Fenced means that nothing runs there any more: the Node is deleted, or somebody says so by the out-of-service taint.
+    They do not block replacements, which have new names. But they hold volumes, and a suspended job waits for them.
+
+    A node is fenced when its Node is deleted or has the out-of-service taint: nothing runs there any more.
     """
     removals, moments = [], list[datetime | None]()
     for pod in observed.pods:
@@ -108,13 +109,13 @@ def stuck(observed: Observed, policy: NodeFailure, now: datetime) -> tuple[list[
 
 
 def affinity(user: Mapping[str, object] | None, avoided: Sequence[str]) -> dict[str, object]:
-    """The template's affinity with these nodes left out."""
+    """Add the avoided nodes to the template's affinity."""
     mine = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoided]
     whole = dict(user or {})
     node = _object(whole.get("nodeAffinity"))
     required = _object(node.get(_REQUIRED))
     given = required.get("nodeSelectorTerms")
-    # Terms are alternatives, and what is left out must be left out of each. An empty one matches no node: it stays so.
+    # Terms are alternatives, so each must exclude the nodes. An empty term matches no node, and stays empty.
     terms = [_without(term, mine) for term in given if isinstance(term, dict)] if isinstance(given, list) else []
     node[_REQUIRED] = {**required, "nodeSelectorTerms": terms or [{"matchFields": mine}]}
     return {**whole, "nodeAffinity": node}

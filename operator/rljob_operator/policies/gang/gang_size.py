@@ -1,5 +1,6 @@
-"""A gang that waits is told from one that is larger than the cluster: time alone places the former, and never the
-latter.
+"""Gang size: distinguishes a gang that waits from one that is larger than the cluster.
+
+Time alone places the former, and never the latter.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from rljob_operator.policies.status.conditions import STALLED
 
 TOO_LARGE = "GangTooLarge"
 LOOK_AGAIN_SECONDS = 15.0
-"""Nodes may be added: the operator is woken by nodes that have pods of the job, and this job has none there."""
+"""Seconds between checks for new nodes. Only nodes with pods of the job wake the operator, and this job has none."""
 
 
 def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, config: Config) -> ConditionReason | None:
-    """The trouble as a job with a gang has it (`pod_groups.explained`), and whether its gang could ever be placed."""
+    """Explain why a gang waits (`pod_groups.explained`), and whether the cluster could ever hold it."""
     told = pod_groups.explained(job, observed, stall)
     if told is None or told.reason != "Unschedulable" or not pod_groups.gathers(job.spec, job.status):
         return told
     if observed.cluster is None:
-        unknown = "whether the cluster could ever hold it is not known: the operator may not read nodes"
+        unknown = "whether the cluster could ever hold it is unknown: the operator may not list nodes"
         return replace(told, message=f"{told.message}; {unknown}")
     most = _most(job, observed, observed.cluster, config)
     smallest, trainers = job.spec.rollout.smallest, job.spec.trainer.replicas
@@ -40,24 +41,27 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, con
         return told
     rest = f"the coordinator, {trainers} trainer"
     if most is None:
-        holds, advice = f"not even {rest} and no rollout machine", "add nodes, or ask for smaller machines"
+        holds, advice = f"not even {rest} and no rollout machine", "add nodes, or request smaller machines"
     else:
         holds = f"{rest} and at most {most} rollout machines, where the gang has {smallest}"
-        lower = f"add nodes, ask for smaller machines, or lower spec.rollout.minMachines to {most}"
-        advice = lower if most else "add nodes, or ask for smaller machines"
-    held = f"the {len(observed.cluster)} nodes of the cluster, with nothing else on them, hold {holds}"
+        lower = f"add nodes, request smaller machines, or lower spec.rollout.minMachines to {most}"
+        advice = lower if most else "add nodes, or request smaller machines"
+    held = f"the {len(observed.cluster)} empty nodes of the cluster hold {holds}"
     return ConditionReason(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {told.message}")
 
 
 def look_again(status: RLJobStatus, now: datetime) -> datetime | None:
-    """When to look whether nodes have been added."""
+    """Return when to check for new nodes."""
     stalled = status.condition(STALLED)
     waits = stalled is not None and stalled.reason == TOO_LARGE
     return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if waits else None
 
 
 def _most(job: RLJob, observed: Observed, nodes: Sequence[Node], config: Config) -> int | None:
-    """With how many rollout machines, up to those of the gang, the cluster could hold it; None: not even with none."""
+    """Return the number of rollout machines, up to the gang's, with which the cluster could hold it.
+
+    None: not even without rollout machines.
+    """
     kinds = {role: capacity.kind_of(_pod(job, role, observed, config)) for role in Role}
     fixed = [(kinds[Role.COORDINATOR], 1), (kinds[Role.TRAINER], job.spec.trainer.replicas)]
     for machines in range(job.spec.rollout.smallest, -1, -1):

@@ -1,13 +1,13 @@
-"""Gang scheduling: the pods without which a job cannot begin are placed together, or none of them is.
+"""Pod groups: the pods without which a job cannot start are placed together or not at all.
 
-Two jobs on a cluster with room for one would otherwise hold half of it each, and wait for ever. A pod group is needed
-for the beginning, and for each resumption. The gang is exactly the base: coordinator, trainer, and the fewest rollout
-machines that the job goes on with. Machines above these come once the base is placed, and stand outside of the group,
-like every pod of a job that has begun: a replacement that belonged to it would wait until as many pods as the gang has
-are there.
+Otherwise two jobs on a cluster with room for one would hold half of it each, and wait for ever. A pod group is needed
+at the start, and at each resumption. The gang is exactly the base: coordinator, trainer, and the fewest rollout
+machines that the job needs. Other machines are created once the base is placed, and are not in the group. The same
+holds for all pods of a job that has started: a replacement in the group would wait until as many pods as the gang has
+exist.
 
-Each scheduler has an API of its own. What is written here of their objects is from their documentation: of
-`scheduling.k8s.io` v1beta1 only (Kubernetes 1.37), because in v1alpha2 (1.36) a group's size may not be changed.
+Each scheduler has its own API. The objects follow the schedulers' documentation; of `scheduling.k8s.io` only v1beta1
+(Kubernetes 1.37) is used, because in v1alpha2 (1.36) the size of a group is immutable.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ KIND = "PodGroup"
 PLURAL = "podgroups"
 
 LOOK_AGAIN_SECONDS = 15.0
-"""An API that is absent is looked for so often."""
+"""Seconds between checks for an absent API."""
 
 KAI_QUEUE = "kai.scheduler/queue"
-"""Label of an RLJob: the queue of its pods, as KAI's documentation asks of every workload."""
+"""Label of an RLJob: the queue of its pods, which KAI requires of every workload."""
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 """Annotation of an RLJob: the queue of its pods, as on Volcano's other workloads. Absent: Volcano's default queue."""
 
 
 @dataclass(frozen=True)
 class System:
-    """A scheduler that places groups, and where its PodGroup is found."""
+    """A scheduler that places groups, and the API of its PodGroups."""
 
     group: str
     version: str
     scheduler: str | None
     """Name of the scheduler where the spec gives none. None: the cluster's default one."""
     install: str
-    """How a cluster gets it."""
+    """How to install it."""
 
     @property
     def api_version(self) -> str:
@@ -62,7 +62,7 @@ SYSTEMS: Mapping[Gang, System] = {
         "scheduling.k8s.io",
         "v1beta1",
         None,
-        "Kubernetes 1.37 has it where kube-apiserver, kube-scheduler and kube-controller-manager run with "
+        "Kubernetes 1.37 serves it if kube-apiserver, kube-scheduler and kube-controller-manager run with "
         "--feature-gates=GenericWorkload=true, and kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true",
     ),
     Gang.COSCHEDULING: System(
@@ -77,17 +77,17 @@ SYSTEMS: Mapping[Gang, System] = {
 
 
 def size(spec: RLJobSpec) -> int:
-    """How many pods the base has."""
+    """Count the pods of the base."""
     return 1 + spec.trainer.replicas + spec.rollout.smallest
 
 
 def base(spec: RLJobSpec, machines: Sequence[str]) -> frozenset[str]:
-    """The machines of the base, where these are the rollout machines that there should be."""
+    """Name the machines of the base, with these rollout machines in the target."""
     return frozenset(placed_machines(spec, machines[: spec.rollout.smallest]))
 
 
 def gathers(spec: RLJobSpec, status: RLJobStatus) -> bool:
-    """Whether the pods of the base are still to be placed together: the job has not begun, or not since it resumed."""
+    """Tell whether the base is still to be placed as a gang: the job has not started, or not since it resumed."""
     return spec.scheduling.gang is not Gang.NONE and status.first_ready_time is None
 
 
@@ -95,7 +95,7 @@ def gathers(spec: RLJobSpec, status: RLJobStatus) -> bool:
 
 
 def pod_group(job: RLJob) -> Json | None:
-    """The job's PodGroup, None without a gang."""
+    """Render the job's PodGroup; None without a gang."""
     kind = job.spec.scheduling.gang
     if kind is Gang.NONE:
         return None
@@ -117,16 +117,21 @@ def pod_group(job: RLJob) -> Json | None:
 
 
 def changes(group: Json) -> Json:
-    """What of a PodGroup that is there is brought up to date: its size alone. Priority and queue are those with which
-    the job began."""
+    """Return the part of an existing PodGroup that is updated: its size.
+
+    Priority and queue stay as they were at the start.
+    """
     kind = next(kind for kind, system in SYSTEMS.items() if system.api_version == group["apiVersion"])
     policy = group["spec"].get("schedulingPolicy", {"gang": {}})["gang"]
     return {"spec": _size(kind, policy.get("minCount") or group["spec"]["minMember"])}
 
 
 def missing(job: RLJob, observed: Observed) -> tuple[Json, ...]:
-    """The PodGroup where it is to be made or brought up to date now: before the first pod, now and then, and after an
-    edit. The job's other children may be there for long, where the group's API was absent."""
+    """Return the PodGroup where it must be created or updated now.
+
+    That is before the first pod, at regular checks, and after an edit. The other children may exist for long while the
+    group's API is absent.
+    """
     group = pod_group(job)
     if group is None or observed.gang_served is False:
         return ()
@@ -140,7 +145,7 @@ def _size(kind: Gang, count: int) -> Json:
 
 
 def _place(job: RLJob) -> Json:
-    """The group's queue and priority, where its API has them."""
+    """Return the group's queue and priority, where its API has them."""
     scheduling, found = job.spec.scheduling, dict[str, str]()
     queue = {
         Gang.VOLCANO: job.metadata.annotations.get(VOLCANO_QUEUE),
@@ -157,7 +162,7 @@ def _place(job: RLJob) -> Json:
 
 
 def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json:
-    """A pod with what its scheduler must see: whose it is, and that it belongs to the group."""
+    """Add to a pod what its scheduler needs: the group's name and the queue."""
     kind = job.spec.scheduling.gang
     if kind is Gang.NONE:
         return pod
@@ -178,7 +183,7 @@ def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json
         case Gang.VOLCANO if member:
             annotations["scheduling.k8s.io/group-name"] = job.name
         case Gang.KAI if member:
-            # Else KAI makes a group of its own for what the RLJob owns, of one pod.
+            # Otherwise KAI creates a group of one pod for the objects that the RLJob owns.
             annotations |= {"pod-group-name": job.name, "kai.scheduler/skip-podgrouper": "true"}
         case _:
             pass
@@ -187,8 +192,10 @@ def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json
 
 
 def admitted(job: RLJob, machines: Sequence[str], observed: Observed, created: Sequence[NewPod]) -> list[NewPod]:
-    """Of the pods that are to be created those that may be now: none where the group cannot be made, and none above the
-    base before that is placed."""
+    """Return the pods that may be created now.
+
+    None without the group, and none above the base before the base is placed.
+    """
     if obstacle(job, observed) is not None:
         return []
     if not gathers(job.spec, job.status):
@@ -198,7 +205,7 @@ def admitted(job: RLJob, machines: Sequence[str], observed: Observed, created: S
 
 
 def _placed(machines: Collection[str], observed: Observed) -> bool:
-    """Whether each of these machines has a pod with a place."""
+    """Tell whether each of these machines has a pod with a node."""
     current = [observed.current(machine) for machine in machines]
     return all(pod is not None and (pod.node is not None or pod.phase != "Pending") for pod in current)
 
@@ -207,7 +214,7 @@ def _placed(machines: Collection[str], observed: Observed) -> bool:
 
 
 def obstacle(job: RLJob, observed: Observed) -> ConditionReason | None:
-    """Why the group cannot be made, and what to do."""
+    """Explain why the group cannot be created, and what to do."""
     kind = job.spec.scheduling.gang
     if not gathers(job.spec, job.status):
         return None
@@ -223,7 +230,7 @@ def obstacle(job: RLJob, observed: Observed) -> ConditionReason | None:
 
 
 def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> ConditionReason | None:
-    """The trouble as a job with a gang has it: what cannot be made, or pods that find no place together."""
+    """Explain a stall of a job with a gang: no group, or no room for all pods together."""
     why = obstacle(job, observed)
     if why is not None:
         return why
@@ -238,7 +245,7 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> 
 
 
 def refusal(job: RLJob, status: int, message: str) -> ConditionReason | None:
-    """What an answer of the API server to the PodGroup means; None where trying again may help."""
+    """Explain the API server's refusal of a PodGroup; None where another try may succeed."""
     kind = job.spec.scheduling.gang
     if status == 404:
         return ConditionReason("GangUnavailable", f"the API server has no {PLURAL} any more; {SYSTEMS[kind].install}")
@@ -249,5 +256,5 @@ def refusal(job: RLJob, status: int, message: str) -> ConditionReason | None:
 
 
 def look_again(job: RLJob, observed: Observed, now: datetime) -> datetime | None:
-    """When to look for an API that is absent."""
+    """Return when to check for an absent API."""
     return now + timedelta(seconds=LOOK_AGAIN_SECONDS) if obstacle(job, observed) is not None else None

@@ -1,8 +1,8 @@
-"""Admission: whether a job that asks Kueue may have pods now, which machines, and on which nodes.
+"""Kueue admission: whether a job with a queue may have pods now, which machines, and on which nodes.
 
-Pods exist for admitted Workloads only. The base admits the job: without it the job is suspended, its state saved, and
-goes on when the base is admitted again. A rollout machine above the minimum is wanted only while its own Workload is
-admitted; one that Kueue evicts leaves the target, so that it hands over its work before it goes.
+Pods exist for admitted Workloads only. The base admits the job: without it the job is suspended with its state saved,
+and resumes when the base is admitted again. A rollout machine above the minimum is in the target only while its own
+Workload is admitted. A machine whose Workload is evicted leaves the target, and drains before it is deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROLLOUT = Role.ROLLOUT.value.lower()
 
 
 def hold(job: RLJob, observed: Observed, config: Config) -> Hold | None:
-    """Why a job may have no pods now; None for one that is admitted, or asks nobody."""
+    """Explain why a job may have no pods now; None for an admitted job, or one without a queue."""
     kueue = observed.kueue
     if kueue is None:
         return None
@@ -51,35 +51,37 @@ def hold(job: RLJob, observed: Observed, config: Config) -> Hold | None:
         lacking = _lacking(job, observed, kueue)
         if lacking is not None:
             return Hold(lacking.reason, lacking.message, stalled=True)
-        return Hold("WaitingForAdmission", f"Workload {name} is not made yet")
+        return Hold("WaitingForAdmission", f"Workload {name} is not created yet")
     if not base.admitted:
         return waiting(base, kueue.queue)
     if base.asks != workloads.asks(job, (Role.COORDINATOR, Role.TRAINER, Role.ROLLOUT), config):
-        return Hold("ResourcesChanged", f"the pods ask for other resources than Workload {name} was admitted with")
+        return Hold("ResourcesChanged", f"the pods request other resources than Workload {name} was admitted with")
     return _misplaced(job, base, kueue)
 
 
 def _lacking(job: RLJob, observed: Observed, kueue: Kueue) -> ConditionReason | None:
-    """Without what the base is not asked for: its priority class, and what its pods claim."""
+    """Explain what the base cannot be requested without: its priority class, or devices that its pods claim."""
     if isinstance(kueue.priority, ConditionReason):
         return kueue.priority
     return next(iter(devices.obstacles(job, observed.devices).values()), None)
 
 
 def may_ask(job: RLJob, observed: Observed, kueue: Kueue) -> bool:
-    """Whether the base may be asked for."""
+    """Tell whether the base may be requested."""
     return _lacking(job, observed, kueue) is None
 
 
 def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
-    """Why pods could not be put on the nodes that the base was assigned."""
+    """Explain why pods cannot be placed on the assigned nodes."""
     spec = job.spec
     found = ((Role.COORDINATOR, spec.coordinator.template), (Role.TRAINER, spec.trainer.template))
     templates = {role.value.lower(): template for role, template in (*found, (Role.ROLLOUT, spec.rollout.template))}
     for pod_set, assignment in base.assigned.items():
         lost = [name for name in assignment.flavors if name not in kueue.flavors]
         if lost:
-            return Hold("FlavorNotFound", f"{_assigned(base, pod_set)} ResourceFlavor {lost[0]}, which is gone", True)
+            return Hold(
+                "FlavorNotFound", f"{_assigned(base, pod_set)} ResourceFlavor {lost[0]}, which was deleted", True
+            )
         if assignment.topology:
             said = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
             return Hold("TopologyNotSupported", said, True)
@@ -108,9 +110,9 @@ def _clash(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str
 def choose_machines(
     job: RLJob, observed: Observed, told: Sequence[str], count: int, broken: Collection[str], barred: Collection[str]
 ) -> tuple[str, ...]:
-    """The rollout machines of the target: `count` of them, or as many as are admitted.
+    """Choose the rollout machines of the target: `count`, or as many as are admitted.
 
-    `told` are those of the present target, `broken` have no pod that works, `barred` are on their way out.
+    `told` are those of the present target, `broken` have no working pod, `barred` are leaving.
     """
     kueue = observed.kueue
     base = kueue.workloads.get(base_name(job.name)) if kueue is not None else None
@@ -125,13 +127,13 @@ def choose_machines(
 
 
 def surplus(job: RLJob, kueue: Kueue, count: int) -> list[int]:
-    """The numbers of the machines that have a Workload of their own, where `count` are wanted."""
+    """Return the numbers of the machines that have their own Workload, of `count` machines."""
     base = kueue.workloads.get(base_name(job.name))
     return [] if base is None or not base.admitted else list(range(base.slots(ROLLOUT), count))
 
 
 def admitted(job: RLJob, kueue: Kueue, count: int) -> list[str]:
-    """Of these machines those whose own Workload is admitted, on nodes that can be told."""
+    """Return the machines whose own Workload is admitted on known nodes."""
     return [
         machine_name(ROLE_ROLLOUT, index)
         for index in surplus(job, kueue, count)
@@ -142,7 +144,7 @@ def admitted(job: RLJob, kueue: Kueue, count: int) -> list[str]:
 
 
 def why_fewer(job: RLJob, observed: Observed, told: Sequence[str], machines: Sequence[str]) -> str:
-    """Why machines leave the target, where that is Kueue's doing."""
+    """Explain why machines leave the target, where Kueue is the cause."""
     if observed.kueue is None:
         return ""
     for machine in sorted(set(told) - set(machines), key=machine_index):
@@ -153,7 +155,7 @@ def why_fewer(job: RLJob, observed: Observed, told: Sequence[str], machines: Seq
 
 
 def admission_condition(job: RLJob, observed: Observed, count: int) -> ConditionReason | None:
-    """What the condition Admitted says of a job whose base is admitted; None for a job that asks nobody."""
+    """Return the reason of the condition Admitted, for a job whose base is admitted; None without a queue."""
     if observed.kueue is None:
         return None
     base = observed.kueue.workloads.get(base_name(job.name))
@@ -167,7 +169,7 @@ def admission_condition(job: RLJob, observed: Observed, count: int) -> Condition
     if not names:
         return ConditionReason("Admitted", where)
     first = observed.kueue.workloads.get(names[0])
-    why = first.why.message if first is not None else "its Workload is not made yet"
+    why = first.why.message if first is not None else "its Workload is not created yet"
     return ConditionReason("PartlyAdmitted", f"{where}; {names[0]} waits: {why}")
 
 
@@ -175,8 +177,7 @@ def admission_condition(job: RLJob, observed: Observed, count: int) -> Condition
 
 
 def placed(job: RLJob, new: NewPod, manifest: Json, observed: Observed) -> Json:
-    """The pod on the nodes that its Workload was assigned: their labels as selector, their tolerations, and what
-    admission checks add."""
+    """Add to a pod the assignment of its Workload: node labels, tolerations, and what admission checks add."""
     found = workload_of(job.name, new.machine, observed.kueue) if observed.kueue is not None else None
     assignment = found.assigned.get(new.role.value.lower()) if found is not None else None
     if found is None or assignment is None or observed.kueue is None:

@@ -1,7 +1,7 @@
-"""What is asked of Kueue and told to it: Workloads to make, to give back, to finish and to delete.
+"""Settlement: which Workloads to create, return, finish and delete.
 
-Quota goes back only when the pods that it stood for have gone. A Workload that Kueue evicts stays, without its
-reservation, so that Kueue keeps its place and its back-off, and admits it again. What nobody wants any more is deleted.
+Quota is returned only when its pods are gone. An evicted Workload stays without its reservation, so that Kueue keeps
+its position and its backoff, and admits it again. An unwanted Workload is deleted.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
 Json = dict[str, Any]
 
 _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
-"""Evictions after which Kueue may admit again without anybody's doing."""
+"""Evictions after which Kueue may admit again without any action."""
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """A change of one Workload as it was seen: a patch of its status, or its deletion."""
+    """A change of one Workload: a patch of its status, or its deletion."""
 
     workload: Workload
     status: Json | None = None
-    """None: delete it."""
+    """Patch of the status. None: delete it."""
 
 
 def asked(job: RLJob, observed: Observed, count: int, config: Config) -> tuple[Json, ...]:
-    """The Workloads to make now: the base first, and once it is admitted one for each machine above it, where `count`
-    rollout machines are wanted."""
+    """Return the Workloads to create now: the base first, and once it is admitted, one for each machine above it."""
     kueue = observed.kueue
     if kueue is None or kueue.problem is not None or job.spec.suspend:
         return ()
@@ -64,8 +63,10 @@ def asked(job: RLJob, observed: Observed, count: int, config: Config) -> tuple[J
 
 
 def settled(job: RLJob, observed: Observed, count: int, now: datetime, config: Config) -> tuple[Settlement, ...]:
-    """What becomes of the Workloads of a job that has not ended, where `count` rollout machines are wanted; none of one
-    that does not run, which keeps the quota of its base for when it goes on."""
+    """Return the changes of the Workloads of a job that has not ended.
+
+    A job that does not run keeps the quota of its base until it resumes.
+    """
     kueue = observed.kueue
     if kueue is None:
         return ()
@@ -85,7 +86,7 @@ def settled(job: RLJob, observed: Observed, count: int, now: datetime, config: C
 
 
 def finished(job: RLJob, observed: Observed, outcome: JobOutcome, now: datetime) -> tuple[Settlement, ...]:
-    """What becomes of the Workloads of a job that has ended: the base is Finished when no pod runs any more."""
+    """Return the changes of the Workloads of an ended job: the base is Finished when no pod runs any more."""
     if observed.kueue is None or any(not pod.terminal for pod in observed.pods):
         return ()
     name = base_name(job.name)
@@ -100,7 +101,7 @@ def finished(job: RLJob, observed: Observed, outcome: JobOutcome, now: datetime)
 
 
 def _queue(job: RLJob, kueue: Kueue) -> str:
-    """The queue that is asked: the one that the base holds quota of, though the label names another by now."""
+    """Return the queue of the request: that of the base's quota, even if the label has changed."""
     base = kueue.workloads.get(base_name(job.name))
     return base.queue if base is not None and base.reserved else kueue.queue
 
@@ -112,7 +113,7 @@ def _sorted(kueue: Kueue) -> list[tuple[str, Workload]]:
 def _settle(
     job: RLJob, one: Workload, wanted: bool, pods: Sequence[Pod], count: int, now: datetime
 ) -> Settlement | None:
-    """What becomes of one Workload and its `pods`. `wanted`: it is asked for as it is."""
+    """Return the change of one Workload with these `pods`. `wanted`: it is still requested as it is."""
     empty = all(pod.terminal for pod in pods)
     base = one.name == base_name(job.name)
     if empty and (not wanted or one.holds(FINISHED)):
@@ -133,7 +134,7 @@ def _settle(
 
 
 def _pods_by_workload(job: RLJob, observed: Observed, kueue: Kueue) -> Mapping[str, Sequence[Pod]]:
-    """The pods that each Workload stands for: of one machine, or of all that have no Workload of their own."""
+    """Group pods by Workload: those of one machine, or all without their own Workload."""
     found = defaultdict[str, list[Pod]](list)
     for pod in observed.pods:
         own = f"{job.name}-{pod.machine}"
@@ -142,8 +143,11 @@ def _pods_by_workload(job: RLJob, observed: Observed, kueue: Kueue) -> Mapping[s
 
 
 def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str, selects: str) -> bool:
-    """Whether it asks for something else than the job does now, which is `asks` on nodes that it `selects`. One that
-    holds quota keeps its nodes, its number of machines, and its queue: more or fewer are asked for beside it."""
+    """Tell whether a Workload no longer requests what the job needs.
+
+    The job needs `asks` on nodes that it `selects`. A Workload with quota keeps its nodes, its number of machines and
+    its queue; other machines have their own Workloads.
+    """
     if one.asks != asks:
         return True
     base = one.name == base_name(job.name)
@@ -154,7 +158,7 @@ def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str, selects: str) 
 
 
 def _given_back(one: Workload, now: datetime) -> Json:
-    """The status of an evicted Workload without its reservation, as Kueue's own integrations leave it."""
+    """Return the status of an evicted Workload without its reservation, as Kueue's own integrations write it."""
     why = one.why
     changes = [
         (QUOTA_RESERVED, False, ConditionReason("Pending", why.message)),
@@ -168,15 +172,17 @@ def _given_back(one: Workload, now: datetime) -> Json:
 
 
 def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]:
-    """Rollout machines of the base that are not wanted any more and have gone: their quota is free. It never comes
-    back to this Workload."""
+    """Count the rollout machines of the base that have left for good.
+
+    Their quota is free, and never returns to this Workload.
+    """
     held = sum(pod.machine.startswith(f"{ROLE_ROLLOUT}-") and not pod.terminal for pod in pods)
     spare = one.counts.get(ROLLOUT, 0) - max(count, held)
     return {ROLLOUT: spare} if spare > one.reclaimed.get(ROLLOUT, 0) else {}
 
 
 def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, ConditionReason]:
-    """The condition PodsReady: whether as many pods as are admitted are ready, for the first time or again."""
+    """Make the condition PodsReady: whether all admitted pods are ready, for the first time or again."""
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
     ready = all(by_set[name] >= one.slots(name) for name in one.counts)

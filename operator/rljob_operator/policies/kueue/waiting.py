@@ -1,7 +1,7 @@
-"""A base that is not admitted: what Kueue says of it, whether that passes by itself, and what to do if not.
+"""Waiting for Kueue: why a base is not admitted, whether time alone helps, and what to do if not.
 
-Kueue tells why in words only, which stay as they are in the message. The signs here are of its release 0.17; words
-that are in no table are told as a wait.
+Kueue gives reasons in words only, and the message repeats them. The signs are those of its release 0.17. Unknown words
+count as a wait.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from rljob_operator.policies.base.kueue_objects import Hold, Workload
 
 @dataclass(frozen=True)
 class _Sign:
-    """Words, what they mean, and what to do."""
+    """Words of Kueue, their meaning, and what to do."""
 
     words: tuple[str, ...]
     reason: str
     advice: str
     while_others_pass: bool = True
-    """It stands whatever other flavors wait for."""
+    """It holds whatever other flavors wait for."""
 
 
 _AGREE = "make the template's nodeSelector, affinity and tolerations agree with one of the queue's flavors"
-_CLAIMS = "ask by spec.accelerator.deviceClass, or for nothing but a number of devices of a class"
+_CLAIMS = "use spec.accelerator.deviceClass, or request nothing but a number of devices of a class"
 
 _PENDING = (
     _Sign(
         ("unavailable in ClusterQueue",),
         "ResourceNotInQueue",
-        "name the resource, with a quota, in the ClusterQueue's resourceGroups, or do not ask for it",
+        "name the resource, with a quota, in the ClusterQueue's resourceGroups, or do not request it",
     ),
     _Sign(
         ("doesn't match ClusterQueue selector",),
         "NamespaceNotSelected",
-        "label the namespace as the ClusterQueue's namespaceSelector asks, or change that",
+        "give the namespace the labels of the ClusterQueue's namespaceSelector, or change that selector",
     ),
     _Sign(
         ("resources validation failed", "LimitRange"),
@@ -45,12 +45,12 @@ _PENDING = (
     _Sign(
         ("maximum capacity",),
         "QuotaTooSmall",
-        "raise the quota, or ask for fewer or smaller machines",
+        "raise the quota, or request fewer or smaller machines",
         while_others_pass=False,
     ),
     _Sign(("node affinity", "untolerated taint"), "FlavorMismatch", _AGREE, while_others_pass=False),
 )
-"""While it is considered."""
+"""Signs of a Workload that Kueue considers."""
 
 _INADMISSIBLE = (
     _Sign(("doesn't exist", "terminating or missing"), "QueueNotFound", ""),
@@ -61,15 +61,15 @@ _INADMISSIBLE = (
     ),
     _Sign(("not supported", "does not support use of resource claims", "unsupported"), "ClaimNotCounted", _CLAIMS),
 )
-"""When it is not considered at all."""
+"""Signs of a Workload that Kueue does not consider."""
 
 _PASSES = ("unused quota", "more needed", "preempt")
 _RETRIED = "failed to get claim spec"
-"""Kueue has not seen a ResourceClaimTemplate yet, and looks again."""
+"""Kueue has not found a ResourceClaimTemplate yet, and tries again."""
 
 
 def waiting(base: Workload, queue: str) -> Hold:
-    """Why a job may have no pods while its base is not admitted."""
+    """Explain why a job may have no pods while its base is not admitted."""
     why, name = base.why, f"Workload {base.name}"
     if not base.active:
         return Hold("WorkloadDeactivated", f"{name} is not active ({why.message}); set its spec.active to true", True)
@@ -78,7 +78,7 @@ def waiting(base: Workload, queue: str) -> Hold:
     if why.reason == "Inadmissible" and _RETRIED not in why.message:
         sign = _found(_INADMISSIBLE, why.message)
         reason = sign.reason if sign is not None else "QueueInactive"
-        named = f"make it, or set the label kueue.x-k8s.io/queue-name to another than {queue}"
+        named = f"create it, or set the label kueue.x-k8s.io/queue-name to another queue than {queue}"
         return Hold(reason, f"{name}: {why.message}; {(sign.advice if sign is not None else '') or named}", True)
     sign = _found(_PENDING, why.message)
     if sign is not None:

@@ -1,8 +1,8 @@
-"""What a job asks Kueue for: its Workloads as manifests.
+"""Workloads: what a job requests from Kueue, as manifests.
 
-A pod set carries of a pod what quota and flavors are chosen by, and nothing else: containers with their resources,
-node selectors and tolerations. A Workload is out of date when the pods ask for other resources, and while it waits for
-quota also when they ask for other nodes: a new image, or a new version of this operator, asks for nothing new.
+A pod set contains only what decides quota and flavors: containers with their resources, node selectors and tolerations.
+A Workload is outdated when the pods request other resources. While it waits for quota, it is also outdated when they
+request other nodes. A new image, or a new version of this operator, changes no request.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from rljob_operator.policies.pods.manifests import charged
 Json = dict[str, Any]
 
 SURPLUS_DROP = 1_000_000_000
-"""By how much a machine above the minimum is less urgent than its job: below every base with a usual priority, so that
-no job's growth stands in the way of another job's start. Such machines keep the order of their jobs."""
+"""Difference in priority between a job and its machines above the minimum.
+
+They are below every base with a usual priority, so that growth of one job delays no start of another. Among each other
+they keep the order of their jobs.
+"""
 LOWEST = -(1 << 31)
 
 _CHARGED = ("resources", "resourceClaims", "overhead", "runtimeClassName")
@@ -41,7 +44,7 @@ _CHARGED_OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
-    """The request without which no pod of the job runs."""
+    """Render the Workload without which no pod of the job runs."""
     counts = {Role.COORDINATOR: 1, Role.TRAINER: job.spec.trainer.replicas, Role.ROLLOUT: job.spec.rollout.smallest}
     found = _workload(job, kueue.queue, base_name(job.name), counts, config)
     priority = kueue.priority if isinstance(kueue.priority, Priority) else Priority()
@@ -53,8 +56,10 @@ def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
 
 
 def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Json, ...]:
-    """The requests for these rollout machines above the minimum, which share all but their names. `priority`: the
-    base's."""
+    """Render the Workloads of these rollout machines above the minimum.
+
+    They share all but their names. `priority`: the base's.
+    """
     if not indexes:
         return ()
     found = _workload(job, kueue.queue, "", {Role.ROLLOUT: 1}, config)
@@ -64,13 +69,16 @@ def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, con
 
 
 def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """A hash of what pods of these roles are charged for. Their numbers do not enter: the trainer's changes only while
-    the job is suspended, and for more rollout machines others are asked for."""
+    """Hash the resources that pods of these roles are charged for.
+
+    Their numbers are left out: the trainer's changes only while the job is suspended, and each further rollout machine
+    has its own Workload.
+    """
     return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles})
 
 
 def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """A hash of what the nodes of pods of these roles are chosen by."""
+    """Hash the node selection of pods of these roles."""
     return _hash({role.value: _selecting(_template(job, role, config, _SELECTING)) for role in roles})
 
 
@@ -104,8 +112,11 @@ def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], con
 
 
 def _requested(spec: Json) -> Json:
-    """The pod with its limits as requests, too, where it has none: the API server fills pods up so, and no Workload.
-    Kueue looks among the requests for extended resources that a DeviceClass serves."""
+    """Copy limits into missing requests.
+
+    The API server does so for pods and not for Workloads, and Kueue reads extended resources of a DeviceClass from
+    requests.
+    """
     found = dict(spec)
     for group in ("initContainers", "containers"):
         if group in spec:
@@ -122,7 +133,7 @@ def _with_requests(container: Json) -> Json:
 
 
 def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
-    """The pod of a role: its containers as far as they are charged, and these fields."""
+    """Render the charged part of a role's pod: containers and these fields."""
     spec = charged(job, role, config)
     found: Json = {key: spec[key] for key in fields if key in spec}
     for group in ("initContainers", "containers"):

@@ -1,9 +1,9 @@
-"""Which spec a job runs on: its present one if that is good and an allowed change, else the one accepted last.
+"""Admission: decides which spec a job runs on.
 
-A server judges an edit by what it can see: no pod template, no size in bytes, and nothing at all of an edit that came
-while an older CRD, or none with these rules, was installed. Here the same rules hold for all. A refused edit
-changes nothing: the job goes on as accepted (lost pods are replaced, machines scaled as accepted), Stalled tells
-every field that is wrong, and the next edit is judged against the accepted spec again.
+It is the present one if it is valid and an allowed change, else the last accepted one. An API server sees only a part
+of an edit: no pod template, no size in bytes, and nothing of an edit under an older CRD. Here the same rules hold for
+all edits. A refused edit changes nothing: the job continues as accepted, Stalled names every wrong field, and the next
+edit is compared with the accepted spec again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,28 @@ INVALID_SPEC = "InvalidSpec"
 
 @dataclass(frozen=True)
 class Admitted:
-    """A job to act on."""
+    """A job with the spec that holds."""
 
     job: RLJob
-    """With the spec that holds."""
+    """The job with the spec that holds."""
     refused: ConditionReason | None = None
-    """Why the spec as it stands in the API is not the one that holds."""
+    """Why the spec in the API is not the one that holds."""
 
 
 def is_managed(document: Mapping[str, Any]) -> bool:
-    """Whether this operator reconciles the job. Once it does, it keeps it: `managedBy` is immutable."""
+    """Tell whether this operator reconciles the job.
+
+    A job that it has accepted once it keeps: `managedBy` is immutable.
+    """
     manager = (document.get("spec") or {}).get("managedBy", MANAGED_BY_OPERATOR)
     return manager == MANAGED_BY_OPERATOR or was_accepted(document)
 
 
 def admit(document: Mapping[str, Any]) -> Admitted:
-    """The object as the API server shows it, judged. Raises `InvalidSpec` when no good spec is known."""
+    """Judge the spec of an API object.
+
+    Raises `InvalidSpec` when no valid spec is known.
+    """
     accepted = accepted_job(document)
     try:
         job = load(document)
@@ -53,5 +59,5 @@ def admit(document: Mapping[str, Any]) -> Admitted:
 
 
 def report_invalid(errors: Sequence[FieldError]) -> str:
-    """All mistakes in one message, as long as a condition may be."""
+    """Join all mistakes into one message, as long as a condition may be."""
     return "; ".join(str(error) for error in errors)[:2000]

@@ -1,8 +1,8 @@
-"""Letting go: what the coordinator is asked to hand over, and how long the operator waits for it.
+"""Drain: what the coordinator must hand over, and how long the operator waits for it.
 
-The operator writes a target; the coordinator answers with `runtime.applied` (the target's revision is in force) and
-`runtime.drained` (these machines hold nothing any more). Nobody waits for a coordinator that is not there, but for one
-that starts while the trainer may hold updates that no checkpoint has.
+The operator writes a target. The coordinator answers with `runtime.applied` (the target's revision is in force) and
+`runtime.drained` (these machines hold nothing any more). The operator does not wait for an absent coordinator. It waits
+for a starting one, if the trainer may hold updates that are in no checkpoint.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import Observed
 
 STOPPED = "Suspended"
-"""The stage (`runtime.stage`) of a coordinator that has saved everything and stands still."""
+"""Stage (`runtime.stage`) of a coordinator that has saved everything and is idle."""
 
 
 def drained_machines(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> frozenset[str]:
-    """Machines outside the target as last written that may go: drained, out of time, or with nobody to drain them."""
+    """Return the machines outside the written target that may be deleted.
+
+    They are drained, or their time is over, or no coordinator can drain them.
+    """
     told = status.target
     if told is None:
         return frozenset()
@@ -32,7 +35,10 @@ def drained_machines(observed: Observed, status: RLJobStatus, spec: RLJobSpec, n
 
 
 def may_suspend(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> bool:
-    """Whether a job that is to be suspended may lose its pods: its state is saved, or nobody is there to save it."""
+    """Tell whether the pods of a job that suspends may be deleted.
+
+    Its state is saved, or no coordinator can save it.
+    """
     if not _listening(observed) and not (_coming(observed) and _unsaved(observed, status)):
         return True
     told = status.target
@@ -43,24 +49,27 @@ def may_suspend(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: d
 
 
 def drain_ends(status: RLJobStatus, spec: RLJobSpec) -> datetime | None:
-    """When the operator stops waiting."""
+    """Return when the operator stops waiting."""
     return deadline(status.drain_since, spec.run_policy.drain_seconds)
 
 
 def _listening(observed: Observed) -> bool:
-    """A coordinator that can hear a target and save state."""
+    """Tell whether a coordinator can receive a target and save state."""
     return any(pod.role is Role.COORDINATOR and pod.available for pod in observed.pods)
 
 
 def _coming(observed: Observed) -> bool:
-    """A coordinator that starts, with nothing known to stand in its way: it will hear the target."""
+    """Tell whether a coordinator is starting, and nothing known prevents it."""
     pods = [pod for pod in observed.pods if pod.role is Role.COORDINATOR and pod.live]
     return any(pod.waiting is None and pod.unschedulable is None for pod in pods)
 
 
 def _unsaved(observed: Observed, status: RLJobStatus) -> bool:
-    """Whether the trainer may hold updates that no checkpoint has: it is at work, and a coordinator has been since the
-    last suspension. Its reports do not decide: it may have died before it told of the last update."""
+    """Tell whether the trainer may hold updates that are in no checkpoint.
+
+    It is available, and a coordinator has run since the last suspension. The coordinator's reports do not decide: it
+    may have died before it reported the last update.
+    """
     said = status.runtime
     if said is None or said.stage in (None, STOPPED):
         return False

@@ -1,4 +1,4 @@
-"""The end of a job: who may declare it, and what is left to do afterwards."""
+"""End: who may end a job, and what is left to do afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljob_operator.policies.failure.losses import backoff_limit_exceeded
 
 
 def coordinator_outcome(status: RLJobStatus) -> JobOutcome | None:
-    """The end as the coordinator reports it."""
+    """Return the outcome that the coordinator reports; None while the run continues."""
     finished = status.runtime.finished if status.runtime is not None else None
     if finished is None:
         return None
@@ -30,8 +30,10 @@ def operator_outcome(
     wanted: int,
     now: datetime,
 ) -> JobOutcome | None:
-    """The end that the operator declares: a deadline has passed or a budget is used up. `blocked` of the `wanted`
-    rollout machines are given up."""
+    """Return the outcome that the operator declares; None while the run may continue.
+
+    A deadline is over, or a budget is exhausted. `blocked` machines of the `wanted` rollout machines are given up.
+    """
     policy, since = spec.run_policy, status.active_since
     if is_past(deadline(since, policy.active_deadline_seconds), now):
         message = (
@@ -58,7 +60,7 @@ def operator_outcome(
 
 
 def deadlines(spec: RLJobSpec, status: RLJobStatus) -> list[datetime | None]:
-    """The moments at which `operators_word` may change by time alone."""
+    """Return the moments at which `operator_outcome` may change by time alone."""
     startup = spec.run_policy.startup_deadline_seconds if status.first_ready_time is None else None
     return [
         deadline(status.active_since, spec.run_policy.active_deadline_seconds),
@@ -67,7 +69,7 @@ def deadlines(spec: RLJobSpec, status: RLJobStatus) -> list[datetime | None]:
 
 
 def pods_to_clean(policy: CleanPodPolicy, observed: Observed) -> list[Removal]:
-    """Pods that go when the job has ended."""
+    """Return the removals of an ended job."""
     if policy is CleanPodPolicy.NONE:
         return []
     return [
@@ -78,5 +80,5 @@ def pods_to_clean(policy: CleanPodPolicy, observed: Observed) -> list[Removal]:
 
 
 def ttl_expiry(spec: RLJobSpec, status: RLJobStatus) -> datetime | None:
-    """When an ended job is to be deleted."""
+    """Return when an ended job is to be deleted."""
     return deadline(status.completion_time, spec.run_policy.ttl_seconds_after_finished)

@@ -1,17 +1,16 @@
-"""Pods that somebody else asks to go: `kubectl drain`, `kubectl delete pod`, a preemption.
+"""Eviction: pods that another client deletes: `kubectl drain`, `kubectl delete pod`, or a preemption.
 
-Until its time is over, or it has handed over what it holds, such a pod stays a member.
+Such a pod stays a member until it has handed over its state, or its grace period is over.
 
-- A rollout machine of mode Asynchronous hands over what it generates, and the target names another machine in its place
-  at once. A round of mode OnPolicy waits for all its machines anyway, so there the machine gets its new pod at once.
-- The trainer's last update is written to a checkpoint on a volume that the next pod finds. Both pods mount it, and one
-  of them writes: so the new pod comes when the old one has gone. A checkpoint that dies with the pod is not worth the
-  wait.
-- The coordinator has the trainer write that checkpoint and closes its store. The next one comes when it has gone, for
-  the same reason.
+- A rollout machine of mode Asynchronous hands over its responses, and the target names another machine immediately. A
+  round of mode OnPolicy waits for all its machines anyway, so there the machine gets its new pod immediately.
+- The trainer writes its last update to a checkpoint on a volume that the next pod mounts. Only one of them may write,
+  so the new pod is created when the old one is gone. A checkpoint that is lost with the pod is not worth the wait.
+- The coordinator has the trainer write that checkpoint, and closes its store. Its next pod is created when it is gone,
+  for the same reason.
 
-A kubelet whose node shuts down ends pods without a deletion. It runs their hooks and sends their signals all the same,
-so a trainer there saves its last update too, as far as the kubelet's `shutdownGracePeriod` goes.
+A kubelet whose node shuts down ends pods without a deletion. It runs their hooks and sends their signals, so a trainer
+there saves its last update too, within the kubelet's `shutdownGracePeriod`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from rljob_operator.policies.base.decisions import Removal
 from rljob_operator.policies.base.observation import Observed, Pod
 
 END_SECONDS = 15
-"""Of a pod's grace, what is left for its end after all is handed over."""
+"""Part of a pod's grace period that is left for its end after the handover."""
 
 
 def hands_over(spec: RLJobSpec, role: Role) -> bool:
-    """Whether pods of this role hand something over before they end."""
+    """Tell whether pods of this role hand over state before they end."""
     match role:
         case Role.ROLLOUT:
             return spec.mode is Mode.ASYNCHRONOUS
@@ -42,7 +41,7 @@ def hands_over(spec: RLJobSpec, role: Role) -> bool:
 
 
 def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
-    """The user's template for a role."""
+    """Return the user's template of a role."""
     match role:
         case Role.COORDINATOR:
             return spec.coordinator.template
@@ -53,13 +52,15 @@ def template_of(spec: RLJobSpec, role: Role) -> PodTemplate:
 
 
 def grace_seconds(spec: RLJobSpec) -> int:
-    """How long such a pod may take, where its template does not say."""
+    """Return the grace period of such a pod, where its template sets none."""
     return spec.run_policy.drain_seconds + END_SECONDS
 
 
 def departing(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> tuple[Pod, ...]:
-    """The pods that are on their way out with something to hand over. One that the operator itself has sent off is no
-    member any more."""
+    """Return the members that are being deleted and still hand over their state.
+
+    A pod that the operator itself has deleted is no member any more.
+    """
     members = {(member.machine, member.incarnation) for member in status.members}
     return tuple(
         pod for pod in observed.pods if (pod.machine, pod.incarnation) in members and _may(pod, observed, spec, now)
@@ -67,13 +68,13 @@ def departing(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: dat
 
 
 def staying(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: datetime) -> Observed:
-    """With the pods marked that are departing and keep their place until they have gone."""
+    """Mark the departing pods that remain members until they are gone."""
     kept = {pod.uid for pod in departing(observed, status, spec, now) if pod.role is not Role.ROLLOUT}
     return replace(observed, pods=tuple(replace(pod, staying=pod.uid in kept) for pod in observed.pods))
 
 
 def shut_down(observed: Observed, spec: RLJobSpec) -> frozenset[str]:
-    """Uids of the trainer's pods that end with their nodes, though nobody has deleted them."""
+    """Return the uids of the trainer's pods that end with their nodes, without a deletion."""
     nodes = {name for name, node in observed.nodes.items() if node.shutting_down}
     ending = (pod for pod in observed.pods if pod.node in nodes and pod.live and pod.phase == "Running")
     return frozenset(pod.uid for pod in ending if pod.role is Role.TRAINER and hands_over(spec, pod.role))
@@ -87,12 +88,12 @@ def _may(pod: Pod, observed: Observed, spec: RLJobSpec, now: datetime) -> bool:
 
 
 def ends(pods: Sequence[Pod]) -> list[datetime | None]:
-    """When their time is over."""
+    """Return when their grace periods end."""
     return [pod.deletion for pod in pods]
 
 
 def with_short_grace(removal: Removal, spec: RLJobSpec) -> Removal:
-    """The operator's own deletion of a pod: there is nothing to hand over (any more), so nobody waits for that."""
+    """Shorten the grace period of the operator's own deletion: the pod has nothing left to hand over."""
     role = removal.pod.role
     short = hands_over(spec, role) and "terminationGracePeriodSeconds" not in template_of(spec, role).spec
     return replace(removal, grace_seconds=END_SECONDS) if short and removal.grace_seconds is None else removal

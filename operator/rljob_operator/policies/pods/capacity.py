@@ -1,8 +1,8 @@
-"""Capacity: how many pods a cluster could hold if nothing else ran there.
+"""Capacity: how many pods a cluster could hold if it ran nothing else.
 
-An upper bound, from what its nodes offer to pods (`status.allocatable`), their labels and taints: more than it says
-never fit, as the cluster is now; so many may not fit either. What only narrows the choice further (affinity, topology
-spread, claims, other pods) is left out.
+It is an upper bound, from allocatable resources, labels and taints of the nodes. More pods never fit in the present
+cluster; so many may not fit either. Affinity, topology spread, claims and other pods narrow the choice, and are left
+out.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _SUFFIXES = {
     **{name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
 _PASSING = "node.kubernetes.io/"
-"""Taints of Kubernetes' own: a node that is not ready, cordoned or under pressure is so for a while."""
+"""Kubernetes' own taints for a temporary state: not ready, cordoned, or under pressure."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Pods of one kind: what each asks for, and which nodes it may use."""
+    """Pods of one kind: what each requests, and which nodes it may use."""
 
     asks: Amounts
     selector: Mapping[str, str]
     tolerations: Sequence[Mapping[str, Any]] = ()
 
     def may_use(self, node: Node) -> bool:
-        """Whether the node has the labels, and no taint for good that these pods do not tolerate."""
+        """Tell whether a node has the labels, and no lasting taint that these pods do not tolerate."""
         if node.gone or any(node.labels.get(key) != value for key, value in self.selector.items()):
             return False
         return all(any(_tolerates(one, taint) for one in self.tolerations) for taint in node.taints if _lasts(taint))
 
     def fitting(self, node: Node) -> int:
-        """How many of them an empty node holds."""
+        """Count how many of them an empty node holds."""
         offers = amounts(node.allocatable)
         return int(min(offers.get(name, Decimal(0)) // each for name, each in self.asks.items() if each))
 
 
 def kind_of(spec: Mapping[str, Any]) -> Kind:
-    """The kind of a pod with this spec."""
+    """Return the kind of a pod with this spec."""
     sidecars: dict[str, Decimal] = {}
     start: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or ():
@@ -62,7 +62,7 @@ def kind_of(spec: Mapping[str, Any]) -> Kind:
 
 
 def fits(wanted: Sequence[tuple[Kind, int]], nodes: Iterable[Node]) -> bool:
-    """Whether so many pods of each kind could be placed on these nodes together: False where they never could be."""
+    """Tell whether so many pods of each kind fit on these nodes together. False where they never could."""
     nodes, some = list(nodes), [(kind, count) for kind, count in wanted if count > 0]
     usable = [node for node in nodes if any(kind.may_use(node) for kind, _ in some)]
     for kind, count in some:
@@ -76,7 +76,7 @@ def fits(wanted: Sequence[tuple[Kind, int]], nodes: Iterable[Node]) -> bool:
 
 
 def amounts(quantities: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Quantities of Kubernetes as numbers; what is none is left out."""
+    """Parse quantities of Kubernetes as numbers. Odd ones are left out."""
     found = {name: _amount(str(value)) for name, value in quantities.items()}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,8 +1,8 @@
 """Devices: how pods get their accelerators.
 
 An extended resource is counted in the main container's limits. With Dynamic Resource Allocation (DRA) the pod names a
-ResourceClaimTemplate: Kubernetes makes a claim of it for each pod and deletes the claim with the pod. A pod whose
-template does not exist waits without any condition, so the operator looks for the template and reports it.
+ResourceClaimTemplate: Kubernetes creates a claim for each pod and deletes it with the pod. A pod whose template does
+not exist waits without any condition, so the operator checks the template and reports it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ CLAIM = "rljob-accelerators"
 API = ("resource.k8s.io", "v1")
 """The API group and version of claims and their templates."""
 LOOK_AGAIN_SECONDS = 10.0
-"""While an obstacle keeps pods back, the job is looked at again so often: the operator watches no templates."""
+"""Seconds between checks while an obstacle prevents pods: the operator watches no templates."""
 
 _CLAIMS_UNMET = ("cannot allocate all claims", "device class")
-"""In the scheduler's messages about a pod whose claims no node can meet."""
+"""Texts in the scheduler's messages about a pod whose claims no node can satisfy."""
 
 
 def count(spec: RLJobSpec, role: Role) -> int:
-    """Accelerators of each of a role's pods."""
+    """Return the accelerators of each pod of a role."""
     return spec.accelerators_of(role.value.lower())
 
 
 def template_name(job: RLJob, role: Role) -> str | None:
-    """The ResourceClaimTemplate that a role's pods name; None where they claim nothing. A template never changes once
-    it is made, so the name of the operator's own one holds a hash of what it asks for."""
+    """Name the ResourceClaimTemplate of a role's pods; None where they claim nothing.
+
+    Templates are immutable, so the name of the operator's own template holds a hash of its content.
+    """
     accelerator, number = job.spec.accelerator_of(role.value.lower()), count(job.spec, role)
     if number == 0 or not accelerator.claims:
         return None
@@ -49,12 +51,12 @@ def template_name(job: RLJob, role: Role) -> str | None:
 
 
 def template_names(job: RLJob) -> list[str]:
-    """All ResourceClaimTemplates that the job's pods name."""
+    """Name all ResourceClaimTemplates of the job's pods."""
     return sorted({name for name in (template_name(job, role) for role in Role) if name is not None})
 
 
 def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
-    """The content of the operator's own template for a role; None where there is none."""
+    """Render the content of the operator's own template for a role; None where there is none."""
     device_class, number = spec.accelerator_of(role.value.lower()).device_class, count(spec, role)
     if number == 0 or device_class is None:
         return None
@@ -63,8 +65,10 @@ def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
 
 
 def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
-    """Add to a pod and its main container what gets them their accelerators. What these hold is not changed: it is the
-    template's."""
+    """Add accelerators to a pod and its main container.
+
+    The values in these are not changed: they belong to the template.
+    """
     resource, number = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role)
     resources = dict(container.get("resources", {}))
     if number > 0 and resource is not None:
@@ -81,7 +85,10 @@ def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
 
 
 def obstacles(job: RLJob, devices: Devices) -> dict[Role, ConditionReason]:
-    """Why no pod of these roles can be made now: it would wait for ever, or run without its accelerators."""
+    """Explain, by role, why no pod can be created now.
+
+    It would wait for ever, or run without its accelerators.
+    """
     found = {}
     for role in Role:
         name = template_name(job, role)
@@ -103,18 +110,21 @@ def obstacles(job: RLJob, devices: Devices) -> dict[Role, ConditionReason]:
 def obstacle(
     barred: Mapping[Role, ConditionReason], wanted: Iterable[NewPod], observed: Observed
 ) -> ConditionReason | None:
-    """The first of the obstacles that some pod waits for. Pods that have their devices need no template any more."""
+    """Return the first obstacle that a pod waits for.
+
+    Pods that have their devices need no template any more.
+    """
     waiting = {new.role for new in wanted} | {pod.role for pod in observed.pods if pod.live and pod.node is None}
     return next((stall for role, stall in barred.items() if role in waiting), None)
 
 
 def look_again(found: ConditionReason | None, now: datetime) -> datetime | None:
-    """When to look whether the obstacle is gone."""
+    """Return when to check whether the obstacle is gone."""
     return None if found is None else now + timedelta(seconds=LOOK_AGAIN_SECONDS)
 
 
 def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> ConditionReason | None:
-    """The trouble of pods without a node, with what they claim where the scheduler says that no node can meet that."""
+    """Add the claims of pods without a node to a stall, where the scheduler reports that no node satisfies them."""
     if stall is None or stall.reason != "Unschedulable" or not any(text in stall.message for text in _CLAIMS_UNMET):
         return stall
     homeless = {pod.role for pod in observed.pods if pod.live and pod.unschedulable is not None}
@@ -124,7 +134,7 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> 
 
 
 def _asks(job: RLJob, role: Role) -> bool:
-    """Whether a role's pods ask for devices, by claims or by an extended resource that a DeviceClass may serve."""
+    """Tell whether a role's pods request devices, by claims or by an extended resource that a DeviceClass may serve."""
     resource = job.spec.accelerator_of(role.value.lower()).resource
     return template_name(job, role) is not None or (count(job.spec, role) > 0 and resource is not None)
 
@@ -141,6 +151,6 @@ def _claimed(job: RLJob, role: Role) -> str:
 
 
 def _path(spec: RLJobSpec, role: Role) -> str:
-    """Where the spec says how a role gets its accelerators."""
+    """Return the path in the spec that gives a role its accelerators."""
     own = {Role.TRAINER: spec.trainer.accelerator, Role.ROLLOUT: spec.rollout.accelerator}.get(role)
     return "spec.accelerator" if own is None else f"spec.{role.value.lower()}.accelerator"

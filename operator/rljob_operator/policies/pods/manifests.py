@@ -1,10 +1,10 @@
-"""Pods as manifests: ours, with the user's template laid over them.
+"""Manifests: pods of the operator with the user's template on top.
 
-The user may set anything in a template that the API admits; what identifies the pod (labels and variables of ours, its
-restart policy, its service account) stays.
+A template may set anything that the API admits. What identifies the pod stays: the operator's labels and variables, the
+restart policy and the service account.
 
-A template may have 256 KiB, and a role a thousand pods. So what the pods of a role have in common is rendered once, and
-a manifest shares it, and with it the template's own objects: nobody may change a manifest in place.
+A template may have 256 KiB, and a role a thousand pods. So the shared part of a role's pods is rendered once. Each
+manifest shares it, and the template's objects with it: callers must not change a manifest in place.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from rljob_operator.policies.pods import devices, ray_head
 from rljob_operator.policies.pods.overlay import by_name, by_path, further_container, over
 
 USER = 65532
-"""User and group of every container of ours."""
+"""User and group of every container of the operator."""
 
 DRAIN = ("python", "-m", "rljob_runtime.entrypoints.pre_stop")
-"""What a pod waits for before it ends, where the coordinator takes over what it holds."""
+"""Handler that delays the end of a pod until its state is handed over."""
 
 TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where every Kubernetes client looks for its token."""
+"""Path at which Kubernetes clients expect their token."""
 
 Json = dict[str, Any]
 
@@ -52,12 +52,12 @@ _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 
 def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Json:
-    """The manifest of one incarnation of a machine, which is to stay away from the `avoided` nodes."""
+    """Render the manifest of one incarnation of a machine. It avoids the `avoided` nodes."""
     return named(render_role(job, new.role, epoch, config, shape(job.spec, new.role, config), avoided), job, new)
 
 
 def named(pod: Json, job: RLJob, new: NewPod) -> Json:
-    """The pod of one incarnation of a machine, from the `pod` of its role."""
+    """Render the manifest of one incarnation from the shared `pod` of its role."""
     metadata, spec = pod["metadata"], pod["spec"]
     main, *others = spec["containers"]
     own = {c.LABEL_MACHINE: new.machine, c.LABEL_INCARNATION: str(new.incarnation)}
@@ -77,7 +77,7 @@ def named(pod: Json, job: RLJob, new: NewPod) -> Json:
 
 
 def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, avoided: Sequence[str] = ()) -> Json:
-    """What the manifests of a role's pods have in common. They are to stay away from the `avoided` nodes."""
+    """Render the shared part of a role's manifests. They avoid the `avoided` nodes."""
     template = template_of(job.spec, role)
     labels = {
         **{key: value for key, value in template.metadata.labels.items() if not key.startswith(f"{c.GROUP}/")},
@@ -100,8 +100,10 @@ def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, 
 
 
 def charged(job: RLJob, role: Role, config: Config) -> Json:
-    """The spec of a role's pods as far as a quota counts it: where the head has its resources of the coordinator's, the
-    coordinator has them whole."""
+    """Return the spec of a role's pods as a quota counts it.
+
+    Where the head's resources are a part of the coordinator's, the coordinator has all of them.
+    """
     template = template_of(job.spec, role)
     spec = _pod_spec(job, role, template, config)
     if not _has_head(job, role) or ray_head.takes_of_main(template):
@@ -110,7 +112,7 @@ def charged(job: RLJob, role: Role, config: Config) -> Json:
 
 
 def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
-    """A short hash of what the spec asks of a role's pods. Pods of another shape are out of date."""
+    """Hash what the spec requests of a role's pods. Pods of another shape are outdated."""
     content = {
         "template": template_of(spec, role).to_dict(),
         "accelerators": devices.count(spec, role),
@@ -126,7 +128,7 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
 
 
 def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
-    """Ours first, the user's over it, then what must stay."""
+    """Render the pod spec: the operator's part, the user's part over it, then the fixed part."""
     user = template.spec
     spec: Json = {
         "enableServiceLinks": False,
@@ -162,7 +164,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
 
 
 def _spread(job: RLJob) -> Json:
-    """Rollout machines stand on many nodes where that is possible: the loss of one node then costs few of them."""
+    """Spread rollout machines over nodes where possible, so that the loss of one node costs few of them."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -190,8 +192,11 @@ def _has_head(job: RLJob, role: Role) -> bool:
 
 
 def _rewards_container(main: Json, template: PodTemplate) -> Json:
-    """Where rewards run what others wrote: the image of `main` and nothing else of it. No token, no Ray, no state, no
-    secret but those that the template names."""
+    """Render the container that runs the code of rewards.
+
+    It has the image of `main` and nothing else of it: no token, no Ray, no state, and only the secrets that the
+    template names.
+    """
     user = template.container(c.REWARDS_CONTAINER)
     mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
     env = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
@@ -232,7 +237,10 @@ def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Confi
 
 
 def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
-    """Ours, then the user's: who the pod is cannot be overridden, HOME and the like can. `named` adds the machine."""
+    """Render the variables: the operator's, then the user's, then those that identify the pod.
+
+    HOME and the like can be overridden. `named` adds the machine.
+    """
     identity: list[Json] = [
         {"name": c.ENV_NAME, "value": job.name},
         {"name": c.ENV_NAMESPACE, "value": job.namespace},
@@ -273,7 +281,10 @@ def _mounts(job: RLJob, role: Role) -> list[Json]:
 
 
 def _state_folder(job: RLJob, role: Role) -> str:
-    """A role's on the state volume. The uid keeps a later job of the same name from taking up this one's state."""
+    """Return a role's folder on the state volume.
+
+    The uid prevents a later job of the same name from using this one's state.
+    """
     return f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
 
 
@@ -296,7 +307,10 @@ def _volumes(job: RLJob, role: Role) -> list[Json]:
 
 
 def _token_volume() -> Json:
-    """What automounting would give, said outright: one container mounts it, and the token expires with the pod."""
+    """Render what automounting would add.
+
+    One container mounts it, and the token expires with the pod.
+    """
     return {
         "name": "rljob-token",
         "projected": {

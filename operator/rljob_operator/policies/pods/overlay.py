@@ -1,4 +1,4 @@
-"""Overlay: what a user's template has goes over what the operator made."""
+"""Overlay: the user's template over the operator's part of a pod."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ Json = dict[str, Any]
 
 
 def over(ours: Json, user: Mapping[str, Any] | None) -> Json:
-    """Lay an object over ours: the user's keys win."""
+    """Merge an object over the operator's. The user's keys win."""
     return {**ours, **(user or {})}
 
 
 def by_name(entries: Iterable[Json]) -> list[Json]:
-    """Keep one entry a name: a later one takes the earlier one's place."""
+    """Keep one entry a name. A later entry replaces an earlier one."""
     return list({entry["name"]: entry for entry in entries}.values())
 
 
 def by_path(mounts: Iterable[Json]) -> list[Json]:
-    """Keep one mount a path: a later one takes the earlier one's place."""
+    """Keep one mount a path. A later mount replaces an earlier one."""
     return list({mount["mountPath"]: mount for mount in mounts}.values())
 
 
 def further_container(
     main: Json, user: Json, name: str, role: str, locked: Json, env: Iterable[Json], mounts: Iterable[Json]
 ) -> Json:
-    """A container of ours beside `main`: its image with another role of the pod's program, and nothing else of it.
-    `user`: what the template says of it. `locked`: its security context. `env`: in their final order."""
+    """Render a container of the operator beside `main`: its image with another role of the program.
+
+    `user`: the template's part. `locked`: its security context. `env`: in their final order.
+    """
     container: Json = {
         "image": main["image"],
         "command": ["python", "-m", "rljob_runtime.entrypoints"],

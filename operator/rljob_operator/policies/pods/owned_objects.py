@@ -1,7 +1,6 @@
-"""What a job owns besides pods: Service, ServiceAccount, Role, RoleBinding, Lease, PodDisruptionBudget and
-NetworkPolicy, as manifests.
+"""Owned objects besides pods: Service, ServiceAccount, Role, RoleBinding, Lease, PodDisruptionBudget and NetworkPolicy.
 
-The Secret's data is random and therefore made by the shell that creates it; here is its frame.
+Here is the frame of the Secret; the applier adds its random data.
 """
 
 from __future__ import annotations
@@ -25,19 +24,22 @@ COORDINATOR_RULES_JOB: list[Json] = [
     {"apiGroups": [c.GROUP], "resources": [f"{c.PLURAL}/status"], "verbs": ["get", "patch"]},
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update", "patch"]},
 ]
-"""What a coordinator may do, each rule on objects of its job's name only."""
+"""Rights of a coordinator, each only on objects of its job's name."""
 
 
 def missing(
     job: RLJob, observed: Observed, machines: Sequence[str], created: Iterable[NewPod], config: Config
 ) -> tuple[Json, ...]:
-    """What is to be made or mended now. Everything when it was not seen lately, else what these pods and this number
-    of rollout machines change."""
+    """Return the objects to create or update now.
+
+    All of them when they were not checked recently, else those that these pods and this number of rollout machines
+    change.
+    """
     machine = c.machine_name(c.ROLE_COORDINATOR, 0)
     new = next((pod for pod in created if pod.role is Role.COORDINATOR), None)
     coordinator = new or observed.current(machine)
     if observed.children_present:
-        # Not only with a new one: it may have been planned and addressed, and then not made, as the old one lives.
+        # Also without a new one: it may have been addressed and then not created, because the old one is alive.
         moved: tuple[Json, ...] = ()
         if coordinator is not None and coordinator.incarnation != observed.addressed:
             moved = (service(job, coordinator.incarnation),)
@@ -49,14 +51,16 @@ def missing(
 
 
 def addressed_by(manifests: Iterable[Json]) -> int | None:
-    """The incarnation of the coordinator that the Service among these selects; None where there is none."""
+    """Return the incarnation of the coordinator that the Service among these selects; None without a Service."""
     selectors = (one["spec"]["selector"] for one in manifests if one["kind"] == "Service")
     return next((int(selector[c.LABEL_INCARNATION]) for selector in selectors), None)
 
 
 def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Config) -> list[Json]:
-    """Everything that must be there before the pods, of which so many are rollout machines. Deterministic: creating
-    them again is harmless."""
+    """Render all objects that must exist before the pods.
+
+    They are deterministic: creating them again is harmless.
+    """
     name = account(job.name)
     found = [
         _object(job, "v1", "Secret", auth_secret(job), type="Opaque"),
@@ -90,9 +94,11 @@ def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Co
 
 
 def service(job: RLJob, coordinator_incarnation: int) -> Json:
-    """The stable address of the coordinator. It selects one incarnation: a pod that still terminates must not be found.
-    With an address of its own, for what a headless one's name meant may be asked again after 30 s only: gRPC waits as
-    long between two lookups, and DNS servers cache."""
+    """Render the stable address of the coordinator.
+
+    It selects one incarnation: a terminating pod must not be found. It has its own address, because a headless name may
+    be resolved again only after 30 s: gRPC waits as long between two lookups, and DNS servers cache.
+    """
     return _object(
         job,
         "v1",
@@ -113,8 +119,11 @@ def service(job: RLJob, coordinator_incarnation: int) -> Json:
 
 
 def disruption_budget(job: RLJob, machines: int) -> Json:
-    """Whoever drains nodes takes one rollout machine at a time. A number and not maxUnavailable: for that the server
-    would take the number of machines from `spec.rollout.machines`, and the operator may have chosen another one."""
+    """Render the budget that lets a drain take one rollout machine at a time.
+
+    It has a number and no maxUnavailable: with that the server would read the number of machines from
+    `spec.rollout.machines`, and the operator may have chosen another one.
+    """
     return _object(
         job,
         "policy/v1",
@@ -128,8 +137,10 @@ def disruption_budget(job: RLJob, machines: int) -> Json:
 
 
 def claim_templates(job: RLJob, present: Devices) -> list[Json]:
-    """The operator's own ResourceClaimTemplates that do not exist yet: one for each role whose devices are named by
-    their class. The claims carry labels, so that they are found by job."""
+    """Render the missing ResourceClaimTemplates of the operator: one for each role with a DeviceClass.
+
+    The claims carry labels, so that they are found by job.
+    """
     found = []
     for role in Role:
         name, content = devices.template_name(job, role), devices.template_spec(job.spec, role)
@@ -142,7 +153,10 @@ def claim_templates(job: RLJob, present: Devices) -> list[Json]:
 
 
 def _network_policy(job: RLJob) -> Json:
-    """Only pods of the job reach each other; anybody may read health and metrics. What they may call is left open."""
+    """Render the NetworkPolicy: only pods of the job reach each other, and any client reads health and metrics.
+
+    Egress is open.
+    """
     return _object(
         job,
         "networking.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""Which pods to create and which to delete, so that every machine has exactly one live incarnation."""
+"""Pod set: which pods to create and to delete, so that every machine has exactly one live incarnation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDER = {Role.COORDINATOR: 0, Role.TRAINER: 1, Role.ROLLOUT: 2}
 
 
 def placed_machines(spec: RLJobSpec, rollout: Sequence[str]) -> dict[str, Role]:
-    """Every machine that the job should have now, in the order in which pods are created."""
+    """Return every machine that the job should have now, in the order of creation."""
     placed = {machine_name(ROLE_COORDINATOR, 0): Role.COORDINATOR}
     placed |= {machine_name(ROLE_TRAINER, index): Role.TRAINER for index in range(spec.trainer.replicas)}
     return placed | dict.fromkeys(rollout, Role.ROLLOUT)
@@ -34,8 +34,10 @@ def to_create(
     blocked: Collection[str],
     now: datetime,
 ) -> list[NewPod]:
-    """Pods for machines that have none, unless `blocked` (given up) or in back-off. The incarnation is above every one
-    that was ever seen or remembered, so that a pod stuck on a dead node blocks nothing."""
+    """Return pods for machines that have none, unless they are `blocked` or in backoff.
+
+    An incarnation is above every observed and every remembered one, so that a pod stuck on a dead node blocks nothing.
+    """
     going = {loss.pod.uid for loss in losses if loss.pod is not None} | {removal.pod.uid for removal in outdated}
     created = []
     for machine, role in placed.items():
@@ -54,9 +56,11 @@ def to_create(
 def outdated_pods(
     placed: Mapping[str, Role], observed: Observed, shapes: Mapping[Role, str], avoided: Collection[str]
 ) -> list[Removal]:
-    """Pods that never started and no longer are what is asked for, e.g. after the name of an image was mended, or
-    because they find no node and stay away from one that is no longer `avoided`. A pod that runs is left alone: a
-    changed template reaches it when it is replaced, or by suspending and resuming."""
+    """Return pods that never started and do not match the request any more.
+
+    The name of an image was corrected, or they find no node and avoid one that is no longer `avoided`. A running pod is
+    left alone: a changed template reaches it when it is replaced, or by suspending and resuming.
+    """
     removals = []
     for pod in (observed.current(machine) for machine in placed):
         if pod is None or pod.phase != "Pending":
@@ -75,8 +79,11 @@ def to_remove(
     outdated: Sequence[Removal],
     drained: Collection[str],
 ) -> list[Removal]:
-    """Pods to delete: wedged, outdated or superseded ones, machines that leave once they are `drained`, and ended
-    pods except the last of each machine, whose log may be wanted."""
+    """Return the pods to delete.
+
+    These are wedged, outdated and superseded pods, leaving machines that are `drained`, and ended pods except the last
+    of each machine, whose log may be useful.
+    """
     removals = [Removal(loss.pod, loss.reason) for loss in losses if loss.pod is not None and loss.must_delete]
     removals += outdated
     chosen = {removal.pod.uid for removal in removals}
@@ -99,15 +106,17 @@ def to_remove(
 
 
 def leaving(placed: Mapping[str, Role], observed: Observed, removals: Sequence[Removal]) -> list[Pod]:
-    """Rollout pods that are not wanted any more and may not go yet."""
+    """Return rollout pods outside the target that may not be deleted yet."""
     removed = {removal.pod.uid for removal in removals}
     unwanted = [pod for pod in observed.pods if pod.live and pod.role is Role.ROLLOUT and pod.machine not in placed]
     return [pod for pod in unwanted if pod.uid not in removed]
 
 
 def idle(observed: Observed, created: Sequence[NewPod]) -> tuple[Removal, ...]:
-    """The pods that do nothing until the coordinator that is to be created is there, and that may have to give its
-    place back: none while a former coordinator's pod still holds one."""
+    """Return the pods that are idle until the coordinator is created, and may have to be deleted.
+
+    None while a former coordinator's pod still exists.
+    """
     waited_for = any(new.role is Role.COORDINATOR for new in created)
     if not waited_for or any(pod.role is Role.COORDINATOR and not pod.terminal for pod in observed.pods):
         return ()
@@ -121,8 +130,10 @@ def members(
     departing: Sequence[Pod] = (),
     shut_down: Collection[str] = (),
 ) -> tuple[Member, ...]:
-    """The pods that take part after this plan: one a machine, the coordinator first. Who is `departing` still does.
-    The uids of `shut_down` are leaving, though they are not being deleted."""
+    """Return the members after this plan: one a machine, the coordinator first.
+
+    A `departing` pod still is one. The uids of `shut_down` are leaving without being deleted.
+    """
     gone = {removal.pod.uid for removal in removals}
     found: dict[str, Member] = {}
     for pod in sorted(observed.pods, key=lambda p: p.incarnation):

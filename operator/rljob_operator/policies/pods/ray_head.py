@@ -1,8 +1,8 @@
-"""Ray's head as a container of the coordinator's pod: it holds no token of the API server.
+"""Ray head: a sidecar of the coordinator's pod that holds no token of the API server.
 
-Every pod of a job has the job's Ray token, and who has it may start a process on any node of the Ray cluster, the
-head's too. The coordinator's container has the token of the API server. So the head runs beside it in a sidecar (an
-init container with `restartPolicy: Always`): it starts first, ends last, and keeps no pod alive.
+Every pod of a job has the job's Ray token, which allows it to start a process on any node of the Ray cluster, the
+head's too. The coordinator's container has the token of the API server. So the head runs in a sidecar (an init
+container with `restartPolicy: Always`): it starts first, ends last, and keeps no pod alive.
 
 The two share what a driver needs of its raylet: the folder of Ray's sockets, and the pod's network.
 """
@@ -22,21 +22,23 @@ Json = dict[str, Any]
 
 LIMITS = {"cpu": Decimal(1), "memory": Decimal(2 << 30)}
 REQUESTS = {"cpu": Decimal("0.1"), "memory": Decimal(512 << 20)}
-"""What the head has at most of the coordinator's amounts, and never more than half of one."""
+"""Largest part of the coordinator's amounts for the head, and never more than half of one."""
 _STEPS = {"cpu": Decimal("0.001"), "memory": Decimal(1)}
 
 _IDENTITY = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions")
-"""Of a security context: who opens the other container's sockets must be their owner."""
+"""Fields of a security context that identify the user: a client of a container's sockets must be their owner."""
 
 
 def takes_of_main(template: PodTemplate) -> bool:
-    """Whether the head's resources are a part of the coordinator's: the template names none for it."""
+    """Tell whether the head's resources are a part of the coordinator's: the template names none for it."""
     return "resources" not in template.container(c.HEAD_CONTAINER)
 
 
 def with_head(spec: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
-    """The pod spec of a coordinator with its head. `folder`: the coordinator's on the state volume. `locked`: the
-    security context of every container of ours."""
+    """Add the head to the pod spec of a coordinator.
+
+    `folder`: the coordinator's on the state volume. `locked`: the security context of the operator's containers.
+    """
     main, *others = spec["containers"]
     container = {**main, "volumeMounts": [*main["volumeMounts"], {"name": "rljob-ray", "mountPath": c.RAY_DIR}]}
     head = _head(main, template, folder, locked)
@@ -54,8 +56,11 @@ def with_head(spec: Json, template: PodTemplate, folder: str, locked: Json) -> J
 
 
 def split(resources: Mapping[str, Any]) -> tuple[Json, Json]:
-    """(the coordinator's, the head's) part of what a template gives the coordinator. The parts add up to the whole, so
-    a quota has to hold no more, and equal limits and requests stay equal, so the pod's class of service stays."""
+    """Split the coordinator's resources between the coordinator and the head.
+
+    The parts add up to the total, so a quota counts no more. Equal limits and requests stay equal, so the pod keeps its
+    QoS class.
+    """
     rest: Json = {key: dict(value) if isinstance(value, Mapping) else value for key, value in resources.items()}
     part: dict[str, Json] = {"limits": {}, "requests": {}}
     whole = {kind: amounts(resources.get(kind) or {}) for kind in part}
@@ -69,7 +74,10 @@ def split(resources: Mapping[str, Any]) -> tuple[Json, Json]:
 
 
 def _share(name: str, limit: Decimal | None, request: Decimal | None) -> tuple[Decimal | None, Decimal | None]:
-    """The head's limit and request. Neither container's request is above its limit."""
+    """Return the head's limit and request.
+
+    No container's request is above its limit.
+    """
     of_limit = None if limit is None else _down(min(LIMITS[name], limit / 2), _STEPS[name])
     if request is None:  # the API server takes the limit for it
         return of_limit, None
@@ -94,7 +102,7 @@ def _written(name: str, amount: Decimal) -> str:
 
 
 def _head(main: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
-    """The container: Ray's token and tables, and nothing else of the coordinator's."""
+    """Render the container: Ray's token and tables, and nothing else of the coordinator's."""
     user = template.container(c.HEAD_CONTAINER)
     identity = {key: value for key, value in main["securityContext"].items() if key in _IDENTITY}
     env = _environment(main["env"], user.get("env", []))
@@ -103,7 +111,7 @@ def _head(main: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
 
 
 def _environment(main: list[Json], user: list[Json]) -> list[Json]:
-    """Ray's own settings as the coordinator has them, and nothing else of it: no secret, for one."""
+    """Return Ray's own settings as the coordinator has them, and no secret."""
     ray = [entry for entry in main if entry["name"].startswith("RAY_") and "value" in entry]
     address = [entry for entry in main if entry["name"] == c.ENV_POD_IP]
     return [{"name": "HOME", "value": c.TMP_DIR}, *ray, *user, *address]
@@ -120,7 +128,10 @@ def _mounts(folder: str) -> list[Json]:
 
 
 def _volumes(pod: list[Json]) -> list[Json]:
-    """What the head has besides the pod's own volumes. Of the job's Secret it has Ray's token, and no key of relays."""
+    """Render the head's volumes besides the pod's own.
+
+    Of the job's Secret it has Ray's token, and no key of relays.
+    """
     (auth,) = (volume["secret"] for volume in pod if volume["name"] == "rljob-auth")
     token = {"key": c.AUTH_RAY_TOKEN, "path": c.AUTH_RAY_TOKEN}
     return [

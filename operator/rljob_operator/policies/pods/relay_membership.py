@@ -1,9 +1,9 @@
-"""Membership of the weight relay chain: epoch, order, master.
+"""Relay membership: epoch, order and master of the weight relay chain.
 
-The operator owns the membership, the coordinator repairs within it (DESIGN: relay). Every change of membership is a new
-epoch; a machine's new incarnation is a new member. Survivors keep their order, so that only the neighbours of a change
-must connect anew. Who joins, joins where the way of the weights grows least: beside machines of its node, else of its
-rack, else at the end. So weights cross the link into each place once.
+The operator owns the membership, and the coordinator repairs within it. Every change of membership is a new epoch; a
+machine's new incarnation is a new member. Remaining members keep their order, so that only the neighbours of a change
+reconnect. A new member joins where the path of the weights grows least: beside machines of its node, else of its rack,
+else at the end. So weights cross the link into each location once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from rljob_api.status import Member, RelayTopology, Role
 from rljob_operator.policies.base.observation import Observed
 
 Location = tuple[str, ...]
-"""Where a machine is: labels of its node, the widest place first, and the node's name."""
+"""Location of a machine: labels of its node, the widest first, and the node's name."""
 FEEDER = "trainer-0"
-"""The machine that feeds the master."""
+"""The machine that sends to the master."""
 
 
 def locations(observed: Observed, keys: Sequence[str]) -> dict[str, Location]:
-    """Of all machines that have a node, by the labels `keys` of nodes. A label that is missing, or that the operator
-    may not see, tells no two places apart."""
+    """Return the locations of all machines with a node, by the labels `keys` of nodes.
+
+    A missing or invisible label does not distinguish locations.
+    """
     found: dict[str, Location] = {}
     for pod in sorted(observed.pods, key=lambda pod: pod.incarnation):
         if pod.node is not None:
@@ -40,10 +42,10 @@ def next_topology(
     highest_epoch: int,
     where: Mapping[str, Location] | None = None,
 ) -> RelayTopology:
-    """The chain over the rollout members that have an address and are among the target's `machines`.
+    """Return the chain over the rollout members that have an address and are in `machines`.
 
-    A first chain waits for `smallest` members, so that a starting job does not pass through an epoch a pod. The epoch
-    is above `highest_epoch`, the highest on any pod's label. `where`: the locations of machines, as far as known.
+    A first chain waits for `smallest` members, so that a starting job does not have one epoch a pod. The epoch is above
+    `highest_epoch`, the highest on any pod's label. `where`: the known locations of machines.
     """
     now = _addresses(members, machines)
     before = previous or RelayTopology()
@@ -63,28 +65,32 @@ def next_topology(
 def without_lost(
     before: RelayTopology | None, previous_members: Sequence[Member], members: Sequence[Member], highest_epoch: int
 ) -> RelayTopology | None:
-    """The chain without the members that are gone; nobody joins it."""
+    """Remove lost members from the chain. No machine joins it."""
     if before is None or not before.chain:
         return before
     return next_topology(before, previous_members, members, before.chain, 1, highest_epoch)
 
 
 def dissolved(before: RelayTopology | None) -> RelayTopology | None:
-    """No chain any more. The epoch stays: the next chain, not the absence of one, is a new epoch."""
+    """Remove the chain and keep its epoch: the next chain is a new epoch, not its absence."""
     return None if before is None else RelayTopology(epoch=before.epoch)
 
 
 def chain_length(order: RelayTopology, told: RelayTopology | None) -> int:
-    """How many machines of the operator's `order` are in the chain that the coordinator has made of it: it closes the
-    chain over machines that it cannot reach. All of them as long as it has told of no chain."""
+    """Count the machines of the operator's `order` that are in the coordinator's chain.
+
+    The coordinator closes the chain over unreachable machines. Without a report of it all machines count.
+    """
     return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))
 
 
 def _joined(
     stayed: Sequence[str], before: Sequence[str], machines: Sequence[str], where: Mapping[str, Location]
 ) -> tuple[str, ...]:
-    """The chain of those that stayed with the rest of the `machines` in it. One that only has another pod takes its
-    machine's place again, unless that is a detour now."""
+    """Insert new machines into the chain of the remaining ones.
+
+    A machine with a new pod returns to its place, unless that is a detour now.
+    """
     chain, order = list(stayed), {machine: number for number, machine in enumerate(machines)}
     former = {machine: place for place, machine in enumerate(before)}
     way = _Way([where.get(FEEDER), *(where.get(other, ()) for other in chain), None])
@@ -104,28 +110,30 @@ def _joined(
 
 
 class _Way:
-    """The way of the weights: the feeder, the chain, and nobody at the end. A long chain is made of few places, so
-    distances are computed once a place."""
+    """Path of the weights: the feeder, the chain, and an open end.
+
+    A long chain has few locations, so distances are computed once a location.
+    """
 
     def __init__(self, stops: list[Location | None]) -> None:
         self._stops = stops
         self._steps = [_distance(one, other) for one, other in pairwise(stops)]
 
     def detours(self, here: Location) -> list[int]:
-        """By how much the way grows with a stop here at each place, from the first to the end."""
+        """Return by how much the path grows with a stop at each place, from the first to the end."""
         places = {stop: _distance(stop, here) for stop in set(self._stops)}
         far = [places[stop] for stop in self._stops]
         return [far[place] + far[place + 1] - step for place, step in enumerate(self._steps)]
 
     def insert(self, place: int, here: Location) -> None:
-        """Stop here, too: as the chain's member of this number."""
+        """Insert a stop as the chain's member of this number."""
         before, after = self._stops[place], self._stops[place + 1]
         self._stops.insert(place + 1, here)
         self._steps[place : place + 1] = [_distance(before, here), _distance(here, after)]
 
 
 def _distance(one: Location | None, other: Location | None) -> int:
-    """How many kinds of places differ, from the widest one that does. Where there is nobody nothing is far."""
+    """Count the levels that differ, from the widest that does. An open end has no distance."""
     if one is None or other is None or one == other:
         return 0
     for depth, (here, there) in enumerate(zip(one, other, strict=False)):

@@ -1,13 +1,13 @@
-"""How many rollout machines a job has, between its bounds.
+"""Autoscaler: the number of rollout machines of a job, within its bounds.
 
-Mode Asynchronous: more while the trainer waits for them, fewer while they wait for the trainer (the buffer of
-experience is full and generation stands still). Mode OnPolicy: as many as bring their share to a round, by what the
-coordinator foretells of rounds with one less and one more (`marginal_gain.py`).
+Mode Asynchronous: more machines while the trainer waits for them, fewer while they wait for the trainer (the experience
+buffer is full and generation is paused). Mode OnPolicy: as many as contribute their share to a round, by the
+coordinator's predictions of rounds with one machine less and one more (`marginal_gain.py`).
 
-Between two thresholds nothing happens, a step is one machine, and only updates that the present number of machines has
-served whole are a measure of it. Two things keep it from stepping up and down for ever: a step down is made only if the
-machines that are left can do what all of them did, or nearly so, and after a step or a replacement the figures of four
-whole updates, and a minute, go by. All that is remembered is in the status, so a restarted operator decides the same.
+A step is one machine. Between two thresholds nothing changes, and only updates that all present machines have served
+completely count. Two rules prevent oscillation. A step down requires that the remaining machines can do nearly the same
+work. After a step or a replacement, four complete updates and a minute must pass. All memory is in the status, so a
+restarted operator decides the same.
 """
 
 from __future__ import annotations
@@ -25,39 +25,44 @@ from rljob_operator.policies.scaling import marginal_gain
 from rljob_operator.policies.scaling.machines import wanted_count
 
 STARVING = 0.10
-"""The trainer waits for a larger share of its updates: one machine more."""
+"""Share of its updates that the trainer waits, above which a machine is added."""
 FLOODING = 0.20
-"""Replicas stand still for a larger share: one machine less, if the others can do the work."""
+"""Share for which replicas are paused, above which a machine is removed, if the others can do the work."""
 SPARE = 1.05
-"""How much more than what was done the machines that are left must be able to do."""
+"""Capacity that the remaining machines must have, relative to the work done."""
 UPDATES = 4
-"""Updates, or rounds, that a decision rests on."""
+"""Updates or rounds that a decision uses."""
 TURN = 16
-"""Rounds that it rests on where it takes the step before back: what is foretold is noisy, and four may mislead."""
+"""Rounds that a reversal of the last step uses: predictions are noisy, and four may mislead."""
 REST_SECONDS = 60.0
-"""No step so soon after another one, or after a machine was replaced."""
+"""Seconds without a step after another step or a replacement."""
 FORGOTTEN: dict[str, tuple[float, ...]] = {"starving": (), "flooding": (), "brought": (), "would_bring": ()}
-"""What was measured of another number of machines."""
+"""Measurements that do not apply to another number of machines."""
 
 
 @dataclass(frozen=True)
 class MachineCount:
-    """How many rollout machines there should be."""
+    """A number of rollout machines, and its history."""
 
     count: int
     history: ElasticityHistory | None
-    """What the next decision needs to know. It stays though the number is the user's alone by now, for when the job is
-    elastic again."""
+    """Input of the next decision.
+
+    It stays while only the user sets the number, for when the job is elastic again.
+    """
     why: str = ""
     """Why the number has changed."""
 
 
 def desired_machines_of_job(job: RLJob, working: Collection[str], now: datetime) -> MachineCount:
-    """The number for a job whose machines `working` have a pod at work. Nobody waits for those that are given up."""
+    """Return the number for a job whose machines `working` have a working pod.
+
+    Machines with an exhausted budget are not waited for.
+    """
     status = job.status
     said, told = status.runtime or RuntimeStatus(), status.target or Target()
     missing = set(told.machines) - set(working)
-    # What fewer machines do says nothing of the number that is asked for: its quota may be another's for a while.
+    # With fewer machines the measurements do not apply to the requested number: its quota may be in other use.
     fewer = status.elasticity is not None and len(told.machines) < status.elasticity.machines
     if status.replacements is not None:
         missing -= budget_exhausted(status.replacements, job.spec, told.machines)
@@ -66,7 +71,7 @@ def desired_machines_of_job(job: RLJob, working: Collection[str], now: datetime)
 
 
 def is_elastic(spec: RLJobSpec) -> bool:
-    """Whether the operator may change the number of machines."""
+    """Tell whether the operator may change the number of machines."""
     return spec.rollout.smallest < spec.rollout.largest
 
 
@@ -78,8 +83,10 @@ def desired_machines(
     replacements: Replacements | None,
     now: datetime,
 ) -> MachineCount:
-    """The number after the `last` update that was reported. `whole`: every machine of the target, as the coordinator
-    has applied it, is at work."""
+    """Return the number after the `last` reported update.
+
+    `whole`: every machine of the target, as the coordinator has applied it, is at work.
+    """
     if not is_elastic(spec):
         return MachineCount(wanted_count(spec.rollout), history)
     memory = _taken_up(spec, history, last)
@@ -98,7 +105,10 @@ def desired_machines(
 
 
 def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundReport | None) -> ElasticityHistory:
-    """The memory as far as the spec still agrees with it. Whoever sets `machines` anew is obeyed."""
+    """Return the history as far as the spec still agrees with it.
+
+    A new value of `machines` in the spec is followed.
+    """
     asked = spec.rollout.machines
     if history is None or history.start != asked:
         observed = history.round if history is not None else last.round if last is not None else 0
@@ -110,7 +120,10 @@ def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundRep
 
 
 def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
-    """The memory with this update in it, or without any where it says nothing of the present machines."""
+    """Add an update to the history.
+
+    The history is cleared where the update does not apply to the present machines.
+    """
     again = last.round < memory.round  # back to a checkpoint
     figures = _waits(last) if spec.mode is Mode.ASYNCHRONOUS else _shares(spec, memory, last)
     if figures is None or again or not whole:
@@ -120,7 +133,7 @@ def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whol
 
 
 def _waits(last: RoundReport) -> dict[str, float] | None:
-    """For how much of an update trainer and replicas waited for each other; None where it does not say."""
+    """Return the shares of an update that trainer and replicas waited for each other; None where unknown."""
     waited, stood = last.trainer_wait_seconds, last.buffer_full_seconds
     if not last.seconds or waited is None or stood is None:
         return None
@@ -128,20 +141,20 @@ def _waits(last: RoundReport) -> dict[str, float] | None:
 
 
 def _shares(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport) -> dict[str, float] | None:
-    """What machines bring to a round; None where it was not foretold for the present number."""
+    """Return the contributions of machines to a round; None without a prediction for the present number."""
     shares = marginal_gain.measure(memory.machines, marginal_gain.trainer_size(spec), last)
     return None if shares is None else {"brought": shares.brought, "would_bring": shares.would_bring}
 
 
 def _disturbed(memory: ElasticityHistory, replacements: Replacements | None) -> datetime | None:
-    """When the machines last changed."""
+    """Return when the machines last changed."""
     entries = replacements.backoff.values() if replacements is not None else ()
     moments = [memory.changed, *(entry.last_failure_time for entry in entries)]
     return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _step(memory: ElasticityHistory, round_: int) -> tuple[int, str]:
-    """One machine more, one less, or none; and why."""
+    """Choose one machine more, one less, or none, and explain it."""
     return _by_shares(memory, round_) if memory.brought else _by_waits(memory, round_)
 
 

@@ -1,4 +1,4 @@
-"""How many rollout machines there should be, and which."""
+"""Machines: how many rollout machines a job should have, and which."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rljob_operator.policies.base.names import machine_index
 
 
 def wanted_count(rollout: Rollout) -> int:
-    """`machines`, kept within its bounds."""
+    """Return `machines` within its bounds."""
     return max(rollout.smallest, min(rollout.machines, rollout.largest))
 
 
 def choose_machines(
     current: Sequence[str], count: int, broken: Collection[str], barred: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The names of `count` machines, as few changes from `current` as possible.
+    """Choose `count` machine names with as few changes from `current` as possible.
 
-    Growing takes the lowest free names. Shrinking lets go of `broken` machines first (without a pod that works), then
-    of the highest numbers. `barred` names are none of them. The result is in the order of the numbers.
+    Growing takes the lowest free names. Shrinking removes `broken` machines first (without a working pod), then the
+    highest numbers. `barred` names are not used. The result is sorted by number.
     """
     kept = sorted(set(current) - set(barred), key=machine_index)
     while len(kept) > count:

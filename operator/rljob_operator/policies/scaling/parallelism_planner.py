@@ -1,16 +1,16 @@
-"""The parallelism planner (RollPacker §4.2): the tensor parallel size of the next short and of the next long round.
+"""Parallelism planner (RollPacker §4.2): the tensor parallel size of the next short and of the next long round.
 
-A larger size leaves more memory for KV on all accelerators together, since fewer copies of the weights lie there; a
-smaller one decodes more sequences a second while there is room. Preemptions tell which of the two is short. The paper's
-rule: more than 1.05 × those of the round before → the next larger size; none in four rounds in a row → the next smaller
-one; never across machines. Short and long rounds are judged apart, for their pressure differs (1.79 × in the paper).
+A larger size leaves more memory for KV on all accelerators together, because there are fewer copies of the weights. A
+smaller size decodes more sequences a second while there is room. Preemptions show which of the two is short. The
+paper's rule: more than 1.05 × the preemptions of the round before → the next larger size; none in four rounds in a row
+→ the next smaller one; never across machines. Short and long rounds are decided separately, because their pressure
+differs (1.79 × in the paper). Plain rounds use the size of long ones.
 
-Added here, because the rule alone would step down and up again for ever: a step down that brought preemptions back sets
-a floor, which holds until rounds have become shorter. Preemptions are not seconds, either: where the coordinator
-foretells rounds in the sizes that engines were seen in, no step is made to a slower one, and a clearly faster one is
-taken at once. And engines may not start in a size: the coordinator then goes on in the one before, so the target goes
-back towards it, and the size is not tried again for a while. All that is remembered is in the status, so a restarted
-operator decides the same.
+The rule alone would oscillate, so there are additions. A step down that brings preemptions back sets a floor, which
+holds until rounds become shorter. Preemptions are not seconds: with the coordinator's predictions for other sizes, no
+step goes to a slower size, and a clearly faster one is chosen immediately. Engines may not start in a size: the
+coordinator then keeps the one before, the target returns towards it, and the size is not tried again for a while. All
+memory is in the status, so a restarted operator decides the same.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rljob_api.spec import Rollout
 from rljob_api.status import ParallelismHistory, PreemptionHistory, RoundKind, RoundReport, Target, TargetTensorParallel
 
 SURGE = 1.05
-"""Preemptions, over those of the round before, above which a round steps up."""
+"""Preemptions relative to the round before, above which a round steps up."""
 QUIET_ROUNDS = 4
-"""Rounds in a row without a preemption after which a step down is due."""
+"""Rounds in a row without a preemption before a step down."""
 RELIEF = 0.8
-"""Tokens of each quiet round, over those of the round that set the floor, below which the floor is forgotten."""
+"""Tokens of each quiet round relative to the round that set the floor, below which the floor is removed."""
 
 CLEARLY = 0.9
-"""Foretold seconds, over those of the present size, up to which another size is taken whatever is preempted."""
+"""Predicted seconds relative to the present size, up to which another size is chosen regardless of preemptions."""
 
 REFUSED_ROUNDS = 32
-"""Rounds after which a larger size in which engines did not start is tried again: it costs one round that teaches
-nothing."""
+"""Rounds after which a larger size in which engines did not start is tried again. A try costs one round without a
+measurement."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Sizes for the rounds to come, and what the next decision needs to know."""
+    """Sizes of the next rounds, and the input of the next decision."""
 
     sizes: TargetTensorParallel
     history: ParallelismHistory | None
-    """None for a job that has no choice and never had one."""
+    """None for a job without a choice of sizes."""
     reasons: tuple[str, ...] = ()
     """Why sizes changed, a sentence each."""
 
@@ -54,12 +54,11 @@ def choose_tp(
     machines: int,
     applied: int | None = None,
 ) -> Choice:
-    """The sizes after the `last` round that was reported, on so many `machines`. `applied`: the target's revision that
-    the coordinator says is in force.
+    """Choose the sizes after the `last` reported round, on so many `machines`.
 
-    Each round counts once, by its number. A round at another size than its kind's target (which it had not heard of, or
-    which engines refused) teaches nothing of preemptions. Rounds before a change of the number of machines are no
-    measure of those after it.
+    `applied`: the target's revision that the coordinator reports as applied. Each round counts once, by its number. A
+    round at another size than the target's (not applied yet, or refused by engines) says nothing about preemptions.
+    Rounds before a change of the number of machines do not count after it.
     """
     sizes, history = _taken_up(rollout, told, history, machines)
     if history is None:
@@ -72,7 +71,7 @@ def choose_tp(
     kind = "short" if last.kind is RoundKind.SHORT else "long"
     size: int = getattr(sizes, kind)
     if again or last.tensor_parallel_size is None or last.preemptions is None:
-        # A lower number: the run went back to a checkpoint, and this round was counted, or missed, before it did.
+        # A lower number: the run returned to a checkpoint. This round was counted, or missed, before that.
         return Choice(sizes, history)
     if last.tensor_parallel_size == size:
         chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
@@ -94,7 +93,10 @@ def _record_applied(
     last: RoundReport | None,
     applied: int | None,
 ) -> ParallelismHistory:
-    """Since which round the present sizes are in force. The round reported beside that word may be from before it."""
+    """Record since which round the present sizes are in force.
+
+    The round reported with that acknowledgement may be from before it.
+    """
     if told is None or told.tensor_parallel != sizes:
         return history.model_copy(update={"heard": None})
     if history.heard is not None or applied is None or applied < told.revision:
@@ -105,7 +107,7 @@ def _record_applied(
 def _taken_up(
     rollout: Rollout, told: Target | None, history: ParallelismHistory | None, machines: int
 ) -> tuple[TargetTensorParallel, ParallelismHistory | None]:
-    """Sizes and history as they were left, as far as the spec still agrees with them."""
+    """Return sizes and history as far as the spec still agrees with them."""
     start, choices = rollout.tensor_parallel_size, rollout.tensor_parallel_sizes
     fresh = ParallelismHistory(start=start, machines=machines)
     if history is None and len(choices) > 1:
@@ -123,7 +125,7 @@ def _taken_up(
 def _judge(
     size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
 ) -> tuple[int, PreemptionHistory, str]:
-    """The size for the next round of the kind, what is remembered of it, and why it changes."""
+    """Choose the size of the next round of the kind, with its history and the reason of a change."""
     preemptions, before = last.preemptions or 0, history.preemptions
     learned = history.model_copy(update={"preemptions": preemptions})
     faster = _fastest(size, history, last, choices)
@@ -132,7 +134,7 @@ def _judge(
             update={"preemptions": None, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
         )
         seconds = _foretold(last)
-        why = f"{seconds[faster]:.3g} s a round foretold, {seconds[size]:.3g} s at TP {size}"
+        why = f"{seconds[faster]:.3g} s a round predicted, {seconds[size]:.3g} s at TP {size}"
         return faster, learned, why
     if not preemptions:
         return _quiet(size, learned, last, choices)
@@ -153,7 +155,7 @@ def _judge(
 def _quiet(
     size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
 ) -> tuple[int, PreemptionHistory, str]:
-    """After a round without preemptions. Every fourth of them in a row asks for the next smaller size."""
+    """Handle a round without preemptions. Every fourth in a row requests the next smaller size."""
     quiet, tokens = history.quiet + 1, max(history.quiet_tokens or 0, last.tokens or 0)
     if quiet < QUIET_ROUNDS:
         return size, history.model_copy(update={"quiet": quiet, "quiet_tokens": tokens}), ""
@@ -172,7 +174,7 @@ def _quiet(
 def _refused(
     size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
 ) -> tuple[int, PreemptionHistory, str]:
-    """After a round that was to run at `size` and did not: one size towards the one that it ran at."""
+    """Handle a round that did not run at `size`: step towards the size that it ran at."""
     ran = last.tensor_parallel_size or size
     back = _smaller(size, choices) if ran < size else _larger(size, choices)
     if back is None:
@@ -184,7 +186,7 @@ def _refused(
         learned = learned.model_copy(update={"ceiling": size, "ceiling_round": last.round})
     else:
         learned = learned.model_copy(update={"floor": back, "floor_tokens": last.tokens or 0})
-    return back, learned, f"TP {size} was not to be had in round {last.round}, which ran at TP {ran}"
+    return back, learned, f"TP {size} was refused in round {last.round}, which ran at TP {ran}"
 
 
 def _foretold(last: RoundReport) -> dict[int, float]:
@@ -192,14 +194,13 @@ def _foretold(last: RoundReport) -> dict[int, float]:
 
 
 def _slower(other: int, size: int, last: RoundReport) -> bool:
-    """Whether the round was foretold to take longer in the other size; False where it was not foretold."""
+    """Tell whether the round was predicted to take longer in the other size. False without a prediction."""
     seconds = _foretold(last)
     return other in seconds and size in seconds and seconds[other] >= seconds[size]
 
 
 def _fastest(size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]) -> int:
-    """The size in which the round was foretold to be fastest, if it is clearly faster than the present one and engines
-    did not refuse it lately."""
+    """Return the size that was predicted as clearly fastest and was not refused recently, else the present one."""
     seconds = _foretold(last)
     if size not in seconds:
         return size

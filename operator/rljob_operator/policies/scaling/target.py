@@ -1,4 +1,4 @@
-"""What the coordinator is told to run on: machines, tensor parallel sizes, and whether to run or to stand still."""
+"""Target: what the coordinator runs on: machines, tensor parallel sizes, and whether to run or to suspend."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from rljob_operator.policies.scaling import parallelism_planner
 def choose_target(
     job: RLJob, machines: Sequence[str], phase: TargetPhase, why: str = ""
 ) -> tuple[Target, ParallelismHistory | None]:
-    """The next target, and what the parallelism planner remembers. It learns from rounds only while the job runs.
-    `why` there are more or fewer machines, where that was not the user's doing."""
+    """Choose the next target, and return the parallelism planner's history.
+
+    The planner learns from rounds only while the job runs. `why`: the reason of a change of the number of machines that
+    is not the user's.
+    """
     before = job.status
     said = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
     choice = parallelism_planner.choose_tp(
@@ -26,7 +29,7 @@ def choose_target(
 def next_target(
     before: Target | None, machines: Sequence[str], sizes: TargetTensorParallel, phase: TargetPhase, reason: str
 ) -> Target:
-    """The target with these contents; its revision rises when, and only when, they change."""
+    """Return the target with this content. Its revision rises when, and only when, it changes."""
     old = before or Target()
     if (old.machines, old.tensor_parallel, old.phase) == (tuple(machines), sizes, phase):
         return old

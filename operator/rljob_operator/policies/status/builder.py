@@ -1,4 +1,4 @@
-"""The operator's part of the status, put together from what was seen and decided."""
+"""Status builder: the operator's part of the status, from observation and decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rljob_operator.policies.status.seal import FORGED
 
 @dataclass(frozen=True)
 class StatusBuilder:
-    """What the status tells of, besides the decisions that it carries to the next reconcile."""
+    """Input of the status, besides the decisions that it stores for the next reconcile."""
 
     job: RLJob
     observed: Observed
@@ -31,10 +31,10 @@ class StatusBuilder:
     leaving: int = 0
     shapes: Mapping[Role, str] = field(default_factory=dict)
     paused: bool = False
-    """Whether replacement waits because too many machines are believed dead at once."""
+    """Replacement is held after a mass failure."""
 
     def facts(self, stall: ConditionReason | None, given_up: int = 0) -> conditions.Facts:
-        """What the conditions are derived from; nobody waits for the machines that are given up."""
+        """Collect the input of the conditions. Machines with an exhausted budget are not waited for."""
         spec, before = self.job.spec, self.job.status
         ready = {pod.machine for pod in self.observed.pods if pod.available}
         found = conditions.Facts(
@@ -65,7 +65,7 @@ class StatusBuilder:
         return said if self.observed.forged is None else (ConditionReason(FORGED, self.observed.forged), *said)
 
     def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:
-        """The status with everything that is derived anew each time; the caller adds what is remembered."""
+        """Build the derived part of the status. The caller adds what is remembered."""
         job, before = self.job, self.job.status
         shape = self.shapes.get(Role.ROLLOUT)
         old = before.rollout or RolloutStatus()
@@ -100,7 +100,7 @@ class StatusBuilder:
         )
 
     def _ready(self, role: Role) -> int:
-        """Machines of the role whose pod is ready; of rollout machines only those of the target."""
+        """Count the machines of a role whose pod is ready; of rollout machines only those of the target."""
         return len(
             {
                 pod.machine

@@ -24,14 +24,14 @@ NOT_DURABLE = ConditionReason(
 )
 
 PAUSED = (
-    "more than half of the rollout machines, on several nodes, are believed dead at once: more likely the network, so "
-    "replacement waits a moment, and then goes on one by one"
+    "More than half of the rollout machines, on several nodes, count as dead. The network is the likely cause, so "
+    "replacement is delayed. Then machines are replaced one by one"
 )
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the conditions are derived from. Counts are of machines; `wanted` of the spec, `ready` of ready pods."""
+    """Input of the conditions. Counts are of machines; `wanted` is the spec's number, `ready` counts ready pods."""
 
     generation: int
     coordinator_ready: bool = False
@@ -43,7 +43,7 @@ class Facts:
     chain_length: int = 0
     leaving: int = 0
     departing: tuple[str, ...] = ()
-    """Machines whose pods somebody has asked to go, and that hand over what they hold."""
+    """Machines whose pods another client has deleted, and that hand over their state."""
     replacing: tuple[str, ...] = ()
     """Machines whose pod was lost and whose new one is not ready yet."""
     pods: int = 0
@@ -53,25 +53,25 @@ class Facts:
     durable: bool = True
     stall: ConditionReason | None = None
     refused: ConditionReason | None = None
-    """Why the newest spec is refused; everything else here speaks of the accepted one."""
+    """Why the newest spec is refused; all other facts are about the accepted one."""
     problems: tuple[ConditionReason, ...] = ()
-    """What the coordinator reports."""
+    """Warnings of the coordinator."""
     paused: ConditionReason | None = None
-    """Why machines that are believed dead are not replaced for a moment."""
+    """Why the replacement of doubted machines is held."""
     outcome: JobOutcome | None = None
     held: Hold | None = None
-    """Why a job that asks for quota is suspended."""
+    """Why a job with a queue is suspended."""
     admission: ConditionReason | None = None
-    """What Kueue gave to a job that runs on quota."""
+    """Kueue's assignment of a job that runs on quota."""
 
     @property
     def halted(self) -> ConditionReason | None:
-        """The problem for which no round begins."""
+        """Return the warning that prevents the next round."""
         return next((problem for problem in self.problems if problem.reason in HALTING), None)
 
     @property
     def obstacle(self) -> ConditionReason | None:
-        """What a human has to remove before a job that is to run goes on."""
+        """Return what a person must remove before a job can run."""
         if self.outcome is not None:
             return None
         if self.suspending:
@@ -80,14 +80,17 @@ class Facts:
 
     @property
     def ready(self) -> ConditionReason:
-        """What Ready waits for: the obstacle before the machines that it keeps away. The reason is RoundsProgressing
-        where it waits for nothing."""
+        """Return what Ready waits for.
+
+        An obstacle comes before the machines that it prevents. The reason is RoundsProgressing when Ready waits for
+        nothing.
+        """
         if self.outcome is not None:
             return ConditionReason("Failed" if self.outcome.failed else "Completed", self.outcome.message)
         if self.held is not None:
             return self.held.stall
         if self.suspending:
-            return ConditionReason("Suspended", "the job is suspended, or stops for it")
+            return ConditionReason("Suspended", "The job is suspended, or suspends")
         missing = self._missing
         if missing is not None:
             return self.obstacle or missing
@@ -95,7 +98,7 @@ class Facts:
 
     @property
     def _missing(self) -> ConditionReason | None:
-        """The first machines that are not ready though the job cannot do without them."""
+        """Return the first required machines that are not ready."""
         if not self.coordinator_ready:
             return ConditionReason("CoordinatorNotReady", "the coordinator's pod is not ready")
         if self.trainers_ready < self.trainers_wanted:
@@ -118,8 +121,8 @@ class Facts:
 
 
 def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition, ...]:
-    """All conditions; a transition time changes only with its status."""
-    # Ready at this generation would tell tools that the newest spec is in force.
+    """Derive all conditions. A transition time changes only with its status."""
+    # Ready at this generation would mean that the newest spec is in force.
     found = [_condition(READY, facts.is_ready and facts.refused is None, facts.refused or facts.ready)]
     stalled = _stalled(facts)
     if stalled is not None:
@@ -142,7 +145,7 @@ def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition,
 def stamp(
     found: Iterable[Condition], before: Iterable[Condition], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
-    """With generation and transition times filled in from what was written before."""
+    """Set generation and transition times by the conditions that were written before."""
     known = {condition.type: condition for condition in before}
 
     def stamped(condition: Condition) -> Condition:
@@ -155,7 +158,7 @@ def stamp(
 
 
 def phase(facts: Facts) -> Phase:
-    """The state in one word."""
+    """Return the state in one word."""
     if facts.outcome is not None:
         return Phase.FAILED if facts.outcome.failed else Phase.SUCCEEDED
     if facts.suspending:
@@ -171,8 +174,11 @@ def phase(facts: Facts) -> Phase:
 def stalled_now(
     status: RLJobStatus, before: RLJobStatus, stall: ConditionReason, generation: int, now: datetime
 ) -> RLJobStatus:
-    """The status with Stalled for a reason that turned up after the rest was decided. A job that is not Ready waits for
-    that. `before` is what was written: the same refusal at the next try is no transition."""
+    """Set Stalled for a reason that was found during execution.
+
+    A job that is not Ready waits for that reason. `before` is the written status: the same refusal at the next try is
+    no transition.
+    """
     waits = status.phase is not Phase.RUNNING
     told = [_condition(STALLED, True, stall), *([_condition(READY, False, stall)] if waits else [])]
     found = {c.type: c for c in status.conditions if c.type != RECONCILING}
@@ -197,16 +203,16 @@ def _reconciling(facts: Facts) -> ConditionReason | None:
         return None
     if facts.suspending:
         if facts.pods:
-            return ConditionReason("Suspending", f"{facts.pods} pods are still there")
+            return ConditionReason("Suspending", f"{facts.pods} pods still exist")
         return facts.held.stall if facts.held is not None else None
     if not facts.started:
         return ConditionReason("Creating", facts.ready.message)
     if facts.departing:
         return ConditionReason(
-            "MachineLeaving", f"asked to go, and saving first what they hold: {', '.join(facts.departing)}"
+            "MachineLeaving", f"being deleted, and saving their state first: {', '.join(facts.departing)}"
         )
     if facts.leaving:
-        return ConditionReason("ScalingDown", f"{facts.leaving} rollout machines hand over their work and leave")
+        return ConditionReason("ScalingDown", f"{facts.leaving} rollout machines hand over their responses and leave")
     if facts.replacing:
         return ConditionReason("ReplacingMachine", f"waiting for the new pods of {', '.join(facts.replacing)}")
     missing = facts.rollouts_wanted - facts.rollouts_ready
@@ -246,13 +252,15 @@ def _suspended(facts: Facts) -> tuple[bool, ConditionReason]:
         if facts.pods == 0 and facts.held is not None:
             return True, facts.held.stall
         if facts.pods == 0:
-            return True, ConditionReason("SuspendedByUser", "no pods are left; set spec.suspend to false to go on")
+            return True, ConditionReason(
+                "SuspendedByUser", "Suspended. All pods are deleted. Set spec.suspend=false to resume."
+            )
         return False, ConditionReason("Suspending", "")
     return False, ConditionReason("NotSuspended", "")
 
 
 def _admitted(facts: Facts) -> list[Condition]:
-    """Only of jobs that ask for quota, and that nobody has suspended."""
+    """Derive Admitted, for jobs with a queue that the user has not suspended."""
     if facts.held is not None:
         return [_condition(ADMITTED, False, facts.held.stall)]
     return [_condition(ADMITTED, True, facts.admission)] if facts.admission is not None else []

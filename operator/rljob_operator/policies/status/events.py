@@ -1,4 +1,4 @@
-"""Events on transitions: what changed between the status as it was and as it will be."""
+"""Events: reports transitions between the written status and the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljob_operator.policies.status.conditions import CHECKPOINT_DURABLE, COMPLE
 
 
 def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[MachineLoss]) -> list[Event]:
-    """What a person who reads the job's events should learn from this change."""
+    """Return the events of this change of status."""
     events = _placement(before, after)
     events += [Event(WARNING if loss.counts or loss.slows else NORMAL, "MachineLost", _told(loss)) for loss in losses]
     events += _nodes(before.replacements or Replacements(), after.replacements or Replacements())
@@ -25,7 +25,7 @@ def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Machin
 
 
 def forced_out(removal: Removal) -> Event:
-    """A pod is deleted without the kubelet's word."""
+    """Return the event of a pod that is deleted by force."""
     pod = removal.pod
     return Event(WARNING, "PodForceDeleted", f"{pod.name} on {pod.node}: {removal.reason}")
 
@@ -42,13 +42,15 @@ def _placement(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     for member in after.members:
         known = before.incarnations.get(member.machine, 0)
         if known and member.incarnation > known and old.get(member.machine) != member.incarnation:
-            message = f"{member.machine} is filled again by incarnation {member.incarnation}"
+            message = f"{member.machine} is replaced by incarnation {member.incarnation}"
             events.append(Event(NORMAL, "MachineReplaced", message))
     left = {(member.machine, member.incarnation) for member in before.members if member.leaving}
     for member in after.members:
-        # Of a rollout machine MachineMoved tells.
+        # MachineMoved reports a leaving rollout machine.
         if member.leaving and member.role is not Role.ROLLOUT and (member.machine, member.incarnation) not in left:
-            events.append(Event(NORMAL, "MachineLeaving", f"{member.machine} is asked to go: it saves its state first"))
+            events.append(
+                Event(NORMAL, "MachineLeaving", f"{member.machine} is being deleted: it saves its state first")
+            )
     return events
 
 
@@ -58,7 +60,7 @@ def _told(loss: MachineLoss) -> str:
 
 def _nodes(before: Replacements, after: Replacements) -> list[Event]:
     known = {node.name for node in before.avoided_nodes}
-    left_out = "no pod of the job is placed there for a while"
+    left_out = "no pod of the job is placed there for now"
     events = [
         Event(WARNING, "NodeAvoided", f"{node.name}: {node.reason}: {left_out}")
         for node in after.avoided_nodes
@@ -67,7 +69,7 @@ def _nodes(before: Replacements, after: Replacements) -> list[Event]:
     if after.pause is not None and before.pause is None:
         events.append(Event(WARNING, "ReplacementPaused", PAUSED))
     if before.pause is not None and after.pause is None:
-        events.append(Event(NORMAL, "ReplacementResumed", "machines that are believed dead are replaced at once again"))
+        events.append(Event(NORMAL, "ReplacementResumed", "machines that count as dead are replaced immediately again"))
     return events
 
 
@@ -86,7 +88,7 @@ def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
             Event(
                 NORMAL,
                 "MachineMoved",
-                f"{_named(old_names - new_names)}: its pod is asked to go; "
+                f"{_named(old_names - new_names)}: its pod is being deleted; "
                 f"{_named(new_names - old_names)} takes its place",
             )
         )
@@ -111,7 +113,7 @@ def _relay(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
 
 
 def _admission(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
-    """What Kueue decided. What stalls the job is told as that."""
+    """Return events of Kueue's decisions. A decision that stalls the job is reported as Stalled."""
     was, now, stalled = before.condition(ADMITTED), after.condition(ADMITTED), after.condition(STALLED)
     if now is None or (stalled is not None and stalled.reason == now.reason):
         return []
@@ -123,7 +125,10 @@ def _admission(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
 
 
 def _repeats(was: Condition | None, now: Condition) -> bool:
-    """The same trouble as before. Another refused edit is another mistake; of the rest only counts change."""
+    """Tell whether this is the same stall as before.
+
+    Another refused edit is another mistake. For all other reasons only counts in the message change.
+    """
     return was is not None and was.reason == now.reason and (now.reason != INVALID_SPEC or was.message == now.message)
 
 
@@ -134,17 +139,17 @@ def _state(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     if stalled is not None and not failed and not _repeats(was, stalled):
         events.append(Event(WARNING, stalled.reason, stalled.message))
     if was is not None and was.reason == INVALID_SPEC and (stalled is None or stalled.reason != INVALID_SPEC):
-        events.append(Event(NORMAL, "SpecAccepted", "the spec is good again and in force"))
+        events.append(Event(NORMAL, "SpecAccepted", "the spec is valid again and in force"))
     if after.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         if before.first_ready_time is None:
             events.append(Event(NORMAL, "Running", "all pods are ready"))
         elif before.phase is not None:
             events.append(Event(NORMAL, "Recovered", "the job is ready again"))
     if after.phase is Phase.SUSPENDING and before.phase is not Phase.SUSPENDING:
-        events.append(Event(NORMAL, "Suspending", "the coordinator is asked to save its state"))
+        events.append(Event(NORMAL, "Suspending", "the coordinator saves its state"))
     ran = before.start_time is not None
     if ran and after.is_true(SUSPENDED) and not before.is_true(SUSPENDED):
-        events.append(Event(NORMAL, "Suspended", "all pods are gone, the state is kept"))
+        events.append(Event(NORMAL, "Suspended", "all pods are deleted, the state is kept"))
     if ran and before.is_true(SUSPENDED) and not after.is_true(SUSPENDED):
         events.append(Event(NORMAL, "Resumed", "pods are created again"))
     for type_, kind in ((COMPLETE, NORMAL), (FAILED, WARNING)):

@@ -1,7 +1,7 @@
-"""Stalled without a plan: a first spec that cannot be used, or an error of the operator itself.
+"""Invalid spec: Stalled without a plan, for a first spec that cannot be used, or for an error of the operator itself.
 
-Nothing is decided for such a job, so pods that run go on running, and everything else in the status stays: the operator
-owns those fields, and an apply that left them out would remove them. The next plan writes all conditions anew.
+Nothing is decided for such a job. Its pods continue, and the rest of the status stays: the operator owns those fields,
+and an apply without them would remove them. The next plan writes all conditions again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,18 @@ INTERNAL_ERROR = "InternalError"
 def plan_invalid(
     document: Mapping[str, Any], errors: Sequence[FieldError], now: datetime
 ) -> tuple[Json | None, list[Event]]:
-    """(the operator's status, or None when it is written already; events) of a job whose spec cannot be used."""
+    """Return status and events of a job whose spec cannot be used.
+
+    The status is None when it is written already.
+    """
     return _stalled(document, ConditionReason(INVALID_SPEC, report_invalid(errors)), now, (READY, STALLED))
 
 
 def plan_failed(document: Mapping[str, Any], stall: ConditionReason, now: datetime) -> tuple[Json | None, list[Event]]:
-    """The same of a job at which the operator failed. One that runs stays Ready; one that has ended stays as it is, and
-    has an event."""
+    """Return status and events of a job at which the operator failed.
+
+    A running job stays Ready. An ended job stays as it is, and gets an event.
+    """
     known = {c.get("type"): c.get("status") for c in (document.get("status") or {}).get("conditions") or []}
     if "True" in (known.get(COMPLETE), known.get(FAILED)):
         return None, [_event(stall)]
@@ -41,7 +46,7 @@ def plan_failed(document: Mapping[str, Any], stall: ConditionReason, now: dateti
 def _stalled(
     document: Mapping[str, Any], stall: ConditionReason, now: datetime, types: Sequence[str]
 ) -> tuple[Json | None, list[Event]]:
-    """With conditions of these types that tell the trouble."""
+    """Set these conditions to the reason of the stall."""
     raw = {key: value for key, value in (document.get("status") or {}).items() if key != "runtime"}
     generation = document["metadata"].get("generation", 1)
     known = [_readable(condition) for condition in raw.get("conditions") or []]

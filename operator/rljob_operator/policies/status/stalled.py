@@ -1,4 +1,4 @@
-"""What keeps a job from going on without a human, worst first."""
+"""Stall reasons: why a job cannot progress without a person, most severe first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from rljob_operator.policies.base.observation import IMAGE_REASONS, Observed, Po
 def find_stall_reason(
     observed: Observed, blocked: Collection[str], too_few: bool, config: Config, now: datetime
 ) -> ConditionReason | None:
-    """The reason for Stalled, or None. `blocked` machines are given up; `too_few` says that without them the job has
-    fewer rollout machines than it must have."""
+    """Return the reason for Stalled; None without one.
+
+    `blocked` machines have an exhausted budget. `too_few`: without them the job is below its minimum.
+    """
     pods = [pod for pod in observed.pods if pod.live]
     waiting = [pod for pod in pods if pod.waiting is not None]
     for reason, group in (("ImagePullFailed", IMAGE_REASONS), ("ContainerConfigError", None)):
@@ -36,7 +38,7 @@ def find_stall_reason(
 
 
 def stall_deadlines(observed: Observed, config: Config) -> list[datetime | None]:
-    """When an unschedulable pod becomes trouble."""
+    """Return when unschedulable pods become a stall reason."""
     return [_patience(pod, config) for pod in observed.pods if pod.live and pod.unschedulable is not None]
 
 

@@ -1,4 +1,4 @@
-"""What came between the look at a job and the write of its status: whether the write still fits."""
+"""Write conflict: whether a decided status still fits after another write."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rljob_api.spec import Metadata, RLJob
 
 
 def only_reported(before: RLJob, now: Mapping[str, Any]) -> bool:
-    """Whether nothing but the coordinator's part of the status has changed.
+    """Tell whether only the coordinator's part of the status has changed.
 
-    What was decided from the earlier report could as well have been written before the later one came. The later one is
-    an event of its own, after which the job is planned for again.
+    Then the decision could have been written before that report came. The report is an event of its own, and the job is
+    planned again.
     """
     try:
         status = load_status(now.get("status") or {})
