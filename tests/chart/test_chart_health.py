@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lupa import LuaRuntime
 
 from rljob_api.status import FinishedOutcome, RLJobStatus
-from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.status.conditions import Facts, derive
 
 SCRIPT = (Path(__file__).parents[2] / "docs/guides/argocd/health.lua").read_text()

@@ -154,7 +154,8 @@ def _first_cells(path: Path) -> list[str]:
 
 
 def test_the_parser_of_reasons_sees_branches_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = 'X = "ByName"\nConditionReason("One" if b else "Other", "")\nConditionReason(X, "")\nConditionReason(y.z, "")\nOther("No", "")'
+    source = 'X = "ByName"\nConditionReason("One" if b else "Other", "")\n'
+    source += 'ConditionReason(X, "")\nConditionReason(y.z, "")\nOther("No", "")'
     (tmp_path / "a.py").write_text(source)
     monkeypatch.setitem(globals(), "SOURCES", tmp_path)
     assert _reasons("ConditionReason", 0) == {"One", "Other", "ByName"}
