@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from training_toys import FakePublisher, LoneLearner, LoneRank, keep_norms_precise, make_groups
 
 from rljob_runtime.protocols import Chain
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.checkpoint import rng_state
 from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import TrainingConfig
@@ -245,7 +245,7 @@ def test_ranks_over_nccl_are_one_rank_alone(larger_folder, one_of_one, dtype) ->
         moved = (found.full_tensor() - weight).detach().norm() / weight.detach().norm()
         assert float(moved) < (1e-4 if dtype == "float32" else 2e-2), name
         assert torch.equal(place.full_tensor(), weight)
-    assert one_of_one.sum(Sums(loss=2.5, tokens=7)) == Sums(loss=2.5, tokens=7)
+    assert one_of_one.sum(LossSums(loss=2.5, tokens=7)) == LossSums(loss=2.5, tokens=7)
     blob = bytes(range(256)) * 5
     assert one_of_one.gather_bytes(blob) == [blob]
 

@@ -351,7 +351,7 @@ async def test_a_shadow_run_that_fails_as_none_should_is_told(caplog: pytest.Log
         await asyncio.gather(*shadows, return_exceptions=True)
         await asyncio.sleep(0)
         assert not scorer._shadows
-    assert "a shadow run failed as none should" in caplog.text
+    assert "a shadow run failed unexpectedly" in caplog.text
 
 
 class Taking(Recorded):
@@ -454,7 +454,7 @@ class Unavailable(Recorded):
 
 
 async def test_a_machine_without_a_sandbox_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljob_runtime.rewards.pool.Sandbox", lambda seats: Unavailable())
+    monkeypatch.setattr("rljob_runtime.rewards.pool.Sandbox", lambda processes: Unavailable())
     with pytest.raises(InvalidReward, match=r"reward code \(kind Code\) needs a sandbox: nothing keeps") as caught:
         async with RewardPool([CodeRule("code")]):
             pass

@@ -170,7 +170,7 @@ async def test_a_rule_that_cannot_be_loaded_there_is_named(container: Container,
 
 async def test_a_machine_without_a_sandbox_is_told_and_can_be_asked_again(folder: str, monkeypatch) -> None:
     class Lacking:
-        def __init__(self, seats: int) -> None:
+        def __init__(self, processes: int) -> None:
             pass
 
         async def __aenter__(self) -> None:
@@ -224,7 +224,7 @@ async def test_a_cancelled_call_ends_its_program(container: Container) -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         assert await pool.score(sample(), RIGHT) == 1.0
-        # It was told before the seat was taken anew; by itself it would have gone on for longer than is waited here.
+        # The old one ended before the new one started; on its own it would have gone on for longer than is waited here.
         assert await asyncio.to_thread(gone, [supervisor, *programs])
 
 
@@ -278,7 +278,7 @@ async def test_the_container_ends_when_the_coordinator_leaves(container: Contain
         await pool.__aenter__()
         processes = children_of(container.process.pid)
         assert len(processes) == 2
-    assert await container.ended() == 0, "though the seats are still taken"
+    assert await container.ended() == 0, "though its connections are still open"
     assert await asyncio.to_thread(gone, processes)
 
 

@@ -113,7 +113,7 @@ async def test_no_text_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(26)
     texts = [worst_text(chance) for _ in range(TEXTS)]
     printed, said = Printing(""), ""
-    monkeypatch.setattr(pool, "Sandbox", lambda seats: printed)
+    monkeypatch.setattr(pool, "Sandbox", lambda processes: printed)
 
     async def judge(request: web.Request) -> web.Response:
         await request.read()

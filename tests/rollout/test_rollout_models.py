@@ -92,7 +92,7 @@ def _store_as(folder: Path, dtype: torch.dtype) -> None:
     ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").unlink(), "has no weights; model.safetensors, or"),
-        (_truncate, "is not a whole safetensors file"),
+        (_truncate, "is not a complete safetensors file"),
         (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer; one of tokenizer.json"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "config or tokenizer cannot be read"),
         (lambda f: (f / "config.json").unlink(), "has no config.json"),

@@ -577,7 +577,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sums of other weights are taken",
-        f"{RUNTIME}/training/loans/intake.py",
+        f"{RUNTIME}/training/loans/accept.py",
         "if published != (receipt.version, done):",
         "if published is None:",
         (f"{LENT}::test_what_does_not_belong_here_is_refused_and_changes_nothing",),

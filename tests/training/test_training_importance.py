@@ -16,7 +16,7 @@ from training_toys import make_groups, make_learner
 from rljob_api import load
 from rljob_api.spec_training import Mode
 from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.training.algorithm.loss import Sums, policy_loss
+from rljob_runtime.training.algorithm.loss import LossSums, policy_loss
 from rljob_runtime.training.config import TrainingConfig
 
 CAP = 2.0
@@ -30,7 +30,7 @@ def gradient(
     advantages: list[float],
     now: list[float],
     proximal: list[float] | None = None,
-) -> tuple[list[float], Sums]:
+) -> tuple[list[float], LossSums]:
     """Of the loss, to the trainer's logprob of each token. All are probabilities but the advantages."""
 
     def logs(values: list[float]) -> Tensor:
@@ -136,7 +136,7 @@ def test_the_figures_are_those_of_the_ratios() -> None:
     assert sums.effective_sample_size == pytest.approx(sum(ratios) ** 2 / (3 * sum(r * r for r in ratios)))
     both = sums + sums
     assert both.effective_sample_size == pytest.approx(sums.effective_sample_size)
-    assert Sums.of(both.values()) == both
+    assert LossSums.of(both.values()) == both
 
 
 def test_only_an_asynchronous_job_has_a_cap(demo_job) -> None:

@@ -115,7 +115,7 @@ class ModelFolder:
         except ModelError as error:
             raise ModelError(f"{name}: {error}") from error
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{name}: {file} is not a whole safetensors file: {error}") from error
+            raise ModelError(f"{name}: {file} is not a complete safetensors file: {error}") from error
 
     def _check_vocabulary(self, name: str) -> None:
         """Check that tokenizer, config and embedding agree.

@@ -29,8 +29,8 @@ class ComputeReport:
 @dataclass(frozen=True)
 class ContributionReceipt:
     """A contribution that lies at the trainer's inbox as version `number`: raw sums over `groups` of `step`, computed
-    with the published weights `version`. `sums` are the fields of `training.algorithm.loss.Sums`, in order; `tokens`
-    the loss tokens among them."""
+    with the published weights `version`. `sums` are the fields of `training.algorithm.loss.LossSums`, in order;
+    `tokens` the loss tokens among them."""
 
     step: int
     worker: str

@@ -53,9 +53,9 @@ def last_number(prompt: Prompt, response: str) -> float:
 
     Raises `UnusableReference`.
     """
-    wanted = numerals.only_number(str(prompt.answer))
+    expected = numerals.only_number(str(prompt.answer))
     try:
-        return float(numerals.last_number(response) == wanted)
+        return float(numerals.last_number(response) == expected)
     except TooLarge:
         return 0.0
 

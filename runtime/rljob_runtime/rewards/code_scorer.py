@@ -205,7 +205,7 @@ class CodeScorer:
         """
         self._shadows.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a shadow run failed as none should", exc_info=error)
+            log.error("a shadow run failed unexpectedly", exc_info=error)
 
     async def _run(self, decision: TimeoutDecision, test: TestCase, source: str) -> tuple[Run, bool]:
         """Run the program and return its run, and whether it passed before its end.

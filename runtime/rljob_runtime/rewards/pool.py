@@ -134,7 +134,7 @@ class RewardPool:
                 raise
             except Exception as error:
                 # For example, the machine has no process left. A sample without an answer would block the round.
-                log.exception("a reward failed as none should")
+                log.exception("a reward failed unexpectedly")
                 raise ScoreFailed(Failure.CRASHED, "*", repr(error)) from error
         if not math.isfinite(total):
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")

@@ -195,8 +195,8 @@ class RemoteFunctionScorer:
         """
         sample = base64.b64encode(pickle.dumps((prompt, response))).decode()
         try:
-            async with self.pool.acquire() as seat:
-                answer = await seat.ask({"sample": sample}, self._bound)
+            async with self.pool.acquire() as connection:
+                answer = await connection.ask({"sample": sample}, self._bound)
         except TimeoutError:
             detail = f"the container rewards gave no answer within {self._bound:g} s"
             raise ScoreFailed(Failure.TIMED_OUT, "*", detail) from None
@@ -247,8 +247,8 @@ class RemoteSandbox:
         """
         bound = START_SECONDS + longest_run_seconds(program) + SLACK_SECONDS
         try:
-            async with self.pool.acquire() as seat:
-                answer = await seat.ask(vars(program), bound)
+            async with self.pool.acquire() as connection:
+                answer = await connection.ask(vars(program), bound)
         except TimeoutError:
             raise SandboxFailed(f"the container rewards gave no answer within {bound:g} s") from None
         except (SandboxUnavailable, RewardsNotReady) as error:  # a later connection, unlike the first one

@@ -73,10 +73,10 @@ class RewardServer:
         try:
             await self._serve_connection(reader, writer)
         except ConnectionError as error:
-            log.info("a call was given up: %s", error)
+            log.info("a call was cancelled: %s", error)
         except Exception as error:
             # The caller receives the reason: after a closed connection alone it would retry.
-            log.exception("a seat failed as none should")
+            log.exception("a connection failed unexpectedly")
             with contextlib.suppress(ConnectionError):
                 await send(writer, {"broken": f"{type(error).__name__}: {error}"})
         finally:

@@ -95,7 +95,7 @@ class ProcessPool(Generic[C]):
 
     def __init__(self, size: int, start: Callable[[], Awaitable[C]]) -> None:
         if size < 1:
-            raise ValueError(f"at least one seat is needed, not {size}")
+            raise ValueError(f"a process pool needs at least one process, not {size}")
         self._start = start
         # The last used process comes first, so a process is added only when all are busy.
         self._free: asyncio.LifoQueue[C | None] = asyncio.LifoQueue()

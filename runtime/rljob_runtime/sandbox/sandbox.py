@@ -51,8 +51,8 @@ attempt("open a socket", socket.socket)
 attempt("start a process", os.fork)
 attempt("signal another process", os.kill, os.getppid(), 0)
 open("own", "w").write("it may write here")
-time.sleep(0.1)  # long enough to be looked at
-print("ways out:", ", ".join(found))
+time.sleep(0.1)  # long enough for a check of its usage
+print("escapes:", ", ".join(found))
 """
 
 
@@ -142,8 +142,8 @@ class Sandbox:
         await self.pool.close()
         try:
             await asyncio.to_thread(remove, self._scratch)
-        except OSError as trouble:
-            log.warning("the sandbox's folder stays behind: %s", trouble)
+        except OSError as error_of_removal:
+            log.warning("the sandbox's folder stays behind: %s", error_of_removal)
 
     @property
     def processes_started(self) -> int:
@@ -196,9 +196,9 @@ class Sandbox:
             secret.unlink()
             Path(f"{secret}.new").unlink(missing_ok=True)
         layers = ", ".join(sorted(self.layers))
-        if not run.clean or not run.stdout.startswith("ways out:"):
+        if not run.clean or not run.stdout.startswith("escapes:"):
             raise SandboxUnavailable(f"a harmless program fails in the sandbox ({layers}): {run.end} {run.stderr}")
-        found = run.stdout.removeprefix("ways out:").strip()
+        found = run.stdout.removeprefix("escapes:").strip()
         if found:
             raise SandboxUnavailable(f"the sandbox ({layers}) leaks; a program can: {found}")
 

@@ -144,7 +144,7 @@ class _Child:
 
         Raises `SandboxFailed` when a step fails.
         """
-        (stdout, out), (stderr, err), (report, tell) = os.pipe(), os.pipe(), os.pipe()
+        (stdout, out), (stderr, err), (report, errors_out) = os.pipe(), os.pipe(), os.pipe()
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -154,10 +154,10 @@ class _Child:
                     os.dup2(source, target)
                 confine_and_run(program, filesystem, interpreter, use_landlock, supervisor)
             except BaseException as error:
-                os.write(tell, f"{type(error).__name__}: {error}".encode()[:4000])
+                os.write(errors_out, f"{type(error).__name__}: {error}".encode()[:4000])
             finally:
                 os._exit(1)
-        for descriptor in (out, err, tell):
+        for descriptor in (out, err, errors_out):
             os.close(descriptor)
         child = cls(pid, stdout, stderr)
         with open(report, "rb") as file:

@@ -54,7 +54,7 @@ def reference(answer: str) -> Reading:
                     f"the reference answer {text[:80]!r} cannot be parsed: no number, list, words or formula"
                 )
     except NoAnswer as error:
-        raise UnusableReference(f"the reference answer {text[:80]!r} says nothing") from error
+        raise UnusableReference(f"the reference answer {text[:80]!r} contains no answer") from error
     except TooLarge as error:
         raise UnusableReference(f"the reference answer {text[:80]!r} is too large to be compared: {error}") from error
     return found

@@ -136,7 +136,7 @@ class _Parser:
     def whole(self) -> Fraction:
         value = self._sum()
         if self._place < len(self._tokens):
-            raise NoArithmetic("something stands behind it")
+            raise NoArithmetic("text follows it")
         return value
 
     def _held(self, value: Fraction) -> Fraction:
@@ -231,7 +231,7 @@ class _Parser:
         else:
             return Fraction(0)
         if not 0 < upper < lower or upper.denominator != 1 or lower.denominator != 1:
-            raise NoArithmetic("a number before a fraction that is none of a whole")
+            raise NoArithmetic("a number before a fraction that is not below 1")
         return upper / lower
 
     def _spells(self, *kinds: type | str) -> bool:

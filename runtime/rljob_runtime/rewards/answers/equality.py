@@ -33,36 +33,36 @@ MOST_SHUFFLED = 64
 """Members of a list that are compared in any order."""
 
 
-Ask = Callable[[Number | Formula, Number | Formula], bool]
+Compare = Callable[[Number | Formula, Number | Formula], bool]
 """Compares two readings of which at least one is a formula."""
 
 
-def same(reference: Reading, answer: Reading, ask: Ask) -> bool:
+def same(reference: Reading, answer: Reading, compare: Compare) -> bool:
     """Return whether the answer equals the reference.
 
     The relation is not symmetric: 2x + 1 = 5 answers 5, and 5 does not answer 2x + 1 = 5.
     """
     match reference, answer:
-        case Named(name, value), Named(other, said) if name == other:
-            return same(value, said, ask)
+        case Named(name, value), Named(other, given) if name == other:
+            return same(value, given, compare)
         case (Named(latex=latex), Named(latex=written) | Formula(written)) | (Formula(latex), Named(latex=written)):
-            return _same_formula(Formula(latex), Formula(written), ask)
+            return _same_formula(Formula(latex), Formula(written), compare)
         case Named(_, value, letter), _:
-            return letter and same(value, answer, ask)
-        case _, Named(_, said):
-            return same(reference, said, ask)
-        case (Choice(letter, _), Words(said)) | (Words(said), Choice(letter, _)):
-            return said == letter
-        case Choice(letter, value), Choice(other, said):
-            return letter == other and same(value, said, ask)
+            return letter and same(value, answer, compare)
+        case _, Named(_, given):
+            return same(reference, given, compare)
+        case (Choice(letter, _), Words(given)) | (Words(given), Choice(letter, _)):
+            return given == letter
+        case Choice(letter, value), Choice(other, given):
+            return letter == other and same(value, given, compare)
         case Choice(_, value), _:
-            return same(value, answer, ask)
-        case _, Choice(_, said):
-            return same(reference, said, ask)
+            return same(value, answer, compare)
+        case _, Choice(_, given):
+            return same(reference, given, compare)
         case Number(), Number():
             return same_number(reference, answer)
-        case (Number() | Formula() as wanted, Formula() as found) | (Formula() as wanted, Number() as found):
-            return _same_formula(wanted, found, ask)
+        case (Number() | Formula() as expected, Formula() as found) | (Formula() as expected, Number() as found):
+            return _same_formula(expected, found, compare)
         case Span(), Span():
             return same_number(reference.low, answer.low) and same_number(reference.high, answer.high)
         case (Number(value), Based(digits)) | (Based(digits), Number(value)):
@@ -73,11 +73,13 @@ def same(reference: Reading, answer: Reading, ask: Ask) -> bool:
             halves = {reference.half, answer.half} - {""}
             return len(halves) < 2 and (reference.sort, reference.numbers) == (answer.sort, answer.numbers)
         case Items(), Items():
-            return _same_items(reference, answer, ask)
+            return _same_items(reference, answer, compare)
         case (
-            (Union(members), Union(said)) | (Union(members), Items("", _, said)) | (Items("", _, members), Union(said))
+            (Union(members), Union(given))
+            | (Union(members), Items("", _, given))
+            | (Items("", _, members), Union(given))
         ):
-            return _in_any_order(members, said, ask)
+            return _in_any_order(members, given, compare)
         case (Words(text), Formula(latex)) | (Formula(latex), Words(text)):
             return squeezed(text) == squeezed(latex).casefold()
     return type(reference) is type(answer) and reference == answer
@@ -120,26 +122,26 @@ def _is_finite(value: Fraction) -> bool:
     return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 
-def _same_formula(reference: Number | Formula, answer: Number | Formula, ask: Ask) -> bool:
+def _same_formula(reference: Number | Formula, answer: Number | Formula, compare: Compare) -> bool:
     written = [squeezed(each.latex) for each in (reference, answer) if isinstance(each, Formula)]
-    return (len(written) == 2 and written[0] == written[1]) or ask(reference, answer)
+    return (len(written) == 2 and written[0] == written[1]) or compare(reference, answer)
 
 
-def _same_items(reference: Items, answer: Items, ask: Ask) -> bool:
+def _same_items(reference: Items, answer: Items, compare: Compare) -> bool:
     if len(reference.members) != len(answer.members):
         return False
     kinds = {reference.opening + reference.closing, answer.opening + answer.closing}
     if kinds <= {"", "{}"} and len(reference.members) <= MOST_SHUFFLED:
-        return _in_any_order(reference.members, answer.members, ask)
+        return _in_any_order(reference.members, answer.members, compare)
     if len(kinds - {""}) > 1 or kinds == {"", "[)"} or kinds == {"", "(]"}:
         return False
-    return all(same(one, other, ask) for one, other in zip(reference.members, answer.members, strict=True))
+    return all(same(one, other, compare) for one, other in zip(reference.members, answer.members, strict=True))
 
 
-def _in_any_order(reference: Sequence[Reading], answer: Sequence[Reading], ask: Ask) -> bool:
+def _in_any_order(reference: Sequence[Reading], answer: Sequence[Reading], compare: Compare) -> bool:
     left = list(answer)
     for one in reference:
-        place = next((index for index, other in enumerate(left) if same(one, other, ask)), None)
+        place = next((index for index, other in enumerate(left) if same(one, other, compare)), None)
         if place is None:
             return False
         del left[place]

@@ -62,8 +62,8 @@ def final_answer(response: str) -> Final | None:
         return Final(box, marked=True) if box.strip() else None
     if (line := last_match(_LINE, response)) is not None:
         return _prose(line[1], marked=True)
-    if (anchor := last_match(_ANCHOR, response)) is not None and (said := _sentence(response[anchor.end() :])):
-        return _prose(said, marked=True)
+    if (anchor := last_match(_ANCHOR, response)) is not None and (sentence := _sentence(response[anchor.end() :])):
+        return _prose(sentence, marked=True)
     text = response.strip()
     if not text:
         return None

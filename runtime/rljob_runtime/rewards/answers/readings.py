@@ -167,7 +167,7 @@ _WORD = re.compile(rf"(?<![\\a-zA-Z])(?:[a-zA-Z]{{3,}}|{_SMALL_WORDS})(?![a-zA-Z
 _CAPITALS = re.compile(r"[A-Za-z]*[A-Z][A-Za-z]*")
 _LABEL = re.compile(r"(?:\\text\s*\{[^{}]*\}|[a-zA-Z ]{2,40})\s*")
 _COMMAND = re.compile(r"\\[a-zA-Z]+|[\^_{}]")
-_SAYS_NOTHING = re.compile(r"[^\w]+")
+_PUNCTUATION = re.compile(r"[^\w]+")
 MATH_NAMES = frozenset(
     [
         "pi",
@@ -223,7 +223,7 @@ def squeezed(text: str) -> str:
 def _read(text: str, depth: int) -> Reading:
     text = unwrapped(text)
     if not text or depth > MOST_DEPTH:
-        raise NoAnswer("nothing is said")
+        raise NoAnswer("the text is empty")
     try:
         for kind in _KINDS:
             if (found := kind(text, depth)) is not None:
@@ -408,8 +408,8 @@ def _words(text: str, depth: int) -> Reading | None:
 
 
 def _as_words(text: str) -> Words | None:
-    said = _SAYS_NOTHING.sub(" ", text.replace("'", "").replace(".", "")).strip()
-    return None if not said else Words(said if len(said) == 1 else said.casefold())
+    words = _PUNCTUATION.sub(" ", text.replace("'", "").replace(".", "")).strip()
+    return None if not words else Words(words if len(words) == 1 else words.casefold())
 
 
 _KINDS: tuple[Callable[[str, int], Reading | None], ...] = (

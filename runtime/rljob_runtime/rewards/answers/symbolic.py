@@ -31,9 +31,11 @@ def parsed(latex: str) -> list[Any]:
     if len(latex) > LONGEST_FORMULA:
         raise TooLarge(f"a formula of {len(latex)} characters")
     bounded_text(latex)
-    said = latex.replace("%", "\\%").replace("\N{DEGREE SIGN}", "^{\\circ}")
+    escaped = latex.replace("%", "\\%").replace("\N{DEGREE SIGN}", "^{\\circ}")
     found = [
-        each for each in parse(f"${said}$", [LatexExtractionConfig()], parsing_timeout=0) if not isinstance(each, str)
+        each
+        for each in parse(f"${escaped}$", [LatexExtractionConfig()], parsing_timeout=0)
+        if not isinstance(each, str)
     ]
     for each in found:
         bounded(each)
@@ -46,7 +48,7 @@ def _reference(latex: str) -> tuple[Any, ...]:
 
 
 def agree(reference: Number | Formula, answer: Number | Formula) -> bool:
-    """Compare readings as `equality.Ask`.
+    """Compare readings as `equality.Compare`.
 
     Raises `TooLarge`.
     """

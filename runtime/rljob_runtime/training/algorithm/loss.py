@@ -21,7 +21,7 @@ LOG_RATIO_BOUND = 20.0
 
 
 @dataclass(frozen=True)
-class Sums:
+class LossSums:
     """Raw sums over loss tokens.
 
     The sum of two parts of a batch equals the sums of both parts together.
@@ -42,15 +42,15 @@ class Sums:
     tokens: int = 0
     sequences: int = 0
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums.of([mine + theirs for mine, theirs in zip(self.values(), other.values(), strict=True)])
+    def __add__(self, other: LossSums) -> LossSums:
+        return LossSums.of([mine + theirs for mine, theirs in zip(self.values(), other.values(), strict=True)])
 
     def values(self) -> list[float]:
         """Return the fields in order, to add them and to reduce them over ranks."""
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     @classmethod
-    def of(cls, values: list[float]) -> Sums:
+    def of(cls, values: list[float]) -> LossSums:
         """Build the sums from `values`."""
         loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped, tokens, sequences = values
         terms = (loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped)
@@ -93,7 +93,7 @@ def policy_loss(
     reference: Tensor | None = None,
     entropy: Tensor | None = None,
     sequences: int = 0,
-) -> tuple[Tensor, Sums]:
+) -> tuple[Tensor, LossSums]:
     """Compute the raw loss of some tokens and their sums.
 
     The loss is a scalar that carries the gradient. All tensors are one-dimensional, with one value per loss token.
@@ -123,7 +123,7 @@ def policy_loss(
         terms = (loss, k3(drift).sum(), reference_kl.sum(), cut.sum())
         loss_sum, mismatch, reference_sum, clipped = (float(term) for term in terms)
         raw = importance.double()  # fp32 cannot hold the square of the largest ratio
-    return loss, Sums(
+    return loss, LossSums(
         loss=loss_sum,
         mismatch_kl=mismatch,
         reference_kl=reference_sum,

@@ -80,12 +80,12 @@ def split(block: Block, budget: int) -> list[Block]:
     """
     pieces: list[Block] = []
     taken: list[Sample] = []
-    free = whole = budget - len(block.prompt_token_ids)
+    free = room_for_responses = budget - len(block.prompt_token_ids)
     for sample in sorted(block.samples, key=lambda s: -len(s.token_ids)):
         inputs = len(sample.token_ids) - 1
         if taken and inputs > free:
             pieces.append(Block(block.prompt_token_ids, tuple(taken)))
-            taken, free = [], whole
+            taken, free = [], room_for_responses
         taken.append(sample)
         free -= inputs
     if taken:
@@ -174,23 +174,23 @@ class Share:
 
         A rank yields a row without blocks when other ranks have more rows.
         """
-        whole = self.joined
+        joined = self.joined
         block_ends = list(accumulate(self.blocks.tolist(), initial=0))
-        sample_ends = np.concatenate([[0], whole.samples.cumsum(dtype=np.int64)])
-        prompt_ends = np.concatenate([[0], whole.prompts.cumsum(dtype=np.int64)])
-        token_ends = np.concatenate([[0], whole.responses.cumsum(dtype=np.int64)])
+        sample_ends = np.concatenate([[0], joined.samples.cumsum(dtype=np.int64)])
+        prompt_ends = np.concatenate([[0], joined.prompts.cumsum(dtype=np.int64)])
+        token_ends = np.concatenate([[0], joined.responses.cumsum(dtype=np.int64)])
         for first, last in pairwise(block_ends):
             samples = slice(sample_ends[first], sample_ends[last])
             prompts = slice(prompt_ends[first], prompt_ends[last])
             tokens = slice(token_ends[samples.start], token_ends[samples.stop])
             yield Row(
-                prompts=whole.prompts[first:last],
-                samples=whole.samples[first:last],
-                responses=whole.responses[samples],
-                advantages=whole.advantages[samples],
-                prompt_token_ids=whole.prompt_token_ids[prompts],
-                token_ids=whole.token_ids[tokens],
-                logprobs=whole.logprobs[tokens],
+                prompts=joined.prompts[first:last],
+                samples=joined.samples[first:last],
+                responses=joined.responses[samples],
+                advantages=joined.advantages[samples],
+                prompt_token_ids=joined.prompt_token_ids[prompts],
+                token_ids=joined.token_ids[tokens],
+                logprobs=joined.logprobs[tokens],
             )
 
 

@@ -30,7 +30,7 @@ from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.relay.gradient_transfer import discard
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.batch.delivery import Delivery, Progress, plan_contribute
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
@@ -68,7 +68,7 @@ class _Ranks:
         fork_server.revive()
         self.processes = RankProcesses(fork_server, settings.ranks, devices, grace=GRACE_SECONDS)
         # Ranks create communicators on first use and meet in this folder.
-        self._folder = tempfile.TemporaryDirectory(prefix="rljob-unit-")
+        self._folder = tempfile.TemporaryDirectory(prefix="rljob-gradient-worker-")
         self._settings = settings
         self.vocabulary = 0
 
@@ -129,7 +129,7 @@ class BlockingGradientWorker:
         held, tokens, each = self._sums, 0, [0] * self._settings.ranks
         delivery, shares = self._plan(step, groups, ranks.vocabulary)
         if fresh := delivery.groups:
-            sums = [Sums.of(values) for values in self._call_ranks(ranks, "add", [(share,) for share in shares])]
+            sums = [LossSums.of(values) for values in self._call_ranks(ranks, "add", [(share,) for share in shares])]
             total = sum(sums[1:], sums[0])
             tokens, each = total.tokens, [own.tokens for own in sums]
             contribution = Contribution(step, self.name, term, frozenset(group.prompt for group in fresh), {}, total)
@@ -270,4 +270,4 @@ class BlockingGradientWorker:
             ranks, self._ranks = self._ranks, None
         self._task = self._sums = None
         if ranks is not None and not ranks.end():
-            raise Refused(f"{self.name}: its processes do not end; what they hold of the accelerators is not free")
+            raise Refused(f"{self.name}: its processes do not end, so the accelerators' memory is not free")

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from rljob_runtime.protocols import RelayMember
 from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings
 from rljob_runtime.rollout.engines.weights import WeightMismatch, open_version
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.loading import empty_sharded_model
@@ -116,7 +116,7 @@ class GradientRank:
         self._computer.reset()
 
     def add(self, share: Share) -> list[float]:
-        """Add the raw gradient of these rows and return this rank's `Sums`.
+        """Add the raw gradient of these rows and return this rank's `LossSums`.
 
         A collective.
         """
@@ -174,9 +174,9 @@ class _GradientAccumulator(GradientComputer):
             for name, parameter in self.parameters.items()
         }
 
-    def add(self, share: Share) -> Sums:
+    def add(self, share: Share) -> LossSums:
         """Add the raw gradient of these rows."""
-        sums = Sums()
+        sums = LossSums()
         for batch in self._rows(share):
             self._accumulated.clear()
             sums = sums + self._backward(batch, None)

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.model.optimizer import gather_full
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -85,13 +85,13 @@ class RankGroup:
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
         model.register_forward_hook(_reshard_after_forward)
 
-    def sum(self, sums: Sums) -> Sums:
+    def sum(self, sums: LossSums) -> LossSums:
         """Add the sums of all ranks."""
         if self.mesh is None:
             return sums
         values = torch.tensor(sums.values(), dtype=torch.float64, device=self.device)
         dist.all_reduce(values)
-        return Sums.of(values.tolist())
+        return LossSums.of(values.tolist())
 
     def gather_bytes(self, blob: bytes) -> list[bytes]:
         """Gather every rank's `blob`, by rank."""

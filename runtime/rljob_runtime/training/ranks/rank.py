@@ -35,7 +35,7 @@ from rljob_runtime.training.checkpoint.export import write_model
 from rljob_runtime.training.checkpoint.model_fingerprint import ModelFingerprint
 from rljob_runtime.training.checkpoint.store import CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.loans.intake import ContributionInboxes, check_fence, read_sums, scatter_contribution
+from rljob_runtime.training.loans.accept import ContributionInboxes, check_fence, read_sums, scatter_contribution
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.capacity import check_fits
 from rljob_runtime.training.model.memory import recomputes_activations

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.config import Aggregation
 
 
@@ -31,7 +31,7 @@ class Contribution:
     term: int
     groups: frozenset[PromptKey]
     gradients: Mapping[str, Tensor]
-    sums: Sums
+    sums: LossSums
 
 
 def take_gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.training.algorithm.loss import Sums, policy_loss
+from rljob_runtime.training.algorithm.loss import LossSums, policy_loss
 from rljob_runtime.training.batch.delivery import Outline
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
@@ -76,7 +76,7 @@ class GradientComputer:
         """
         # An interrupted computation may have left a partial gradient.
         self.policy.model.zero_grad(set_to_none=True)
-        sums = Sums()
+        sums = LossSums()
         for number, batch in enumerate(self._rows(share)):
             start = None if proximal is None else proximal[number].to(self.policy.device)
             sums = sums + self._backward(batch, start)
@@ -96,7 +96,7 @@ class GradientComputer:
         for row in share.rows():
             yield pack_row(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
 
-    def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> Sums:
+    def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> LossSums:
         """Add the raw gradient of one row to the parameters' gradients."""
         reference = self.reference.frozen_logprobs(batch) if self.reference else None
         logprobs, entropy = self.policy.logprobs(batch)

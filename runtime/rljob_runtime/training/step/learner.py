@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.batch.delivery import Delivery, Outline, Shares
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
@@ -100,7 +100,7 @@ class Learner(GradientComputer):
         early, self._early = self._usable_early(step, delivery), None
         if early is not None and not early.part_of(delivery.groups):
             raise ValueError("the held sums have groups that the step does not train on, or other contents")
-        parts: list[Sums] = []
+        parts: list[LossSums] = []
         updates: list[Update] = []
         for groups, share, proximal in zip(delivery.updates, shares, self._proximal(shares), strict=True):
             total = self._total(step, groups, share, early, proximal)
@@ -154,7 +154,7 @@ class Learner(GradientComputer):
         return combine([early.total, self.contribute(step, missing, share)]) if missing else early.total
 
     def _report(
-        self, step: int, parts: list[Sums], updates: list[Update], early_groups: int, seconds: float
+        self, step: int, parts: list[LossSums], updates: list[Update], early_groups: int, seconds: float
     ) -> TrainReport:
         total = sum(parts[1:], parts[0])
         # The mismatch compares two programs at equal weights. Later minibatches see changed weights, unless the

@@ -1,4 +1,4 @@
-"""Contribution intake: checks the sums that a loaned machine delivers, and scatters them over the trainer's ranks."""
+"""Acceptance of contributions: checks the sums of a loaned machine and scatters them over the trainer's ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.protocols import ContributionReceipt, Refused, RelayMember
-from rljob_runtime.training.algorithm.loss import Sums
+from rljob_runtime.training.algorithm.loss import LossSums
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution
 
@@ -100,5 +100,5 @@ def scatter_contribution(
         term=receipt.term,
         groups=frozenset(receipt.groups),
         gradients=gradients,
-        sums=Sums.of(list(receipt.sums)),
+        sums=LossSums.of(list(receipt.sums)),
     )
