@@ -1,13 +1,13 @@
-"""The demo: a real cluster, the operator installed by Helm, an RLJob applied with kubectl and followed to its end.
+"""Demo: a real cluster, the operator installed by Helm, an RLJob applied with kubectl and followed to its end.
 
-    hack/demo EXAMPLE      CLUSTER=local, kind or own; empty: what KUBECONFIG names, else what this machine can run
-                           KUBERNETES=1.34 … 1.37: the minor of a cluster that is made here
+    hack/demo EXAMPLE      CLUSTER=local, kind or own; empty: that of KUBECONFIG, else what this machine can run
+                           KUBERNETES=1.34 … 1.37: the minor of a cluster that is created here
 
-Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`,
-where the rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job with a
-checkpoint volume the local cluster loses a node in the middle; the line then goes on `faults=1 lost=… duplicated=…
-recovered_seconds=…` (:mod:`demo_faults`). An example that needs what the demo cannot give is refused with status 2
-before anything starts.
+Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`.
+The rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job with a checkpoint
+volume the local cluster loses a node during the run; the line then continues with `faults=1 lost=… duplicated=…
+recovered_seconds=…` (:mod:`demo_faults`). An example that the demo cannot run is refused with status 2 before anything
+starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # run as a script, this folder alone is there
+    sys.path.append(str(ROOT))  # a script only has its own folder on the path
 
 from hack import demo_faults, demo_plan  # noqa: E402
 from hack.local_cluster import recipe, settings  # noqa: E402
@@ -34,7 +34,7 @@ CLUSTER = [sys.executable, str(ROOT / "hack/local_cluster/cluster")]
 SYSTEM_NAMESPACE = "rljob-system"
 NAMESPACE = "rljob-demo"
 JOB_MINUTES = 30
-"""Bound on the job itself, once its pods may start: the demo takes at most 12 on two quiet cores."""
+"""Limit of the job, once its pods may start: the demo takes at most 12 on two idle cores."""
 
 
 def main(example: str) -> int:
@@ -54,7 +54,7 @@ def main(example: str) -> int:
     cluster()
     local = target(job)
     if local is not None:
-        # Soft: the operator, the coordinator and the trainer leave a node to rollout machines.
+        # A soft taint: operator, coordinator and trainer leave this node to rollout machines.
         kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
     install_operator()
     apply(manifest)
@@ -74,29 +74,29 @@ def main(example: str) -> int:
 
 
 def choose() -> demo_plan.Choice:
-    """The cluster for this machine. Raises ValueError."""
+    """Choose the cluster for this machine. Raises ValueError."""
     return demo_plan.choose(os.environ, os.geteuid(), sys.platform)
 
 
 def read(manifest: Path) -> RLJob:
-    """The manifest's job, validated and with its defaults."""
+    """Return the manifest's job, validated and with its defaults."""
     return load(manifest.read_text(encoding="utf-8"))
 
 
 def refusal(example: str, cluster_kind: str) -> str | None:
-    """Why this example cannot be played on such a cluster, with those that can; None for one that can."""
+    """Return why this example cannot run on such a cluster, with those that can; None if it can."""
     examples = {path.stem: demo_plan.needs(read(path), cluster_kind) for path in sorted(EXAMPLES.glob("*.yaml"))}
     wanted = examples.get(example)
     if wanted == []:
         return None
-    playable = f"the demo plays {', '.join(name for name, lacking in examples.items() if not lacking)}"
+    playable = f"the demo runs {', '.join(name for name, lacking in examples.items() if not lacking)}"
     if wanted is None:
         return f"no example {example!r}; {playable}"
     return f"{example} needs {' and '.join(wanted)}: examples/{example}.yaml says how to run it; {playable}"
 
 
 def target(job: RLJob) -> settings.Cluster | None:
-    """The local cluster when it is to lose a node under this job; says why not, where that was to be expected."""
+    """Return the local cluster if it will lose a node under this job; print why not, if that was to be expected."""
     if not demo_plan.is_asynchronous(job):
         return None
     local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", ""))
@@ -107,7 +107,7 @@ def target(job: RLJob) -> settings.Cluster | None:
 
 
 def tell_fault(job: RLJob, fault: demo_faults.PowerOff, local: settings.Cluster) -> int:
-    """The loss of the node and what the history says; 0 when it was made good and nothing is missing."""
+    """Print the node's loss and the audit; return 0 if the job recovered and nothing is missing."""
     claim = job.spec.checkpoint.volume_claim_name
     volume = kubectl("get", "pvc", str(claim), "-o", "jsonpath={.spec.volumeName}").strip()
     verdict = demo_faults.history(local, volume)
@@ -125,7 +125,7 @@ def tell_fault(job: RLJob, fault: demo_faults.PowerOff, local: settings.Cluster)
 
 
 def cluster(nodes: int = 3) -> None:
-    """Have a cluster, and KUBECONFIG point to it. `nodes`: of the local one."""
+    """Make sure that there is a cluster and KUBECONFIG names it. `nodes`: of the local one."""
     kind = choose().cluster
     if kind != "own":
         run(*CLUSTER, "up", *(["--kind"] if kind == "kind" else ["--nodes", str(nodes)]), quiet=False)
@@ -134,7 +134,7 @@ def cluster(nodes: int = 3) -> None:
 
 
 def install_operator(*settings: str) -> None:
-    """The chart, with the images that the cluster has, and more `settings` for Helm."""
+    """Install the chart with the cluster's images and further Helm `settings`."""
     say("installing the operator")
     run(
         *("helm", "upgrade", "--install", "rljob", str(ROOT / "charts/rljob")),
@@ -145,16 +145,16 @@ def install_operator(*settings: str) -> None:
 
 
 def image_values() -> list[str]:
-    """Images of the local clusters unless the user names others by RLJOB_OPERATOR_IMAGE and RLJOB_RUNTIME_IMAGE."""
+    """Return the images of RLJOB_OPERATOR_IMAGE and RLJOB_RUNTIME_IMAGE, else those of the local clusters."""
     operator = os.environ.get("RLJOB_OPERATOR_IMAGE", "rljob.local/operator:dev")
     runtime = os.environ.get("RLJOB_RUNTIME_IMAGE", "rljob.local/runtime:dev")
-    # The local image runs this checkout, whatever its state: a new pod takes up what was edited since the last.
+    # The local image runs this checkout: a new pod has the edits since the last one.
     edited = ["--set-string", f"podAnnotations.installed={time.time_ns()}"]
     return ["--set", f"image={operator}", "--set", f"runtimeImage={runtime}", *edited]
 
 
 def apply(manifest: Path) -> None:
-    """A fresh namespace with the example in it."""
+    """Create the namespace again, with the example in it."""
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
     server = json.loads(kubectl("version", "-o", "json", namespace=None))["serverVersion"]["gitVersion"]
@@ -163,7 +163,7 @@ def apply(manifest: Path) -> None:
 
 
 def follow(name: str, rounds: int, started: float) -> str:
-    """Print each change until the job ends; 'Complete', or why not."""
+    """Print each change until the job ends; return 'Complete', or why it is not."""
     deadline = time.monotonic() + 60 * JOB_MINUTES
     last = ""
     while time.monotonic() < deadline:
@@ -180,7 +180,7 @@ def follow(name: str, rounds: int, started: float) -> str:
 
 
 def describe(status: dict[str, Any], rounds: int) -> str:
-    """One line of what is going on."""
+    """Return the job's state in one line."""
     runtime = status.get("runtime") or {}
     rollout = status.get("rollout") or {}
     reward = runtime.get("reward")
@@ -192,7 +192,7 @@ def describe(status: dict[str, Any], rounds: int) -> str:
 
 
 def summary(name: str) -> str:
-    """The last line, as the coordinator counted."""
+    """Return the last line, from the coordinator's report."""
     runtime = json.loads(kubectl("get", "rljob", name, "-o", "json"))["status"]["runtime"]
     return (
         f"demo: Complete rounds={runtime['round']} reward_first={runtime['rewardFirst']:.3f} "
@@ -205,7 +205,7 @@ def kubectl(*args: str, namespace: str | None = NAMESPACE, check: bool = True) -
 
 
 def run(*command: str, check: bool = True, quiet: bool = True) -> str:
-    """Output of a command; a failing one ends the demo with what it said."""
+    """Run a command and return its output; a failure ends the demo with the command's error."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True, check=False
     )

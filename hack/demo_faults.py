@@ -1,6 +1,6 @@
-"""The demo's fault: a node with a rollout machine loses its power in the middle of the run, and nobody helps.
+"""Fault of the demo: a node with a rollout machine loses power during the run, and the job recovers without help.
 
-Only where the cluster's nodes can be switched off: on the local one.
+Only the nodes of a local cluster can be switched off.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from hack.chaos.history import check_volume
+from hack.chaos.job_watch import JobWatch
 from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
-from hack.chaos.watching import Watching
 from hack.local_cluster import lifecycle, settings
 
 from rljob_kube import kubeconfig
@@ -28,12 +28,12 @@ TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"
 
 
 class PowerOff:
-    """Watches a job on the local cluster and cuts the power of one node once it has done enough rounds."""
+    """Watches a job on the local cluster and cuts the power of one node after enough rounds."""
 
     def __init__(self, cluster: settings.Cluster, namespace: str, name: str) -> None:
         self._cluster = cluster
         self._connection = kubeconfig.load([cluster.kubeconfig])
-        self._watching = Watching(self._connection, namespace, name)
+        self._watch = JobWatch(self._connection, namespace, name)
         self._node = ""
         self._over = threading.Event()
         self.starts = Starts()
@@ -43,25 +43,25 @@ class PowerOff:
         self._thread.start()
 
     def finish(self) -> None:
-        """The job has ended."""
+        """End the watch, because the job has ended, and switch the node on again."""
         self._over.set()
         self._thread.join(30)
-        self._watching.close()
+        self._watch.close()
         if self.timeline is not None:
             print(f"demo: {self._node} is switched on again, for the next run", flush=True)
             lifecycle.node_command(self._cluster.name, "up", int(self._node.rpartition("-")[2]))
 
     def _run(self) -> None:
         while not self._over.is_set():
-            seen = self._watching.next(0.5)
+            seen = self._watch.next(0.5)
             if seen is None:
                 continue
             if self.timeline is not None:
-                if self.timeline.see(seen):
+                if self.timeline.observe(seen):
                     return
                 continue
-            self.starts.see(seen)
-            if seen.round >= AFTER_ROUND and seen.whole:
+            self.starts.observe(seen)
+            if seen.round >= AFTER_ROUND and seen.healthy:
                 self._cut(seen)
 
     def _cut(self, seen: Observation) -> None:
@@ -70,7 +70,7 @@ class PowerOff:
         nodes = [node for node in spare_nodes(seen) if node not in taken]
         if not nodes:
             where = ", ".join(f"{pod.machine} on {pod.node}" for pod in seen.pods if pod.live)
-            self.trouble = f"no node has rollout machines alone, and so none was switched off: {where}"
+            self.trouble = f"no node has only rollout machines, so none was switched off: {where}"
             self._over.set()
             return
         self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
@@ -87,7 +87,7 @@ async def _operator_pods(connection: Connection) -> Items:
 
 
 def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None) -> str:
-    """What came of it, for people and programs."""
+    """Return the result, for people and programs."""
     lost, twice = (verdict.get(name, "unknown") for name in ("lost", "duplicated"))
     seconds = "never" if recovered is None else f"{recovered:.1f}"
     return (
@@ -98,11 +98,11 @@ def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], rec
 
 
 def local_cluster(kubeconfig: str) -> settings.Cluster | None:
-    """The local cluster with real nodes that this kubeconfig is of."""
+    """Return the local cluster with real nodes to which this kubeconfig belongs."""
     found = (one for one in settings.existing() if str(one.kubeconfig) == kubeconfig and one.kind == "real")
     return next(found, None)
 
 
 def history(cluster: settings.Cluster, volume: str) -> dict[str, Any]:
-    """What `rljob check` says of the store on a volume."""
+    """Return what `rljob check` finds in the store on a volume."""
     return check_volume(cluster.volumes / volume)

@@ -1,4 +1,4 @@
-"""What the demo decides before anything starts: the cluster, whether an example fits it, and whether a node may go."""
+"""Demo plan: selects the cluster, and decides whether an example fits it and whether a node may be lost."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ CLUSTERS = ("local", "kind", "own")
 
 @dataclass(frozen=True)
 class Choice:
-    """A cluster of `CLUSTERS`, and why it is that one."""
+    """A cluster of `CLUSTERS`, and the reason for it."""
 
     cluster: str
     why: str
 
 
 def choose(environ: Mapping[str, str], euid: int, platform: str) -> Choice:
-    """Choose the cluster: what `CLUSTER` asks for, else that of `KUBECONFIG`, else what this machine can run.
+    """Choose the cluster: that of `CLUSTER`, else that of `KUBECONFIG`, else what this machine can run.
 
-    `platform`: as `sys.platform` has it. Raises ValueError for a `CLUSTER` that does not exist.
+    `platform`: value of `sys.platform`. Raises ValueError for a `CLUSTER` that does not exist.
     """
     asked = environ.get("CLUSTER", "")
     if asked in CLUSTERS:
         return Choice(asked, f"CLUSTER={asked}")
     if asked:
-        raise ValueError(f"CLUSTER={asked}: it is one of {', '.join(CLUSTERS)}, or empty")
+        raise ValueError(f"CLUSTER={asked}: it must be one of {', '.join(CLUSTERS)}, or empty")
     if environ.get("KUBECONFIG"):
         return Choice("own", "KUBECONFIG is set")
     if platform != "linux":
@@ -39,7 +39,7 @@ def choose(environ: Mapping[str, str], euid: int, platform: str) -> Choice:
 
 
 def describe(choice: Choice, kubernetes: str) -> str:
-    """The demo's first line. `kubernetes`: the minor that is asked for, for a cluster that is made here."""
+    """Return the demo's first line. `kubernetes`: the minor of a cluster that is created here."""
     cluster = {
         "local": f"the local cluster, Kubernetes {kubernetes}",
         "kind": f"a kind cluster, Kubernetes {kubernetes}",
@@ -49,7 +49,7 @@ def describe(choice: Choice, kubernetes: str) -> str:
 
 
 def needs(job: RLJob, cluster: str) -> list[str]:
-    """What the example needs and the demo cannot give it; empty for one that runs as it is."""
+    """Return what the example needs and the demo lacks; [] for one that runs as it is."""
     found, spec = [], job.spec
     accelerators = (
         spec.trainer.replicas * spec.trainer.accelerators_per_replica
@@ -57,21 +57,21 @@ def needs(job: RLJob, cluster: str) -> list[str]:
     )
     if accelerators and cluster != "own":
         found.append(f"{accelerators} accelerators")
-    # The demo makes the example's claims afresh, and so they are empty.
+    # The demo creates the example's claims, so they are empty.
     if claims := spec.claims():
         found.append(f"your data in the claim {', '.join(claims)}")
     return found
 
 
 def no_power_off(job: RLJob, local: bool) -> str | None:
-    """Why no node of an asynchronous job's cluster is switched off; None when one is."""
+    """Return why no node of an asynchronous job's cluster is switched off; None if one is."""
     if job.spec.checkpoint.volume_claim_name is None:
-        return "the job has no checkpoint volume, and so no history is left to check after it"
+        return "the job has no checkpoint volume, so no history is left to check"
     if not local:
         return "only the local cluster's nodes are switched off"
     return None
 
 
 def is_asynchronous(job: RLJob) -> bool:
-    """Whether a lost node holds up nobody else of the job."""
+    """Return whether a lost node delays no other part of the job."""
     return job.spec.mode is Mode.ASYNCHRONOUS

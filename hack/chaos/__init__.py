@@ -1,5 +1,5 @@
-"""Faults on a real job on the local cluster, one after the other, and how long each took to be seen and mended.
+"""Chaos: faults on a real job on the local cluster, one after the other, and the times to detection and recovery.
 
-``observation``, ``recovery``, ``rows``, ``schedule`` and ``table`` compute only; ``watching``, ``inject`` and
+``observation``, ``recovery``, ``rows``, ``schedule`` and ``table`` compute only; ``job_watch``, ``inject`` and
 ``campaign`` touch a cluster.
 """

@@ -1,9 +1,9 @@
-"""`make chaos`: a real job on the local cluster, and faults of every kind, until it completes.
+"""`make chaos`: a real job on the local cluster, and faults of every kind, until the job completes.
 
     python -m hack.chaos [--faults N] [--rows NAME …] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
 
-Ends with exit status 0 when every fault was mended within its bound, nothing was lost, nothing was trained on twice and
-the job has completed; with 1 otherwise.
+Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
+and the job has completed; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .curve import rewards
 from .history import check_volume
 from .inject import Injector, NotPossible
 from .job import JOB, KEEPS, ROLLS, manifest
+from .job_watch import JobWatch
 from .rows import MOVING, ROWS
 from .schedule import schedule
 from .table import Outcome, figures, table
-from .watching import Watching
 
 NAMESPACE, NODES = "rljob-chaos", 4
 LAST_ROUNDS = 5
 STALLED_SECONDS = 180.0
-"""Without a round after the last fault: the job will not complete."""
+"""Seconds without a round after the last fault until the job counts as stalled."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    # SIGTERM unwinds like Ctrl-C, so that the fault under way is taken back.
+    # SIGTERM unwinds like Ctrl-C, so that the present fault is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
     injector = Injector(cluster.name, NAMESPACE)
@@ -61,15 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
         print(f"[{time.time() - started:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
 
-    # One for each node that may be lost: more than one at once are more than half.
+    # One machine for each node that may be lost: two simultaneous losses are more than half.
     apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
-    # Not before: it would tell of the job of an earlier campaign.
-    watching = Watching(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
-    campaign = Campaign(watching, injector, args.seed, tell)
+    # Watch after the apply: before, it would report the job of an earlier campaign.
+    watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
+    campaign = Campaign(watch, injector, args.seed, tell)
     try:
         campaign.steady(600)
         campaign.run(schedule(args.rows, args.faults, args.seed))
-        trouble = complete(watching, injector, args.rounds)
+        trouble = complete(watch, injector, args.rounds)
     except (NotSteady, NotPossible) as error:
         trouble = str(error)
     except KeyboardInterrupt:
@@ -100,12 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"chaos: {finding['rule']}: {finding['key']}: {finding['what']}")
     bad = sum(bool(outcome.wrong) for outcome in outcomes)
     print(last_line(len(outcomes), bad, trouble, verdict))
-    whole = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
-    return 0 if whole else 1
+    succeeded = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
+    return 0 if succeeded else 1
 
 
 def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) -> str:
-    """What came of it all."""
+    """Summarise the campaign."""
     state = "Complete" if not trouble else "Failed"
     lost, twice = (verdict.get(name, "unknown") for name in ("lost", "duplicated"))
     return f"chaos: {state} faults={faults} unmended={wrong} lost={lost} duplicated={twice}"
@@ -116,20 +116,20 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--faults", type=int, default=100)
     top.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=list(ROWS), metavar="ROW")
     top.add_argument("--seed", type=int, default=0)
-    top.add_argument("--rounds", type=int, default=0, help="the job has as many at least")
+    top.add_argument("--rounds", type=int, default=0, help="least number of rounds of the job")
     top.add_argument("--json", type=Path)
     top.add_argument("--mode", choices=("Asynchronous", "OnPolicy"), default="Asynchronous")
     return top
 
 
 def prepare() -> settings.Cluster:
-    """The cluster with the operator, its nodes labelled."""
+    """Return the cluster, with the operator installed and its nodes labelled."""
     demo.cluster(NODES)
     wanted = os.environ["KUBECONFIG"]
     cluster = next((one for one in settings.existing() if str(one.kubeconfig) == wanted), None)
     if cluster is None:
         sys.exit(
-            f"chaos: KUBECONFIG={wanted} is no local cluster's (hack/local_cluster/cluster), whose nodes can be lost"
+            f"chaos: KUBECONFIG={wanted} is not a local cluster (hack/local_cluster/cluster), whose nodes can be lost"
         )
     for index in range(1, cluster.nodes + 1):
         label = KEEPS if index == 1 else ROLLS
@@ -152,25 +152,25 @@ def apply(documents: list[dict[str, Any]]) -> None:
         sys.exit(f"chaos: {done.stderr}")
 
 
-def complete(watching: Watching, injector: Injector, least: int) -> str:
-    """Let the job end, after `least` rounds or some more than it has; why it did not, or nothing."""
-    seen = watching.last
+def complete(watch: JobWatch, injector: Injector, least: int) -> str:
+    """Let the job end after `least` rounds or some more than it has; return why it did not, or ""."""
+    seen = watch.last
     rounds = max(seen.round + LAST_ROUNDS, least)
     injector.kubectl("patch", "rljob", JOB, "--type=merge", "-p", json.dumps({"spec": {"rounds": rounds}}))
     reached, end = seen.round, time.time() + STALLED_SECONDS
     while time.time() < end:
-        seen = watching.next(1.0) or watching.last
+        seen = watch.next(1.0) or watch.last
         if seen.complete:
             return ""
         if seen.failed:
             return f"the job failed: {seen.failed}"
         if seen.round > reached:
             reached, end = seen.round, time.time() + STALLED_SECONDS
-    return f"the job did not complete: {watching.last.round} of {rounds} rounds"
+    return f"the job did not complete: {watch.last.round} of {rounds} rounds"
 
 
 def volume_of(cluster: settings.Cluster, injector: Injector) -> Path:
-    """Where the job's volume lies on this machine; where nothing is, if there is none."""
+    """Return the job's volume on this machine, or a path that does not exist."""
     try:
         volume = injector.kubectl("get", "pvc", JOB, "-o", "jsonpath={.spec.volumeName}").strip()
     except NotPossible as error:

@@ -1,4 +1,4 @@
-"""One fault after the other, each once all is well after the one before."""
+"""Campaign: one fault after the other, each after the job has recovered from the one before."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from .inject import Injector, NotPossible
+from .job_watch import JobWatch
 from .observation import Observation
 from .recovery import SETTLED, Recovery
 from .rows import ROWS, Row
 from .schedule import first_possible
 from .table import Outcome
 from .timeline import Starts, Timeline
-from .watching import Watching
 
 STEADY_SECONDS = 300.0
-"""Bound on the wait for a whole job before a fault."""
+"""Limit of the wait for a healthy job before a fault."""
 GENERATING_SECONDS = 15.0
-"""Bound on the wait for lost machines to generate, once all is well: there may be nothing to generate before the next
-update, and the status tells it some seconds later."""
+"""Limit of the wait for lost machines to generate after recovery. There may be nothing to generate before the next
+update, and the status reports it some seconds later."""
 
 
 class NotSteady(Exception):
-    """The job is not whole, so that no fault can be told from what is wrong already."""
+    """The job is not healthy, so effects of a fault could not be distinguished."""
 
 
 class Campaign:
-    """`tell`: is given each outcome as it is there. `starts`: of the machines, when the job began."""
+    """Faults on one job. `tell` receives each outcome. `starts`: first starts of the machines."""
 
-    def __init__(self, watching: Watching, injector: Injector, seed: int, tell: Callable[[Outcome], None]) -> None:
-        self._watching = watching
+    def __init__(self, watch: JobWatch, injector: Injector, seed: int, tell: Callable[[Outcome], None]) -> None:
+        self._watch = watch
         self._injector = injector
         self._rng = Random(seed)
         self._tell = tell
         self.starts = Starts()
 
     def run(self, rows: Iterable[str]) -> list[Outcome]:
-        """A fault of each of these rows, in order, but for those that find nobody to hit: they wait until they do.
-        Raises `NotSteady`."""
+        """Inject a fault of each of these rows, in order. Rows without a possible victim wait. Raises `NotSteady`."""
         outcomes: list[Outcome] = []
         due = list(rows)
         while due:
@@ -49,7 +48,7 @@ class Campaign:
 
     def _fault(self, due: Sequence[str]) -> Outcome:
         end = time.time() + STEADY_SECONDS
-        why = "there is nobody to hit"
+        why = "there is no possible victim"
         while True:
             seen = self.steady(STEADY_SECONDS)
             row = ROWS[first_possible(due, seen)]
@@ -61,7 +60,7 @@ class Campaign:
                     why = str(error)
             if time.time() >= end:
                 return Outcome(row.name, "", None, None, None, (f"not possible: {why}",))
-            self._watching.next(2.0)
+            self._watch.next(2.0)
 
     def _hit(self, row: Row, victims: tuple[str, ...], before: Observation) -> Outcome:
         injected = self._injector.inject(row.name, victims, before)
@@ -69,21 +68,21 @@ class Campaign:
         again = row.name == "replica-again"
         loss = Timeline(injected.at, recovery.machines, before) if row.watches == "nodes" else None
         try:
-            while not recovery.see(self._next(injected.at)) and time.time() < injected.at + row.bound:
+            while not recovery.observe(self._next(injected.at)) and time.time() < injected.at + row.bound:
                 if row.lasts is not None and recovery.taken_back is None and time.time() > injected.at + row.lasts:
                     injected.undo()
                     recovery.taken_back = time.time()
-                now = self._watching.last
+                now = self._watch.last
                 if loss is not None:
-                    loss.see(now)
+                    loss.observe(now)
                 if again and recovery.acted is not None and not now.troubled(victims[0]):
                     again = False
                     if now.incarnation(victims[0]) > before.incarnation(victims[0]):
-                        continue  # It had failed before within the window, and this time it was replaced already.
-                    # The first was restarted in its place; the second within the window counts.
+                        continue  # It failed before within the window, so this failure already replaced it.
+                    # The first failure restarts in place; the second within the window replaces the machine.
                     injected = self._injector.inject(row.name, victims, now)
                     recovery = Recovery(row, victims, now, injected.at)
-            recovery.give_up()
+            recovery.time_out()
         finally:
             injected.undo()
         if loss is not None:
@@ -99,32 +98,34 @@ class Campaign:
         )
 
     def _follow(self, loss: Timeline) -> None:
-        """All may be well before the lost machines have made their first tokens."""
+        """Wait for the first tokens of the lost machines, which may come after the recovery."""
         end = time.time() + GENERATING_SECONDS
         while "generating" not in loss.moments and time.time() < end:
-            loss.see(self._next(loss.at))
+            loss.observe(self._next(loss.at))
 
     def _next(self, at: float) -> Observation:
-        """The next change, or, when nothing changes, what was seen last: time goes on without changes too."""
-        return self._watching.next(0.25) or self._watching.last
+        """Return the next change, or the last observation if nothing changes: time passes without changes too."""
+        return self._watch.next(0.25) or self._watch.last
 
     def steady(self, seconds: float) -> Observation:
-        """Wait until the job is whole, updates are made, and Kubernetes evicts nobody: after a pause it may hold a node
-        to be away that its kubelet will tell of in a moment. Raises `NotSteady`."""
+        """Wait until the job is healthy, updates proceed, and Kubernetes evicts no pod. Raises `NotSteady`.
+
+        After a pause Kubernetes may hold a node to be away until its kubelet reports.
+        """
         end = time.time() + seconds
         since: int | None = None
         while time.time() < end:
-            seen = self._watching.next(1.0) or self._watching.last
-            self.starts.see(seen)
+            seen = self._watch.next(1.0) or self._watch.last
+            self.starts.observe(seen)
             if seen.failed or seen.complete:
                 raise NotSteady(seen.failed or "the job is complete")
-            if not seen.whole or seen.unready:
+            if not seen.healthy or seen.unready:
                 since = None
             elif since is None or seen.round < since:
                 since = seen.round
             elif seen.round >= since + SETTLED:
                 return seen
-        last = self._watching.last
+        last = self._watch.last
         raise NotSteady(
             f"round {last.round}, stage {last.stage}, chain {', '.join(last.chain)} of {last.desired}, suspects "
             f"{', '.join(name for name, _ in last.suspects) or 'none'}, nodes away "

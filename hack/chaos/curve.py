@@ -1,8 +1,7 @@
-"""The reward of a disturbed job beside that of jobs which nobody disturbed.
+"""Reward curve: the rewards of a disturbed job and of undisturbed ones.
 
-python -m hack.chaos --json build/chaos.json
-python -m hack.chaos --faults 0 --rounds N --json build/calm-1.json        # N: the rounds of the first; and again
-python -m hack.chaos.curve build/chaos.json build/calm-1.json build/calm-2.json
+python -m hack.chaos --json build/chaos.json python -m hack.chaos --faults 0 --rounds N --json build/calm-1.json
+# N: the rounds of the first; and again python -m hack.chaos.curve build/chaos.json build/calm-1.json build/calm-2.json
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WINDOWS = 10
 
 @dataclass(frozen=True)
 class Window:
-    """Means of rounds `first` to `last`, both included: of the disturbed job, and of each that was not."""
+    """Mean rewards of rounds `first` to `last`, both included, of the disturbed job and of each undisturbed one."""
 
     first: int
     last: int
@@ -29,18 +28,20 @@ class Window:
 
     @property
     def away(self) -> float:
-        """How far the disturbed job is from the mean of the others."""
+        """Distance of the disturbed job from the mean of the others."""
         return self.disturbed - fmean(self.calm)
 
     @property
     def noise(self) -> float:
-        """How far the others are from their own mean, at most."""
+        """Largest distance of an undisturbed job from the mean of all of them."""
         return max(abs(one - fmean(self.calm)) for one in self.calm)
 
 
 def rewards(folder: Path) -> list[float | None]:
-    """The mean reward of every round, from the round log somewhere below `folder`; of one that was played again after a
-    rewind, that of the last time. None for a round that has no line."""
+    """Return the mean reward of every round, from the round log below `folder`; None for a round without a line.
+
+    Of a round that was repeated after a rewind, the last reward counts.
+    """
     found: dict[int, float] = {}
     for log in sorted(folder.rglob("rounds.jsonl"))[:1]:
         for line in log.read_text(encoding="utf-8").splitlines():
@@ -51,7 +52,7 @@ def rewards(folder: Path) -> list[float | None]:
 
 
 def compare(disturbed: Sequence[float | None], calm: Sequence[Sequence[float | None]]) -> list[Window]:
-    """The rounds that all have, in `WINDOWS` windows alike. Raises `ValueError` when there are too few of them."""
+    """Compare the rounds that all jobs have, in `WINDOWS` windows. Raises `ValueError` if there are too few rounds."""
     length = min(map(len, (disturbed, *calm)))
     if not calm or length < WINDOWS:
         raise ValueError(f"{len(calm)} undisturbed jobs, {length} rounds in common: 1 and {WINDOWS} are the least")
@@ -68,7 +69,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def main(files: Sequence[str]) -> int:
-    """Print the windows of the first file's job beside those of the others'."""
+    """Print the windows of the first file's job and of the others'."""
     if len(files) < 2:
         print(__doc__)
         return 2

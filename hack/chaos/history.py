@@ -1,4 +1,4 @@
-"""What a job's store says afterwards."""
+"""History: what the audit finds in a job's store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def check_volume(folder: Path) -> dict[str, Any]:
-    """The verdict on the store somewhere below a folder; `error` instead of it when there is none."""
+    """Return the verdict on the store below a folder; an object with `error` if there is none."""
     store = next(iter(sorted(folder.rglob("state.db"))), None)
     if store is None:
         return {"error": f"no state.db below {folder}"}

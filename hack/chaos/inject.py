@@ -1,4 +1,4 @@
-"""Makes faults, and takes them back, on a local cluster with real nodes."""
+"""Injector: makes faults on a local cluster with real nodes, and undoes them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ RENEWED_SECONDS = 15.0
 
 
 class NotPossible(Exception):
-    """Not now; the message says why."""
+    """The fault is not possible now; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Injected:
-    """`at`: when the fault happened, by the clock that all nodes share. `undo`: takes it back; harmless where there is
-    nothing to take back."""
+    """A fault.
+
+    `at`: its time, by the clock of all nodes. `undo` ends it and is harmless if there is nothing to undo.
+    """
 
     at: float
     undo: Undo
@@ -40,7 +42,7 @@ def _nothing() -> None:
 
 
 def _is_after(text: str, moment: float) -> bool:
-    """Of a time as Leases have it; False of what is none, as a message of kubectl."""
+    """Return whether a time in a Lease's format is after `moment`; False for any other text."""
     try:
         return datetime.fromisoformat(text).timestamp() > moment
     except ValueError:
@@ -53,7 +55,7 @@ part, what, machine = sys.argv[1:4]
 def text(path):
     try:
         return path.read_text(errors="replace")
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended
         return ""
 found = []
 for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -72,7 +74,7 @@ else:
         os.kill(pid, int(what))
 print(json.dumps({"at": time.time(), "pids": found}))
 """
-"""In a pod of the job: signals one of its actors, or bounds the size of the files that it writes."""
+"""Runs in a pod of the job: signals one of its actors, or limits the size of the files that it writes."""
 
 _CORRUPT = """
 import json, pathlib, time
@@ -86,21 +88,22 @@ print(json.dumps({"at": time.time(), "pids": folders[1:] and [1]}))
 """
 
 _ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}), flush=True); os.kill(-1, 9)"
-"""Of a pod whose containers share their process namespace: its program is not the first process there."""
+"""Kills all processes of a pod whose containers share a process namespace: its program is not the first process
+there."""
 
 LARGEST_FILE = 64 << 10
-"""Bytes, while a disk is said to be full."""
+"""File size limit in bytes while a disk is said to be full."""
 
 
 class Injector:
-    """For one job on the cluster of that name."""
+    """Injector for one job on the cluster of that name."""
 
     def __init__(self, cluster: str, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
 
     def inject(self, row: str, victims: tuple[str, ...], seen: Observation) -> Injected:
-        """Make the fault. Raises `NotPossible`, with nothing done."""
+        """Make the fault. Raises `NotPossible`, and then nothing was done."""
         make: Callable[..., Injected] = getattr(self, "_" + row.replace("-", "_"))
         return make(victims, seen)
 
@@ -173,7 +176,7 @@ class Injector:
     # --- disks ---
 
     def _disk_full(self, victims: tuple[str, ...], seen: Observation) -> Injected:
-        """Files of the trainer that grow no further stand in for a disk without room: writing fails in the middle."""
+        """Simulate a full disk by a limit on the trainer's file sizes: a write then fails in the middle."""
         at = self._exec(seen, victims[0], _ACTOR, "rank", "limit", victims[0], str(LARGEST_FILE))
         return Injected(at, lambda: self._unlimited(victims[0], seen))
 
@@ -190,7 +193,10 @@ class Injector:
         return self._exec(seen, machine, _ACTOR, part, str(int(number)), machine)
 
     def _exec(self, seen: Observation, machine: str, script: str, *arguments: str) -> float:
-        """Run a script in a machine's pod; when it did its work. Raises `NotPossible` when it found nothing to do."""
+        """Run a script in a machine's pod; return the time of its work.
+
+        Raises `NotPossible` if it found nothing to do.
+        """
         pod = seen.pod_of(machine)
         if pod is None:
             raise NotPossible(f"{machine} has no pod")
@@ -202,9 +208,11 @@ class Injector:
         return float(found[0]["at"])
 
     def _stopped(self, component: str) -> Injected:
-        """And the controllers, until each kubelet has renewed its node's Lease. They are quicker here than a pause is
-        long: they would take all nodes to be away and evict the pods there, which takes 40 seconds in other
-        clusters."""
+        """Stop a component, and the controllers until each kubelet has renewed its node's Lease.
+
+        The controllers' timeouts here are shorter than the pause. They would take all nodes to be away and evict their
+        pods, which takes 40 seconds in other clusters.
+        """
         process, controllers = self._component(component), self._component(CONTROLLERS)
         at = time.time()
         for stopped in (controllers, process):
@@ -228,7 +236,10 @@ class Injector:
         return process
 
     def _until_renewed(self, since: float) -> None:
-        """Until each node's Lease was renewed since then, or for some seconds: one that is off does not renew it."""
+        """Wait until each node's Lease is renewed after `since`, with a limit.
+
+        A node that is off renews none.
+        """
         shown = ("get", "leases", "-n", "kube-node-lease", "-o", "jsonpath={.items[*].spec.renewTime}")
         while time.time() < since + RENEWED_SECONDS:
             times = self.kubectl(*shown, check=False).split()
@@ -247,7 +258,7 @@ class Injector:
                 print(f"chaos: {node}: {error}", flush=True)
 
     def kubectl(self, *args: str, system: bool = False, check: bool = True) -> str:
-        """kubectl in the job's namespace, or in the operator's. Raises `NotPossible` with what it said."""
+        """Run kubectl in the job's namespace, or in the operator's. Raises `NotPossible` with its error."""
         namespace = SYSTEM_NAMESPACE if system else self.namespace
         try:
             done = subprocess.run(["kubectl", "-n", namespace, *args], capture_output=True, text=True, timeout=120)

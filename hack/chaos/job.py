@@ -1,4 +1,4 @@
-"""The job that faults are made on."""
+"""Job of a chaos campaign."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from rljob_api.parsing import yaml_text
 ROOT = Path(__file__).resolve().parents[2]
 JOB = "chaos"
 KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
-"""Labels of the node that keeps coordinator and trainer, and of those that rollout machines go to."""
+"""Labels of the node of coordinator and trainer, and of the nodes of rollout machines."""
 
 
 def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, Any]]:
-    """The smallest example with so many rollout machines, for as long as it takes; coordinator and trainer on a node of
-    their own, so that every other one may be lost. `moves`: the coordinator is on one of those, and may lose it."""
+    """Return the smallest example with `machines` rollout machines and unlimited rounds.
+
+    Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
+    on one of those and may lose it.
+    """
     documents = yaml_text.documents((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
     spec = job["spec"]
@@ -28,7 +31,7 @@ def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, An
     spec |= {"mode": mode, "rounds": 1_000_000, "checkpoint": {"volumeClaimName": JOB, "everyRounds": 10, "keep": 3}}
     spec["data"]["prompts"]["reasoningGym"]["size"] = 100_000
     spec["trainer"]["template"] = template(KEEPS)
-    # A process that shares the namespace can be killed from within.
+    # With a shared process namespace, a process can be killed from within the pod.
     spec["coordinator"]["template"] = template(ROLLS if moves else KEEPS, shareProcessNamespace=True)
     spec["rollout"] |= {"machines": machines, "template": template(ROLLS)}
     spec["runPolicy"] = {"backoffLimit": 1000}

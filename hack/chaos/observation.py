@@ -1,4 +1,4 @@
-"""What the API objects say of a job at one moment."""
+"""Observation: the state of a job in the API objects at one moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INCARNATION = "rljob.dev/incarnation"
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the job. `live`: it has not ended and nobody has deleted it."""
+    """A pod of the job. `live`: it has neither ended nor been deleted."""
 
     name: str
     machine: str
@@ -27,10 +27,12 @@ class Pod:
 
 @dataclass(frozen=True)
 class Observation:
-    """`at`: seconds, of this machine's clock. `unready`: nodes that Kubernetes holds to be away, or evicts from.
-    `chain`: the relays as the coordinator has them; `generating`: machines
-    whose engines have made tokens since they came. `suspects`: machine and incarnation. `checkpoint`: the round of the
-    newest."""
+    """State of a job.
+
+    `at`: seconds of this machine's clock. `unready`: nodes that Kubernetes holds to be away or evicts from. `chain`:
+    the relays in the coordinator's report. `generating`: machines whose engines have made tokens since they joined.
+    `suspects`: machine and incarnation. `checkpoint`: round of the newest one.
+    """
 
     at: float
     pods: tuple[Pod, ...] = ()
@@ -51,29 +53,29 @@ class Observation:
     failed: str = ""
 
     def pod_of(self, machine: str) -> Pod | None:
-        """The live pod that fills the machine."""
+        """Return the live pod of the machine."""
         found = [pod for pod in self.pods if pod.machine == machine and pod.live]
         return max(found, key=lambda pod: pod.incarnation, default=None)
 
     def of_role(self, role: str) -> tuple[Pod, ...]:
-        """Live pods, by machine."""
+        """Return the live pods of a role, by machine."""
         found = {pod.machine for pod in self.pods if pod.role == role and pod.live}
         return tuple(pod for pod in map(self.pod_of, sorted(found)) if pod is not None)
 
     def incarnation(self, machine: str) -> int:
-        """The highest that is there, live or not; 0 for none."""
+        """Return the highest incarnation of the machine's pods, live or not; 0 for none."""
         return max((pod.incarnation for pod in self.pods if pod.machine == machine), default=0)
 
     def troubled(self, machine: str) -> bool:
-        """Whether anybody can see that something is wrong with a machine."""
+        """Return whether any object shows a problem of the machine."""
         pod = self.pod_of(machine)
         if pod is None or not pod.ready or machine in {suspect for suspect, _ in self.suspects}:
             return True
         return pod.role == "rollout" and machine not in self.chain
 
     @property
-    def whole(self) -> bool:
-        """Every machine is there and ready, the chain has all of them, and nobody is suspected."""
+    def healthy(self) -> bool:
+        """True if every machine is present and ready, the chain has all of them, and none is suspected."""
         rollout = self.of_role("rollout")
         return (
             0 < self.desired == len(rollout) == len(self.chain)
@@ -89,7 +91,7 @@ ROLES = ("coordinator", "trainer", "rollout")
 def observe(
     at: float, job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]] = ()
 ) -> Observation:
-    """From the objects as the API server has them; whatever is not there yet is empty."""
+    """Make an observation from the API server's objects; missing fields stay empty."""
     status = job.get("status") or {}
     runtime = status.get("runtime") or {}
     conditions = {one["type"]: one for one in status.get("conditions", []) if one["status"] == "True"}
@@ -115,7 +117,7 @@ def observe(
 
 
 def _settled(node: Mapping[str, Any]) -> bool:
-    """Whether it is ready, and no pod of it is about to be evicted."""
+    """Return whether the node is ready and none of its pods is about to be evicted."""
     conditions = {one["type"]: one["status"] for one in (node.get("status") or {}).get("conditions") or ()}
     taints = (node.get("spec") or {}).get("taints") or ()
     return conditions.get("Ready") == "True" and not any(taint["effect"] == "NoExecute" for taint in taints)

@@ -1,7 +1,7 @@
-"""From a fault until all is well: a state machine over observations.
+"""Recovery: a state machine over observations, from a fault to a healthy job.
 
-All is well at the first update after which every machine is ready, the chain is whole and nobody is suspected, if that
-holds for some updates more: tokens flow, and not only those that were under way.
+The job has recovered at the first update after which every machine is ready, the chain is complete and no machine is
+suspected, if that holds for some more updates. Only then do new tokens flow, and not only those in progress.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .observation import ROLES, Observation
 from .rows import Row, machines_on
 
 SETTLED = 2
-"""Updates that must follow the first one, with all machines there."""
+"""Updates that must follow the first one, with all machines present."""
 
 
 @dataclass
@@ -24,15 +24,15 @@ class Recovery:
     before: Observation
     at: float
     detected: float | None = None
-    """Seconds from the fault to the first sign of it in an object; so are the others."""
+    """Seconds from the fault to its first sign in an object; the other times start at the fault too."""
     acted: float | None = None
-    """To a new pod, or to the end of the trouble where it is mended in place."""
+    """Seconds to a new pod, or to the end of the problem if it is repaired in place."""
     back: float | None = None
-    """To all being well; None as long as it is not."""
+    """Seconds to a healthy job; None until then."""
     wrong: list[str] = field(default_factory=list)
-    """What must not be."""
+    """Violated expectations."""
     taken_back: float | None = None
-    """When a fault that lasts was ended; nothing is well before."""
+    """Time at which a lasting fault was ended; there is no recovery before."""
     _whole: tuple[float, int] | None = None
     _first: float | None = None
 
@@ -45,11 +45,11 @@ class Recovery:
 
     @property
     def done(self) -> bool:
-        """Whether all is well, or never will be."""
+        """True when the job has recovered, or never will."""
         return self.back is not None or bool(self.wrong)
 
-    def see(self, now: Observation) -> bool:
-        """Take an observation; whether this was the last one needed."""
+    def observe(self, now: Observation) -> bool:
+        """Process an observation; return whether no more are needed."""
         if now.at < self.at or self.done:
             return self.done
         since = now.at - self.at
@@ -64,12 +64,12 @@ class Recovery:
         self._settle(now)
         return self.done
 
-    def give_up(self) -> None:
-        """The bound is over."""
+    def time_out(self) -> None:
+        """Record that the bound has passed."""
         if self.done:
             return
         if self.detected is None and self.row.must_be_seen:
-            self.wrong.append("nobody saw it")
+            self.wrong.append("not detected")
         self.wrong.append(f"not well within {self.row.bound:.0f} s")
 
     def _acted(self, now: Observation) -> bool:
@@ -87,14 +87,14 @@ class Recovery:
         return [name for name in known if self._new(name, now)]
 
     def _well(self, now: Observation) -> bool:
-        """Whether it could be over: what was to be seen and done is, and everybody is there."""
+        """Return whether the fault was detected and handled and the job is healthy."""
         if self.detected is None and self.row.must_be_seen:
             return False
         if self.row.lasts is not None and (self.taken_back is None or now.at < self.taken_back):
             return False
         if self.row.replaced and not all(self._new(name, now) for name in self.machines):
             return False
-        return now.whole and not now.problems - self.before.problems
+        return now.healthy and not now.problems - self.before.problems
 
     def _settle(self, now: Observation) -> None:
         if not self._well(now):

@@ -1,4 +1,4 @@
-"""The kinds of faults: whom each may hit, how its detection and its mending are recognised, and its bounds."""
+"""Rows: the kinds of faults, with victims, signs of detection and recovery, and bounds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ Victims = Callable[[Observation, Random], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Row:
-    """`victims`: the machines, or nodes, that a fault hits; empty when it is not possible now. `watches`: whose trouble
-    shows it: the victims', that of the machines on those nodes, or nobody's. `seen`: what else shows it; `busy`: what
-    says that it is not mended yet. `replaced`: whether the pod of each of them must be another one (True), whether
-    nobody's may be (False), or either. `lasts`: seconds until the fault is taken back; None: when all is well again
-    without that. `bound`: seconds until all is well."""
+    """A kind of fault.
+
+    `victims` returns the machines or nodes to hit; () if it is not possible now. `watches`: whose problems show the
+    fault: the victims', those of machines on these nodes, or none. `seen`: another sign; `busy`: a sign of unfinished
+    recovery. `replaced`: each pod must be replaced (True), none may be (False), or either (None). `lasts`: seconds
+    until the fault is undone; None if the job recovers without that. `bound`: seconds until recovery.
+    """
 
     name: str
     victims: Victims
@@ -45,18 +47,18 @@ def _coordinator(seen: Observation, rng: Random) -> tuple[str, ...]:
 
 
 def _coordinators_node(seen: Observation, rng: Random) -> tuple[str, ...]:
-    """Where the trainer is on another one: it stays."""
+    """Return the coordinator's node if the trainer is on another one, which stays."""
     kept = {pod.node for pod in seen.of_role("trainer")}
     nodes = [pod.node for pod in seen.of_role("coordinator") if pod.node is not None and pod.node not in kept]
     return tuple(nodes[:1])
 
 
-def _nobody(seen: Observation, rng: Random) -> tuple[str, ...]:
+def _no_machine(seen: Observation, rng: Random) -> tuple[str, ...]:
     return ("",)
 
 
 def spare_nodes(seen: Observation) -> list[str]:
-    """Nodes with rollout machines, and neither the coordinator nor the trainer; the fullest first."""
+    """Return nodes with rollout machines and without coordinator and trainer, the fullest first."""
     kept = {pod.node for role in ("coordinator", "trainer") for pod in seen.of_role(role)}
     counts = Counter(pod.node for pod in seen.of_role("rollout") if pod.node is not None and pod.node not in kept)
     return sorted(counts, key=lambda node: (-counts[node], node))
@@ -68,7 +70,7 @@ def _node(seen: Observation, rng: Random) -> tuple[str, ...]:
 
 
 def _nodes(seen: Observation, rng: Random) -> tuple[str, ...]:
-    """More than half of the rollout machines, on two nodes or more; all of them only where they stand on two nodes."""
+    """Return nodes with more than half of the rollout machines: at least two, and all only if there are just two."""
     nodes, machines = spare_nodes(seen), seen.of_role("rollout")
     for count in range(2, len(nodes) + 1):
         if 2 * len(machines_on(seen, tuple(nodes[:count]))) > len(machines):
@@ -81,7 +83,7 @@ def _two_checkpoints(seen: Observation, rng: Random) -> tuple[str, ...]:
 
 
 def machines_on(seen: Observation, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The rollout machines on these nodes."""
+    """Return the rollout machines on these nodes."""
     return tuple(pod.machine for pod in seen.of_role("rollout") if pod.node in nodes)
 
 
@@ -115,16 +117,16 @@ ROWS = {
         Row("trainer-deleted", _trainer, 120, replaced=True, seen=_rewound, busy=_starting),
         Row("coordinator-killed", _coordinator, 120, seen=_new_term),
         Row("coordinator-deleted", _coordinator, 120, replaced=True, seen=_new_term),
-        Row("coordinator-deaf", _coordinators_node, 300, watches="nobody", seen=_new_term),
-        Row("coordinator-cut", _coordinators_node, 300, watches="nobody", seen=_new_term),
-        Row("operator-killed", _nobody, 90, watches="nobody", replaced=False, must_be_seen=False),
-        Row("api-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
-        Row("etcd-paused", _nobody, 120, watches="nobody", replaced=False, lasts=15, must_be_seen=False),
-        Row("disk-full", _trainer, 120, watches="nobody", replaced=False, lasts=20, seen=_disk_is_full),
+        Row("coordinator-deaf", _coordinators_node, 300, watches="none", seen=_new_term),
+        Row("coordinator-cut", _coordinators_node, 300, watches="none", seen=_new_term),
+        Row("operator-killed", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
+        Row("api-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
+        Row("etcd-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
+        Row("disk-full", _trainer, 120, watches="none", replaced=False, lasts=20, seen=_disk_is_full),
         Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound, busy=_starting),
     )
 }
-"""In the order of the table in the design: processes, nodes, trainer, coordinator, control plane, disks."""
+"""All rows, in the order of the design's table: processes, nodes, trainer, coordinator, control plane, disks."""
 
 MOVING = frozenset({"coordinator-deaf", "coordinator-cut"})
-"""Rows in which the coordinator loses its node: it is on one that the trainer is not on, and has others to go to."""
+"""Rows in which the coordinator loses its node: it runs on a node without the trainer and can move to others."""

@@ -1,4 +1,4 @@
-"""Which faults, in which order."""
+"""Schedule: which faults, in which order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from .rows import ROWS
 
 
 def schedule(rows: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` faults: each row as often as any other, but for one; the same ones for the same seed, in an order in
-    which the same row seldom comes twice in a row. Raises `ValueError` for no rows or a negative count."""
+    """Return `count` faults, all rows about equally often.
+
+    The same seed gives the same faults. A row rarely follows itself. Raises `ValueError` for no rows or a negative
+    count.
+    """
     if not rows or count < 0:
         raise ValueError(f"{count} faults of {len(rows)} rows: there must be a row, and no negative count")
     rng = Random(seed)
@@ -25,8 +28,8 @@ def schedule(rows: Sequence[str], count: int, seed: int) -> list[str]:
 
 
 def first_possible(due: Sequence[str], seen: Observation) -> str:
-    """The first of these rows that has somebody to hit; the first of all where none has.
+    """Return the first of these rows that has a possible victim; the first of all if none has.
 
-    Machines that all came to one node, say, leave no second one for a row that wants two, until others have spread
-    them."""
+    If all machines have moved to one node, a row that needs two nodes must wait until others have spread them.
+    """
     return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])

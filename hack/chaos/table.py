@@ -1,4 +1,4 @@
-"""What came of all faults: a table for people, an object for programs."""
+"""Table: the outcomes of all faults, as a table for people and an object for programs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .timeline import in_starts, own_start
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fault and what came of it, in seconds from the fault. `wrong`: why it does not count as mended. `moments`: of
-    the loss of a node, by the names of `timeline.MOMENTS`."""
+    """A fault and its times, in seconds from the fault.
+
+    `wrong`: why it does not count as recovered. `moments`: times of a node's loss, by the names of `timeline.MOMENTS`.
+    """
 
     row: str
     victim: str
@@ -26,16 +28,18 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed. Raises `ValueError` for no values."""
+    """Return the smallest value that at least `share` of all do not exceed. Raises `ValueError` for no values."""
     if not values:
         raise ValueError("no values have no percentile")
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def figures(outcomes: Iterable[Outcome], starts: Iterable[float]) -> dict[str, dict[str, Any]]:
-    """By row, in the order in which rows came first: how many, how many were not mended, and p50 and worst of each
-    time; None where nobody has one. `starts`: seconds of the machines' first starts; until a lost machine generates
-    again is told in them too, in their p50, and in the replacement's own."""
+    """Return for each row its count, its failures, and p50 and worst of each time; None if no fault has the time.
+
+    Rows are in the order of their first fault. `starts`: seconds of the machines' first starts. The time until a lost
+    machine generates is also given in units of their median, and of the replacement's own start.
+    """
     known = list(starts)
     first = percentile(known, 0.5) if known else None
     rows: dict[str, list[Outcome]] = {}
@@ -66,8 +70,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures in columns of seconds; below them, of the rows that lose nodes, those of each moment of that, and
-    after how many starts lost machines generated again."""
+    """Draw the figures in columns of seconds; below them the moments of node losses, and those in units of starts."""
     lines = [["fault", "count", "wrong", *_columns(MOMENTS)]]
     for row, found in rows.items():
         lines.append([row, str(found["count"]), str(found["wrong"]), *_times(found, MOMENTS)])

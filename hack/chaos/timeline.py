@@ -1,4 +1,4 @@
-"""The loss of machines with their node, moment by moment."""
+"""Timeline: the loss of machines with their node, moment by moment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ GOAL = 1.5
 
 @dataclass
 class Starts:
-    """What each rollout machine's first start took, in seconds from its pod until it was ready and in the chain: it
-    joins Ray, and its engine starts cold. All of them start at once then, and Ray's head before them."""
+    """First start of each rollout machine, in seconds from its pod until it is ready and in the chain.
+
+    The machine joins Ray, and its engine starts cold. All machines start at the same time, after Ray's head.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     _created: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def see(self, now: Observation) -> None:
-        """Take a look."""
+    def observe(self, now: Observation) -> None:
+        """Process an observation."""
         for pod in now.of_role("rollout"):
             created = self._created.setdefault((pod.machine, pod.incarnation), now.at)
             if pod.machine not in self.seconds and not now.troubled(pod.machine):
@@ -35,29 +37,29 @@ class Starts:
 
 
 def own_start(moments: Mapping[str, float]) -> float | None:
-    """Seconds of the replacement's own start, which others did not share; None if it did not end."""
+    """Return the seconds of the replacement's own start, which no other start overlaps; None if it did not finish."""
     if not {"created", "joined"} <= moments.keys():
         return None
     return moments["joined"] - moments["created"]
 
 
 def in_starts(moments: Mapping[str, float], start: float | None) -> float | None:
-    """After how many such starts the machine generated again; None if it did not, or there was no start."""
+    """Return after how many such starts the machine generated again; None if it did not, or there was no start."""
     generating = moments.get("generating")
     return None if generating is None or not start else generating / start
 
 
 @dataclass
 class Timeline:
-    """When what was first seen of the loss of `machines`, in seconds after `at`. `before`: the last look before."""
+    """Moments of the loss of `machines`, in seconds after `at`. `before`: the last observation before the loss."""
 
     at: float
     machines: tuple[str, ...]
     before: Observation
     moments: dict[str, float] = field(default_factory=dict)
 
-    def see(self, now: Observation) -> bool:
-        """Take a look; whether all has been seen."""
+    def observe(self, now: Observation) -> bool:
+        """Process an observation; return whether all moments are known."""
         if now.at < self.at:
             return False
         if not set(self.machines) & set(now.chain):
@@ -83,7 +85,7 @@ class Timeline:
         self.moments.setdefault(moment, now.at - self.at)
 
     def table(self, starts: Starts) -> str:
-        """A line for each moment, and what the last one is beside a start: the replacement's own, and the first."""
+        """Draw a line for each moment, and the last one in units of a start: the replacement's own, and the first."""
         width = max(map(len, MOMENTS.values()))
         lines = [f"{', '.join(self.machines)}: seconds after the power was cut"]
         for moment, told in MOMENTS.items():

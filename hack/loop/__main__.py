@@ -1,8 +1,8 @@
-"""The command line of the loop: `make check`, `make unit`, `make test` and `make test-all` call it.
+"""Command line of the loop: `make check`, `make unit`, `make test` and `make test-all` call it.
 
     python -m hack.loop [--began SECONDS] check [--base COMMIT] | unit | test | test-all | package NAME
 
-Exit status: 0 when every part passed, 1 when one did not, 2 for a package that has no tests.
+Exit status: 0 if every part passed, 1 if one did not, 2 for a package without tests.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .parts import Part, Row, report, run
 from .seconds import known
 
 CHECK_SECONDS = 90.0
-"""The bound of `make check` with warm caches on two processors."""
+"""Limit of `make check` with warm caches on two processors."""
 START_SECONDS = 12.0
-"""Until pytest's processes have collected and run the first test."""
+"""Seconds until pytest's processes have collected and run the first test."""
 REPORTS = Path("build/loop")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     os.chdir(ROOT)
-    # SIGTERM unwinds like Ctrl-C, so that what runs beside the tests ends with them.
+    # SIGTERM unwinds like Ctrl-C, so that background parts end with the tests.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with report(f"make {args.suite}", REPORTS / f"{args.suite}.json", args.began) as rows:
         match args.suite:
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check(base: str, rows: list[Row]) -> bool:
-    """Lint, then run what the change needs and what is left of the budget has room for."""
+    """Lint, then run as many needed tests as the rest of the budget allows."""
     began = time.monotonic()
     if not run(suites.lint(), rows):
         return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 UNKNOWN_SECONDS = 2.0
-"""For a test file that never was measured."""
+"""Seconds of a test file that was never measured."""
 
 FOLDERS = (
     ("crds/", ("tests.api", "tests.chart")),
@@ -101,12 +101,12 @@ def module_of(path: str) -> str | None:
 
 
 def package_of(module: str) -> str:
-    """The two first parts of a module's name: ``rljob_runtime.relay``, ``hack.chaos``."""
+    """Return the first two parts of a module's name: ``rljob_runtime.relay``, ``hack.chaos``."""
     return ".".join(module.split(".")[:2])
 
 
 def about(package: str, tree: Tree) -> tuple[str, ...]:
-    """The test files of a package: its folder's, or, where it has none, those that import one of its modules."""
+    """Return the test files of a package: its folder's, or, without a folder, those that import one of its modules."""
     inside = sorted(test for test in tree.tests if test.startswith(f"tests.{package}."))
     if inside:
         return tuple(inside)
@@ -115,7 +115,7 @@ def about(package: str, tree: Tree) -> tuple[str, ...]:
 
 
 def _distances(touched: Iterable[str], importers: Mapping[str, frozenset[str]]) -> dict[str, float]:
-    """The number of imports between each module and the nearest touched one."""
+    """Return the number of imports between each module and the nearest touched one."""
     distances: dict[str, float] = dict.fromkeys(touched, 0)
     edge = list(distances)
     while edge:

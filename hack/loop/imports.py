@@ -16,7 +16,7 @@ from .choice import Tree, module_of
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("rljob_api", "rljob_bench", "rljob_kube", "rljob_operator", "rljob_runtime")
 OTHER_KIND = re.compile(r"^pytestmark = .*\bmark\.(cluster|realnodes|engine|gpu)\b", re.MULTILINE)
-"""In a file without unit tests."""
+"""Matches a file without unit tests."""
 CACHE = ROOT / "build" / "loop" / "imports"
 
 
@@ -53,12 +53,12 @@ def changed(base: str) -> set[str]:
 
 
 def path_of(test: str) -> str:
-    """The file of a test module."""
+    """Return the file of a test module."""
     return f"{test.replace('.', '/')}.py"
 
 
 def _imported(name: str, file: Path, known: set[str]) -> Iterator[str]:
-    """The modules that a file of hack/ or tests/ imports, wherever in the file it does."""
+    """Yield the modules that a file of hack/ or tests/ imports anywhere."""
     folder = name if file.name == "__init__.py" else name.rpartition(".")[0]
     if folder.startswith("tests.") and file.name != "conftest.py":
         yield f"{folder}.conftest"

@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def longest_first(modules: list[str], groups: Mapping[str, str], seconds: Mapping[str, float]) -> list[str]:
-    """The modules by the seconds of their group, which is a group of one where none is named, and then by their own."""
+    """Sort the modules by the seconds of their group, then by their own. A module without a group is its own group."""
     sums: defaultdict[str, float] = defaultdict(float)
     for name in modules:
         sums[groups.get(name, name)] += seconds.get(name, 0.0)

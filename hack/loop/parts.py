@@ -22,18 +22,18 @@ NOTHING_COLLECTED = 5
 
 @dataclass(frozen=True)
 class Part:
-    """A command with a name. It runs in the foreground, unless `beside`: then the parts after it run meanwhile."""
+    """A command with a name. A `background` part runs concurrently with the parts after it."""
 
     name: str
     command: tuple[str, ...]
-    beside: bool = False
+    background: bool = False
     may_be_empty: bool = False
-    """Whether no test at all is a success."""
+    """True if no test at all is a success."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a part."""
+    """Result of a part."""
 
     part: str
     seconds: float
@@ -42,12 +42,12 @@ class Row:
 
 def run(parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.monotonic) -> bool:
     """Run the parts and append a row for each; say whether all passed. A failure ends the rest."""
-    waiting: list[Beside] = []
+    waiting: list[BackgroundPart] = []
     try:
         for part in parts:
             print(f"── {part.name}", flush=True)
-            if part.beside:
-                waiting.append(Beside(part, now))
+            if part.background:
+                waiting.append(BackgroundPart(part, now))
                 continue
             began = now()
             status = subprocess.run(part.command, check=False).returncode
@@ -61,28 +61,28 @@ def run(parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.
             other.end()
 
 
-class Beside:
-    """A part that runs while others do, on what they leave of the processors. Its output is printed when it ends."""
+class BackgroundPart:
+    """A part that runs concurrently with others, on idle processors. Its output is printed when it ends."""
 
     def __init__(self, part: Part, now: Callable[[], float]) -> None:
         self._part, self._now, self._began = part, now, now()
         self._seconds = 0.0
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # A session of its own can be ended with all its processes.
+        # A separate session can be ended with all its processes.
         self._process = subprocess.Popen(
             part.command, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_least_share
         )
-        # Its end is timed when it comes, not when somebody asks for it.
+        # A thread records the time of its end, which may be long before `result`.
         self._waiter = threading.Thread(target=self._wait, daemon=True)
         self._waiter.start()
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended with a failure."""
+        """True if it has ended with a failure."""
         return self._process.poll() not in (None, 0)
 
     def result(self) -> Row:
-        """Wait for its end, print what it wrote, and give its row."""
+        """Wait for its end, print its output, and return its row."""
         self._waiter.join()
         self._output.seek(0)
         sys.stdout.write(f"── {self._part.name}\n{self._output.read().decode(errors='replace')}")
@@ -93,7 +93,7 @@ class Beside:
         self._seconds = self._now() - self._began
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill it if it still runs."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._waiter.join()
@@ -101,7 +101,7 @@ class Beside:
 
 
 def _least_share() -> None:
-    """Take processor time from nobody: sessions have shares of their own, see sched(7) on autogroups."""
+    """Use idle processor time only: sessions have their own shares, see sched(7) on autogroups."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):  # A kernel without autogroups, or one that refuses: then the class alone decides.
         Path("/proc/self/autogroup").write_text("19", encoding="ascii")
@@ -133,7 +133,7 @@ def report(name: str, file: Path, began: float | None = None) -> Iterator[list[R
 
 
 def table(name: str, rows: Sequence[Row], total: float) -> str:
-    """Lay the rows out, one a line, with their sum as the clock has it."""
+    """Lay the rows out, one a line, with the elapsed time as their sum."""
     width = max(len(name), *(len(row.part) for row in rows))
     lines = [f"{row.part:<{width}}  {row.seconds:6.0f} s{'' if row.passed else '  FAILED'}" for row in rows]
     return "\n".join([*lines, f"{name:<{width}}  {total:6.0f} s"])

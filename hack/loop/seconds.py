@@ -24,12 +24,12 @@ SERVER = "server"
 
 
 def results(part: str, folder: Path = MEASURED) -> Path:
-    """The file with pytest's results of a part."""
+    """Return the file with pytest's results of a part."""
     return folder / f"{part.replace(' ', '-')}.xml"
 
 
 def known(part: str, kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, float]:
-    """The seconds of each test file in a part, by its module's name."""
+    """Return the seconds of each test file in a part, by its module's name."""
     seconds: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")).get(part, {})
     if results(part, measured).exists():
         seconds |= sums(results(part, measured))
@@ -37,7 +37,7 @@ def known(part: str, kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, 
 
 
 def servers(kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, str]:
-    """The server that a test file shares with others, by the file's module, for those that share one."""
+    """Return the server that each test file shares with others, by the file's module."""
     found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8")).get(SERVER, {})
     for part in PARTS:
         if results(part, measured).exists():
@@ -56,7 +56,7 @@ def shared(file: Path) -> dict[str, str]:
 
 
 def sums(file: Path) -> dict[str, float]:
-    """Add up a run's seconds by test file. Raises ElementTree.ParseError for a file that is no such results."""
+    """Add up a run's seconds by test file. Raises ElementTree.ParseError if the file has no results."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for case in ElementTree.parse(file).iter("testcase"):
         seconds[_module(case.attrib["classname"])] += float(case.attrib["time"])
@@ -64,13 +64,13 @@ def sums(file: Path) -> dict[str, float]:
 
 
 def _module(classname: str) -> str:
-    """The module of a test that may be in a class: ``tests.operator.test_operator_plan.TestPlan``."""
+    """Return the module of a test that may be in a class: ``tests.operator.test_operator_plan.TestPlan``."""
     parent, _, last = classname.rpartition(".")
     return parent if last[:1].isupper() else classname
 
 
 def main() -> None:
-    """Keep what the last run of each part measured."""
+    """Store what the last run of each part measured."""
     kept: dict[str, Mapping[str, int | str]] = {
         part: {test: round(found) for test, found in sorted(sums(results(part)).items()) if found >= LEAST}
         for part in PARTS

@@ -1,4 +1,4 @@
-"""Suites: which parts `make check`, `make test` and `make test-all` are made of."""
+"""Suites: the parts of `make check`, `make test` and `make test-all`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def lint() -> list[Part]:
 
 
 def unit(paths: Sequence[str] = ("tests",), every_row: bool = False, may_be_empty: bool = False) -> Part:
-    """The unit tests, in as many processes as there are processors; four at most, since some of them load torch."""
+    """Return the unit tests, in one process a processor; four at most, since some of them load torch."""
     return _pytest("unit", UNIT, paths, every_row, may_be_empty, *_in_processes("auto"), "--maxprocesses", "4")
 
 
 def everything(environment: Mapping[str, str], every_row: bool = False) -> list[Part]:
-    """Every kind of test: what is quick and finds most comes first, and nothing is built before it."""
+    """Return every kind of test. Quick parts that find most come first, and nothing is built before them."""
     return [
         *lint(),
         unit(every_row=every_row),
         *_seeds(every_row),
-        # One after the other: they fill the machine with pods or engines.
+        # Sequentially, since they fill the machine with pods or engines.
         *_with_cluster(
             environment,
             # They wait for servers more than they compute.
@@ -50,7 +50,7 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
 
 
 def package(tests: Sequence[str], environment: Mapping[str, str]) -> list[Part]:
-    """Every row of every kind of some test files."""
+    """Return every row of every kind of some test files."""
     paths = [path_of(test) for test in tests]
     return [
         unit(paths, every_row=True, may_be_empty=True),
@@ -77,12 +77,15 @@ def _pytest(
 
 
 def _in_processes(number: str) -> tuple[str, ...]:
-    """A test file to a process, or all that share a server. `hack.loop.order` chooses which comes first."""
+    """Run one test file, or all that share a server, in one process. `hack.loop.order` chooses which comes first."""
     return ("-n", number, "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:
-    """What tests of clusters need, and those tests: nothing if KUBECONFIG names a cluster, else programs, or kind's."""
+    """Return tests of clusters, after the parts that they need.
+
+    They need none if KUBECONFIG names a cluster, else the programs or a kind cluster.
+    """
     if environment.get("KUBECONFIG"):
         return list(parts)
     if environment.get("CLUSTER") != "kind":
@@ -97,4 +100,4 @@ def _seeds(every_row: bool) -> list[Part]:
         budget = f"--seeds {ALL_SEEDS}" if every_row else f"--seeds {LEAST_SEEDS} --seconds {SECONDS[mode]}"
         return f"rljob simulate --mode {mode} --jobs 2 {budget}"
 
-    return [Part("seeds", ("sh", "-ec", "\n".join(map(command, SECONDS))), beside=True)]
+    return [Part("seeds", ("sh", "-ec", "\n".join(map(command, SECONDS))), background=True)]

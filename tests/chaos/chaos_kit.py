@@ -38,7 +38,7 @@ JOB = {
         },
     }
 }
-WHOLE = observe(0.0, JOB, PODS)
+HEALTHY = observe(0.0, JOB, PODS)
 
 
 def without(seen: Observation, machine: str) -> Observation:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chaos_kit import JOB, PODS, WHOLE, filled_again, without
+from chaos_kit import HEALTHY, JOB, PODS, filled_again, without
 from hack.chaos.campaign import Campaign, NotSteady
 from hack.chaos.inject import Injected
 from hack.chaos.observation import Observation, observe
@@ -44,20 +44,20 @@ def steady(*looks: Observation) -> Observation:
 def test_nodes_are_away_while_kubernetes_says_so_or_evicts() -> None:
     nodes = [node("a"), node("b", "Unknown"), node("c", "True", "NoExecute"), node("d", "True", "NoSchedule")]
     assert observe(0.0, JOB, PODS, nodes).unready == {"b", "c"}
-    assert not WHOLE.unready
+    assert not HEALTHY.unready
 
 
 def test_a_job_is_steady_after_updates_without_trouble() -> None:
-    looks = [replace(WHOLE, round=number) for number in range(10, 10 + SETTLED + 1)]
+    looks = [replace(HEALTHY, round=number) for number in range(10, 10 + SETTLED + 1)]
     assert steady(*looks).round == 10 + SETTLED
     with pytest.raises(NotSteady, match="suspects none, nodes away none"):
-        steady(WHOLE)
+        steady(HEALTHY)
 
 
 def test_no_fault_is_made_while_kubernetes_may_evict() -> None:
     """A pod that is evicted for the fault before would be held against the next one."""
-    away = [replace(WHOLE, round=number, unready=frozenset({"node-1"})) for number in range(10, 20)]
-    back = [replace(WHOLE, round=number) for number in range(20, 20 + SETTLED + 1)]
+    away = [replace(HEALTHY, round=number, unready=frozenset({"node-1"})) for number in range(10, 20)]
+    back = [replace(HEALTHY, round=number) for number in range(20, 20 + SETTLED + 1)]
     assert steady(*away, *back).round == 20 + SETTLED
     with pytest.raises(NotSteady, match="nodes away node-1"):
         steady(*away)
@@ -84,7 +84,7 @@ class PowerCut:
 
 
 def test_a_lost_machine_is_followed_until_it_generates() -> None:
-    looks = Looks(*(replace(WHOLE, round=number) for number in range(10, 10 + SETTLED + 1)))
+    looks = Looks(*(replace(HEALTHY, round=number) for number in range(10, 10 + SETTLED + 1)))
     cut = PowerCut(looks)
     (outcome,) = Campaign(looks, cut, 0, print).run(["node-off"])  # type: ignore[arg-type]
     assert outcome.wrong == ()

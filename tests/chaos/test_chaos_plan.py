@@ -10,7 +10,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from chaos_kit import WHOLE
+from chaos_kit import HEALTHY
 from hack.chaos.__main__ import last_line
 from hack.chaos.history import check_volume
 from hack.chaos.inject import Injector
@@ -48,9 +48,9 @@ def test_a_schedule_of_nothing_is_refused(rows, count) -> None:
 
 def test_a_row_that_finds_nobody_to_hit_waits_for_its_turn() -> None:
     on_one_node = replace(
-        WHOLE, pods=tuple(replace(pod, node="node-3") if pod.role == "rollout" else pod for pod in WHOLE.pods)
+        HEALTHY, pods=tuple(replace(pod, node="node-3") if pod.role == "rollout" else pod for pod in HEALTHY.pods)
     )
-    assert first_possible(["many-nodes", "node-off"], WHOLE) == "many-nodes"
+    assert first_possible(["many-nodes", "node-off"], HEALTHY) == "many-nodes"
     assert first_possible(["many-nodes", "node-off"], on_one_node) == "node-off"
     assert first_possible(["many-nodes"], on_one_node) == "many-nodes"
 
@@ -61,27 +61,27 @@ def test_every_row_can_be_made() -> None:
 
 
 def test_a_node_with_the_coordinator_or_the_trainer_is_spared() -> None:
-    assert spare_nodes(WHOLE) == ["node-2", "node-3", "node-4"]
-    assert machines_on(WHOLE, ("node-3", "node-1")) == ("rollout-1",)
-    together = tuple(replace(pod, node="node-1") if pod.machine != "rollout-2" else pod for pod in WHOLE.pods)
-    assert spare_nodes(replace(WHOLE, pods=together)) == ["node-4"]
+    assert spare_nodes(HEALTHY) == ["node-2", "node-3", "node-4"]
+    assert machines_on(HEALTHY, ("node-3", "node-1")) == ("rollout-1",)
+    together = tuple(replace(pod, node="node-1") if pod.machine != "rollout-2" else pod for pod in HEALTHY.pods)
+    assert spare_nodes(replace(HEALTHY, pods=together)) == ["node-4"]
 
 
 def test_victims_are_of_the_row_and_none_is_made_up() -> None:
     rng = Random(1)
-    apart = tuple(replace(pod, node="node-2") if pod.machine == "coordinator-0" else pod for pod in WHOLE.pods)
+    apart = tuple(replace(pod, node="node-2") if pod.machine == "coordinator-0" else pod for pod in HEALTHY.pods)
     for row in ROWS.values():
-        seen = replace(WHOLE, pods=apart) if row.name in MOVING else WHOLE
+        seen = replace(HEALTHY, pods=apart) if row.name in MOVING else HEALTHY
         victims = row.victims(seen, rng)
         assert victims
         if row.name in MOVING:
             assert victims == ("node-2",)
-            assert row.victims(WHOLE, rng) == (), "the trainer is there too"
+            assert row.victims(HEALTHY, rng) == (), "the trainer is there too"
         assert row.victims(Observation(0.0), rng) in ((), ("",))
         for victim in victims:
-            assert victim == "" or WHOLE.pod_of(victim) or victim in spare_nodes(WHOLE)
-    assert len(ROWS["many-nodes"].victims(WHOLE, rng)) == 2, "more than half of three machines, and not all"
-    assert ROWS["checkpoint-corrupt"].victims(replace(WHOLE, checkpoint=0), rng) == ()
+            assert victim == "" or HEALTHY.pod_of(victim) or victim in spare_nodes(HEALTHY)
+    assert len(ROWS["many-nodes"].victims(HEALTHY, rng)) == 2, "more than half of three machines, and not all"
+    assert ROWS["checkpoint-corrupt"].victims(replace(HEALTHY, checkpoint=0), rng) == ()
 
 
 def test_the_table_has_p50_and_worst_of_each_time() -> None:

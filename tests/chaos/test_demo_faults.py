@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from chaos_kit import WHOLE, filled_again, without
+from chaos_kit import HEALTHY, filled_again, without
 from hack.chaos.observation import Observation
 from hack.chaos.timeline import Starts, Timeline, in_starts, own_start
 from hack.demo_faults import last_line
 
-LOST = without(WHOLE, "rollout-1")
+LOST = without(HEALTHY, "rollout-1")
 
 
 def test_each_moment_is_noted_once_in_seconds_after_the_power_was_cut() -> None:
-    found = Timeline(50.0, ("rollout-1",), WHOLE)
+    found = Timeline(50.0, ("rollout-1",), HEALTHY)
     coming, there = (filled_again(LOST, "rollout-1", ready=ready) for ready in (False, True))
     looks = [
         (49.0, LOST),
-        (50.1, WHOLE),
+        (50.1, HEALTHY),
         (50.9, LOST),
         (51.2, replace(LOST, suspects=frozenset({("rollout-1", 1)}))),
         (53.0, replace(coming, suspects=frozenset({("rollout-1", 1)}))),
@@ -26,8 +26,8 @@ def test_each_moment_is_noted_once_in_seconds_after_the_power_was_cut() -> None:
         (75.0, there),
         (76.0, replace(there, generating=("rollout-0",))),
     ]
-    assert not any(found.see(replace(seen, at=at)) for at, seen in looks)
-    assert found.see(replace(there, at=80.0, generating=("rollout-0", "rollout-1")))
+    assert not any(found.observe(replace(seen, at=at)) for at, seen in looks)
+    assert found.observe(replace(there, at=80.0, generating=("rollout-0", "rollout-1")))
     moments = {"closed": 0.9, "suspected": 1.2, "created": 3.0, "joined": 25.0, "generating": 30.0}
     assert found.moments == pytest.approx(moments)
     lines = found.table(Starts({"rollout-0": 90.0, "rollout-1": 60.0})).splitlines()
@@ -40,16 +40,16 @@ def test_each_moment_is_noted_once_in_seconds_after_the_power_was_cut() -> None:
 
 
 def test_a_replacement_that_fails_again_does_not_generate() -> None:
-    found = Timeline(0.0, ("rollout-1",), WHOLE)
+    found = Timeline(0.0, ("rollout-1",), HEALTHY)
     there = filled_again(LOST, "rollout-1")
     again = replace(there, generating=("rollout-1",), suspects=frozenset({("rollout-1", 2)}))
     for at, seen in ((5.0, there), (6.0, replace(LOST, pods=there.pods)), (7.0, again)):
-        assert not found.see(replace(seen, at=at))
+        assert not found.observe(replace(seen, at=at))
     table = found.table(Starts())
     assert "never" in table
-    assert "first start" not in table, "nobody saw it"
+    assert "first start" not in table, "no first start was observed"
     assert "it never generated" in table
-    assert found.see(replace(again, at=8.0, suspects=frozenset()))
+    assert found.observe(replace(again, at=8.0, suspects=frozenset()))
 
 
 def test_a_first_start_lasts_from_the_pod_until_it_is_in_the_chain() -> None:
@@ -64,10 +64,10 @@ def test_a_first_start_lasts_from_the_pod_until_it_is_in_the_chain() -> None:
         (60.0, replace(coming, pods=filled_again(LOST, "rollout-1").pods)),
         (70.0, filled_again(LOST, "rollout-1")),
         (80.0, LOST),
-        (99.0, WHOLE),
+        (99.0, HEALTHY),
     ]
     for at, seen in looks:
-        starts.see(replace(seen, at=at))
+        starts.observe(replace(seen, at=at))
     assert starts.seconds == {"rollout-0": 30.0, "rollout-2": 40.0, "rollout-1": 20.0}, "its second pod's, once"
 
 

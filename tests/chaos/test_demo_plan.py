@@ -34,7 +34,7 @@ def test_the_cluster_is_chosen(environ: dict[str, str], euid: int, platform: str
 
 
 def test_an_unknown_cluster_is_an_error() -> None:
-    with pytest.raises(ValueError, match="CLUSTER=minikube: it is one of local, kind, own"):
+    with pytest.raises(ValueError, match="CLUSTER=minikube: it must be one of local, kind, own"):
         choose({"CLUSTER": "minikube"}, 0, "linux")
 
 
@@ -47,12 +47,12 @@ def test_every_example_is_played_or_says_what_it_needs(cluster: str) -> None:
         assert told is not None
         assert "your data in the claim qwen-7b" in told
         assert ("72 accelerators" in told) == (cluster != "own"), "a cluster of one's own may have them"
-        assert f"the demo plays {', '.join(sorted(PLAYED))}" in told
+        assert f"the demo runs {', '.join(sorted(PLAYED))}" in told
 
 
 def test_an_unknown_example_names_those_that_there_are() -> None:
     told = demo.refusal("addition", "local")
-    assert told == f"no example 'addition'; the demo plays {', '.join(sorted(PLAYED))}"
+    assert told == f"no example 'addition'; the demo runs {', '.join(sorted(PLAYED))}"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_unknown_example_names_those_that_there_are() -> None:
         ("1.37", "kind", "demo: a kind cluster, Kubernetes 1.37 (CLUSTER=kind)"),
         ("1.34", "local", "demo: the local cluster, Kubernetes 1.34 (CLUSTER=local)"),
         ("1.20", "local", "demo: KUBERNETES=1.20: 1.34, 1.35, 1.36 and 1.37 are built here"),
-        ("1.37", "minikube", "demo: CLUSTER=minikube: it is one of local, kind, own, or empty"),
+        ("1.37", "minikube", "demo: CLUSTER=minikube: it must be one of local, kind, own, or empty"),
     ],
 )
 def test_a_refusal_comes_before_anything_starts(

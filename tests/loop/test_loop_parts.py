@@ -46,14 +46,14 @@ def test_what_runs_beside_runs_meanwhile_and_is_printed_at_the_end(tmp_path: Pat
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)"
     marks = f"import pathlib; pathlib.Path({str(mark)!r}).touch(); print('seeds done')"
     rows: list[Row] = []
-    assert run([python("beside", marks, beside=True), python("tests", waits)], rows)
+    assert run([python("beside", marks, background=True), python("tests", waits)], rows)
     assert [row.part for row in rows] == ["tests", "beside"]
     assert "seeds done" in capfd.readouterr().out
 
 
 def test_a_failure_beside_is_a_failure() -> None:
     rows: list[Row] = []
-    assert not run([python("beside", "raise SystemExit(1)", beside=True)], rows)
+    assert not run([python("beside", "raise SystemExit(1)", background=True)], rows)
     assert [(row.part, row.passed) for row in rows] == [("beside", False)]
 
 
@@ -69,7 +69,7 @@ def test_what_runs_beside_ends_with_a_failure(tmp_path: Path) -> None:
         "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
         "raise SystemExit(1)"
     )
-    assert not run([python("beside", sleeps, beside=True), python("bad", fails)], [])
+    assert not run([python("beside", sleeps, background=True), python("bad", fails)], [])
     status = Path("/proc", pid.read_text(), "stat")
     deadline = time.monotonic() + 60
     while status.exists() and ") Z" not in status.read_text():

@@ -860,7 +860,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "chaos: all is well although a machine is missing",
         "hack/chaos/recovery.py",
-        "return now.whole and not now.problems - self.before.problems",
+        "return now.healthy and not now.problems - self.before.problems",
         "return True",
         (f"{CHAOS}::test_what_breaks_again_before_it_settled_begins_anew",),
     ),

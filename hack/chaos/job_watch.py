@@ -1,4 +1,4 @@
-"""A job, its pods and the nodes as the API server tells of them, change by change, so that nothing short is missed."""
+"""Job watch: a job, its pods and the nodes, change by change, so that no short state is missed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rljob_kube.resources import NODE, POD, RLJOB, Json, Resource
 from .observation import JOB, Observation, observe
 
 PAUSE = 0.2
-"""Between two tries while the API server does not answer."""
+"""Seconds between two attempts while the API server does not answer."""
 
 
 WATCH_SECONDS = 50
-"""Until a watch is renewed."""
+"""Seconds until a watch is renewed."""
 
 
-class Watching:
-    """Three watches in a thread of their own, until `close`. One consumer asks for what is `next`."""
+class JobWatch:
+    """Three watches in one thread, until `close`. One consumer takes what is `next`."""
 
     def __init__(self, connection: Connection, namespace: str, name: str) -> None:
         self._connection = connection
@@ -40,7 +40,7 @@ class Watching:
         threading.Thread(target=lambda: asyncio.run(self._follow_all()), daemon=True).start()
 
     def next(self, seconds: float) -> Observation | None:
-        """The next change, in order; None when there is none within so many seconds."""
+        """Return the next change, in order; None if there is none within `seconds`."""
         try:
             self.last = self._seen.get(timeout=max(seconds, 0.001))
         except queue.Empty:
@@ -96,7 +96,7 @@ def _unchanged(item: Json) -> Json:
 
 
 def _take(known: dict[str, dict[str, Any]], kind: str | None, items: list[dict[str, Any]]) -> None:
-    """Into what is known by uid. `kind`: of the change; None for a list of all."""
+    """Apply a change to the objects known by uid. `kind`: of the change; None for a complete list."""
     if kind is None:
         known.clear()
     for one in items:
