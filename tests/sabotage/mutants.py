@@ -1815,7 +1815,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine without any layout is not told",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "        refusals += [one.text for one in self._unable.values()]",
+        "        refusals += [one.reason for one in self._unable.values()]",
         "        refusals += []",
         (f"{LAYOUTS}::test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start",),
     ),
@@ -1842,9 +1842,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "engines that do not start at once never do",
-        f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "self.tries >= REFUSALS and self.last - self.first >= patience",
-        "self.tries >= REFUSALS",
+        f"{RUNTIME}/scheduling/layout_refusals.py",
+        "self.count >= MIN_REFUSALS and self.last - self.first >= patience",
+        "self.count >= MIN_REFUSALS",
         (f"{LAYOUTS}::test_engines_that_start_after_a_while_end_no_job",),
     ),
     Mutant(

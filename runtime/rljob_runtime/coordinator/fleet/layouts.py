@@ -11,7 +11,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.errors import LayoutNotUsable
@@ -19,26 +18,11 @@ from rljob_runtime.coordinator.fleet.machine import RESTING, vacate
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 
 log = logging.getLogger(__name__)
 
 PROBLEM = "LayoutRefused"
-REFUSALS = 3
-"""How often in a row a machine refuses its usual layout, each time with new processes, before it counts as unable."""
-
-
-@dataclass(frozen=True)
-class _Unable:
-    """A machine that has no layout at all: how often in a row it refused, when first and last, and what it said."""
-
-    tries: int
-    first: float
-    last: float
-    text: str
-
-    def beyond(self, patience: float) -> bool:
-        """It has been asked often enough, and over so many seconds."""
-        return self.tries >= REFUSALS and self.last - self.first >= patience
 
 
 def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
@@ -71,7 +55,7 @@ class Layouts:
         self._patience = patience
         self._expected: frozenset[str] = frozenset()
         self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        self._unable: dict[str, _Unable] = {}
+        self._unable: dict[str, LayoutRefusals] = {}
         self._seconds = 0.0
 
     def want(self, tensor_parallel: int, asked: Collection[int]) -> None:
@@ -114,13 +98,15 @@ class Layouts:
     def unable(self, machines: Collection[str]) -> bool:
         """Whether no machine of the job, these and all that are expected, can start an engine."""
         told = [self._unable.get(name) for name in {*machines, *self._expected}]
-        return bool(told) and all(one is not None and one.beyond(self._patience) for one in told)
+        return bool(told) and all(one is not None and one.unable(self._patience) for one in told)
 
     def check_able(self, machines: Collection[str]) -> None:
         """Raises `LayoutNotUsable` where `unable`."""
         if self.unable(machines):
-            told = "; ".join(sorted({one.text for one in self._unable.values()}))
-            raise LayoutNotUsable(f"no rollout machine can start its engines, at least {REFUSALS} tries each: {told}")
+            told = "; ".join(sorted({one.reason for one in self._unable.values()}))
+            raise LayoutNotUsable(
+                f"no rollout machine can start its engines, at least {MIN_REFUSALS} tries each: {told}"
+            )
 
     async def settle(self, machine: MachinePeers, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
         """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
@@ -138,10 +124,8 @@ class Layouts:
         except Refused as error:
             if before is None:
                 name = machine.member.machine
-                told, now = self._unable.get(name), clock()
-                text = f"{name} has no engine of tensor parallel size {self._usual}: {error}"
-                tries, first = (told.tries, told.first) if told is not None else (0, now)
-                self._unable[name] = _Unable(tries + 1, first, now, text)
+                reason = f"{name} has no engine of tensor parallel size {self._usual}: {error}"
+                self._unable[name] = refused_again(self._unable.get(name), clock(), reason)
             raise
         finally:
             if before is not None:
@@ -170,6 +154,6 @@ class Layouts:
 
     def _tell(self) -> None:
         refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
-        refusals += [one.text for one in self._unable.values()]
+        refusals += [one.reason for one in self._unable.values()]
         problem = StatusWarning(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)
