@@ -12,6 +12,7 @@ import pytest
 import torch
 from relay_kit import KEY, SETTINGS
 
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.settings import RelaySettings
@@ -33,7 +34,7 @@ def relays(memory: Path) -> Iterator[Callable[..., Relay]]:
 
         def make(machine: str, incarnation: int = 0, settings: RelaySettings = SETTINGS, key: bytes = KEY) -> Relay:
             folder = memory / f"{machine}-{incarnation}"
-            return stack.enter_context(Relay(machine, incarnation, folder, key, settings, "127.0.0.1"))
+            return stack.enter_context(Relay(RelayConfig(machine, incarnation, folder, key, settings, "127.0.0.1")))
 
         yield make
 

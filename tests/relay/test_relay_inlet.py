@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from relay_kit import FIRST, KEY, SETTINGS
 
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.tcp import TCP
 from rljob_runtime.relay.network.wire import Channel, Identity, RefusedByPeer, WireError, introduce
@@ -23,7 +24,8 @@ TRAINER = Identity("trainer", 0)
 @contextmanager
 def listening(memory: Path, admit: Admission) -> Iterator[Receiver]:
     store = VersionStore(SegmentWriter.open(memory / "rollout-0"), patience=10.0)
-    receiver = Receiver(store, Identity("rollout-0", 0), KEY, SETTINGS, "127.0.0.1", 0, admit)
+    config = RelayConfig("rollout-0", 0, memory / "rollout-0", KEY, SETTINGS, "127.0.0.1")
+    receiver = Receiver(store, config, admit)
     receiver.start()
     try:
         yield receiver

@@ -19,6 +19,7 @@ from relay_kit import KEY, SETTINGS, Predecessor, assert_whole, eventually, join
 from rljob_bench.lib import netns
 from rljob_bench.lib.netns import Star
 from rljob_runtime.protocols import Chain
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
@@ -34,7 +35,9 @@ def some_relays(count: int) -> Iterator[list[Relay]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="test-relay-", dir=SHARED_MEMORY)))
         yield [
-            stack.enter_context(Relay(f"rollout-{i}", 0, folder / f"rollout-{i}", KEY, SETTINGS, "127.0.0.1"))
+            stack.enter_context(
+                Relay(RelayConfig(f"rollout-{i}", 0, folder / f"rollout-{i}", KEY, SETTINGS, "127.0.0.1"))
+            )
             for i in range(count)
         ]
 

@@ -89,10 +89,11 @@ def stand_back(niceness: int) -> None:
 
 def make_relay(job: RLJob, member: Member, places: ActorPlacement) -> Any:
     """`protocols.Relay`, listening on the pod's address."""
+    from rljob_runtime.relay.config import RelayConfig
     from rljob_runtime.relay.relay import Relay, read_key
     from rljob_runtime.relay.settings import RelaySettings
 
-    return Relay(
+    config = RelayConfig(
         machine=member.machine,
         incarnation=member.incarnation,
         folder=places.shared_memory / member.machine,
@@ -100,6 +101,7 @@ def make_relay(job: RLJob, member: Member, places: ActorPlacement) -> Any:
         settings=RelaySettings.of(job.spec.relay),
         host=places.host,
     )
+    return Relay(config)
 
 
 def make_replica(job: RLJob, member: Member, places: ActorPlacement, name: str, model_files: dict[str, bytes]) -> Any:

@@ -1,5 +1,6 @@
 """Relay: brings weights from the trainer to every rollout machine by a chunked chain broadcast into shared memory.
 
+    config             identity, address, key and timeouts of one relay
     manifest           the layout of the flat buffer, and the checksum of every chunk
     slot               one file of shared memory that holds a version
     segment            the store in shared memory: one writer, any number of readers, one atomic flip per version

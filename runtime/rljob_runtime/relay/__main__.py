@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_runtime.protocols import Chain, PeerError, RelayMember
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.relay import Relay, read_key
 from rljob_runtime.relay.settings import RelaySettings
 
@@ -35,7 +36,8 @@ def main() -> None:
     )
     key = read_key(arguments.key_file)
     try:
-        with Relay(arguments.machine, arguments.incarnation, arguments.folder, key, settings, arguments.host) as relay:
+        config = RelayConfig(arguments.machine, arguments.incarnation, arguments.folder, key, settings, arguments.host)
+        with Relay(config) as relay:
             _say(asdict(asyncio.run(relay.status(0))))
             for line in sys.stdin:
                 _say(asyncio.run(_answer(relay, json.loads(line))))

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from rljob_runtime.protocols import Chain, Refused, RelayMember
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import NoVersion, Segment, SegmentWriter
@@ -30,7 +31,7 @@ class GradientInboxes:
     def __init__(self, folder: Path, key: bytes, settings: RelaySettings, host: str, incarnation: int = 0) -> None:
         self._folder = folder
         self._incarnation = incarnation
-        self._make = lambda name, folder: Relay(name, incarnation, folder, key, settings, host)
+        self._make = lambda name, folder: Relay(RelayConfig(name, incarnation, folder, key, settings, host))
         self._relays: list[Relay] = []
 
     def open(self, step: int, count: int) -> tuple[RelayMember, ...]:

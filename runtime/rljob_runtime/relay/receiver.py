@@ -12,15 +12,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.manifest import Manifest, ManifestError
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.service_thread import Service
-from rljob_runtime.relay.network.tcp import TCP
-from rljob_runtime.relay.network.transport import Connection, Transport
+from rljob_runtime.relay.network.transport import Connection
 from rljob_runtime.relay.network.wire import Caller, Channel, Header, Identity, RefusedByPeer, WireError
 from rljob_runtime.relay.segment import VersionOrder
-from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import SegmentFull, Slot
 from rljob_runtime.relay.version_store import VersionStore
 
@@ -36,34 +35,21 @@ Admission = Callable[[Identity, FencingToken], tuple[str, str] | None]
 
 
 class Receiver:
-    """Listens on (host, port); port 0 takes a free one, see `address`.
+    """Listens on the configured host and port, see `address`. Raises OSError if the address cannot be bound."""
 
-    Raises OSError if the address cannot be bound.
-    """
-
-    def __init__(
-        self,
-        store: VersionStore,
-        identity: Identity,
-        key: bytes,
-        settings: RelaySettings,
-        host: str,
-        port: int,
-        admit: Admission,
-        transport: Transport = TCP,
-    ) -> None:
+    def __init__(self, store: VersionStore, config: RelayConfig, admit: Admission) -> None:
         self._store = store
-        self._identity = identity
-        self._key = key
-        self._settings = settings
+        self._identity = config.identity
+        self._key = config.key
+        self._settings = config.settings
         self._admit = admit
-        self._listener = transport.listen(host, port, settings.silence_seconds)
+        self._listener = config.transport.listen(config.host, config.port, config.settings.silence_seconds)
         self.address = self._listener.address
         self._callers = _Callers()
         self._turn = threading.Lock()
         self._active: _Reception | None = None
         self._closing = False
-        self._service = Service(f"relay-receiver-{identity.machine}", self._accept)
+        self._service = Service(f"relay-receiver-{config.machine}", self._accept)
 
     def start(self) -> None:
         """Start accepting connections."""

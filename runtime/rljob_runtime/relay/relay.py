@@ -11,15 +11,13 @@ import threading
 from pathlib import Path
 
 from rljob_runtime.protocols import Chain, Refused, RelayMember, RelayStatus, check_term
+from rljob_runtime.relay.config import RelayConfig
 from rljob_runtime.relay.fencing import FencingToken, predecessor
 from rljob_runtime.relay.network import wire
-from rljob_runtime.relay.network.tcp import TCP
-from rljob_runtime.relay.network.transport import Transport
 from rljob_runtime.relay.network.wire import Identity
 from rljob_runtime.relay.receiver import Receiver
 from rljob_runtime.relay.segment import SegmentWriter, sweep
 from rljob_runtime.relay.sender import Sender
-from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.version_store import Counters, VersionStore
 
 MIN_KEY_BYTES = 16
@@ -34,38 +32,28 @@ def read_key(path: Path) -> bytes:
 
 
 class Relay:
-    """Relay of `machine` in its `incarnation`, with its segment in `folder`, listening on (host, port).
+    """Relay of a machine, which listens and owns a segment.
 
     A version that an earlier process of this machine committed there is served again. Segments of dead processes
     elsewhere in the shared memory are removed. Raises OSError if the address cannot be bound, and SegmentBusy if
     another process writes the segment. Use as a context manager, or `close` it.
     """
 
-    def __init__(
-        self,
-        machine: str,
-        incarnation: int,
-        folder: Path,
-        key: bytes,
-        settings: RelaySettings,
-        host: str,
-        port: int = 0,
-        transport: Transport = TCP,
-    ) -> None:
-        self.machine = machine
-        self.identity = Identity(machine, incarnation)
-        self._settings = settings
-        self._transport = transport
+    def __init__(self, config: RelayConfig) -> None:
+        self.machine = config.machine
+        self.identity = config.identity
+        self._settings = config.settings
+        self._transport = config.transport
         self._token = FencingToken()
         self._chain: Chain | None = None
         self._successor: RelayMember | None = None
         self._lock = threading.Lock()
         self._closed = False
-        sweep(keep=folder)
-        self._store = VersionStore(SegmentWriter.open(folder), patience=settings.rebuild_timeout_seconds)
-        self._sender = Sender(self._store, self.identity, key, settings, transport)
+        sweep(keep=config.folder)
+        self._store = VersionStore(SegmentWriter.open(config.folder), patience=config.settings.rebuild_timeout_seconds)
+        self._sender = Sender(self._store, self.identity, config.key, config.settings, config.transport)
         try:
-            self._receiver = Receiver(self._store, self.identity, key, settings, host, port, self._admit, transport)
+            self._receiver = Receiver(self._store, config, self._admit)
         except OSError:
             self._store.close()
             raise
