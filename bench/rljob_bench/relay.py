@@ -36,7 +36,7 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.subprocess import RelayProcess
+from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
 
 Row = dict[str, Any]
 
@@ -173,7 +173,9 @@ class _Broadcaster:
 
 def _relay_at(line: Line, node: int, folder: Path, key_file: Path) -> RelayProcess:
     machine = f"rollout-{node}"
-    return RelayProcess(machine, folder / machine, key_file, line.address(node), prefix=line.command(node))
+    return RelayProcess(
+        RelayCommand(machine, folder / machine, key_file, line.address(node), prefix=line.command(node))
+    )
 
 
 def _raw_copy(line: Line, folder: Path, nbytes: int) -> float:

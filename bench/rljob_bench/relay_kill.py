@@ -26,7 +26,7 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.subprocess import RelayProcess
+from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
 
 Row = dict[str, Any]
 
@@ -97,7 +97,9 @@ def _once(plan: Plan, place: int, moment: float, power: bool) -> Row:
         stack.enter_context(trainer)
         relays = [
             stack.enter_context(
-                RelayProcess(f"rollout-{i}", folder / f"{i}", key_file, star.address(i), prefix=star.command(i))
+                RelayProcess(
+                    RelayCommand(f"rollout-{i}", folder / f"{i}", key_file, star.address(i), prefix=star.command(i))
+                )
             )
             for i in range(plan.relays)
         ]

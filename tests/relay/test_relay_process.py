@@ -21,7 +21,7 @@ from rljob_runtime.relay.fencing import FencingToken
 from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.subprocess import RelayProcess
+from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
 from rows import slow
 
 Make = Callable[..., RelayProcess]
@@ -39,7 +39,9 @@ def processes(memory) -> Iterator[Make]:
 
         def make(machine: str, incarnation: int = 0, **options) -> RelayProcess:
             folder = memory / f"{machine}-{incarnation}"
-            return stack.enter_context(RelayProcess(machine, folder, key_file, incarnation=incarnation, **options))
+            return stack.enter_context(
+                RelayProcess(RelayCommand(machine, folder, key_file, incarnation=incarnation, **options))
+            )
 
         yield make
 

@@ -25,7 +25,7 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.relay.subprocess import RelayProcess
+from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
 
 CHUNKS = 10
 
@@ -34,12 +34,9 @@ CHUNKS = 10
 def some_relays(count: int) -> Iterator[list[Relay]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="test-relay-", dir=SHARED_MEMORY)))
-        yield [
-            stack.enter_context(
-                Relay(RelayConfig(f"rollout-{i}", 0, folder / f"rollout-{i}", KEY, SETTINGS, "127.0.0.1"))
-            )
-            for i in range(count)
-        ]
+        names = [f"rollout-{number}" for number in range(count)]
+        configs = [RelayConfig(name, 0, folder / name, KEY, SETTINGS, "127.0.0.1") for name in names]
+        yield [stack.enter_context(Relay(config)) for config in configs]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -172,7 +169,9 @@ async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
     patient = ("--heartbeat-seconds", "2.0")
     with ExitStack() as stack:
         first, second, third = relays = [
-            stack.enter_context(RelayProcess(f"rollout-{i}", memory / f"rollout-{i}-0", key_file, options=patient))
+            stack.enter_context(
+                RelayProcess(RelayCommand(f"rollout-{i}", memory / f"rollout-{i}-0", key_file, options=patient))
+            )
             for i in range(3)
         ]
         chained(relays, 0)
@@ -208,7 +207,9 @@ async def test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it(memor
         first, second, third = [
             stack.enter_context(
                 RelayProcess(
-                    f"rollout-{i}", memory / f"rollout-{i}-0", key_file, star.address(i), prefix=star.command(i)
+                    RelayCommand(
+                        f"rollout-{i}", memory / f"rollout-{i}-0", key_file, star.address(i), prefix=star.command(i)
+                    )
                 )
             )
             for i in range(3)

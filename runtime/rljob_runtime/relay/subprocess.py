@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,38 @@ from rljob_runtime.protocols import Chain, RelayMember, RelayStatus
 from rljob_runtime.relay.segment import Segment
 
 
+@dataclass(frozen=True)
+class RelayCommand:
+    """Command of a relay process. `prefix` precedes it (`ip netns exec …`); `options` are further ones."""
+
+    machine: str
+    folder: Path
+    key_file: Path
+    host: str = "127.0.0.1"
+    incarnation: int = 0
+    prefix: Sequence[str] = ()
+    options: Sequence[str] = ()
+
+    def line(self) -> list[str]:
+        """Return the command line."""
+        command = [*self.prefix, sys.executable, "-m", "rljob_runtime.relay", "--machine", self.machine]
+        command += ["--incarnation", str(self.incarnation), "--folder", str(self.folder)]
+        return [*command, "--key-file", str(self.key_file), "--host", self.host, *self.options]
+
+
 class RelayProcess:
-    """A relay process. `prefix` precedes its command line (`ip netns exec …`).
+    """A relay process.
 
     Use as a context manager: at its end the process gets SIGTERM, and SIGKILL if it does not end. Raises RuntimeError
     with its output if it does not start.
     """
 
-    def __init__(
-        self,
-        machine: str,
-        folder: Path,
-        key_file: Path,
-        host: str = "127.0.0.1",
-        incarnation: int = 0,
-        prefix: Sequence[str] = (),
-        options: Sequence[str] = (),
-    ) -> None:
-        self.machine = machine
-        self.incarnation = incarnation
-        self.segment = Segment.open(folder)
-        command = [sys.executable, "-m", "rljob_runtime.relay", "--machine", machine, "--incarnation", str(incarnation)]
-        command += ["--folder", str(folder), "--key-file", str(key_file), "--host", host, *options]
-        self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._first = RelayStatus(**self._hear())
+    def __init__(self, command: RelayCommand) -> None:
+        self.machine = command.machine
+        self.incarnation = command.incarnation
+        self.segment = Segment.open(command.folder)
+        self.process = subprocess.Popen(command.line(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._first = RelayStatus(**self._read())
 
     @property
     def member(self) -> RelayMember:
@@ -86,9 +94,9 @@ class RelayProcess:
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None
         print(json.dumps(command), file=self.process.stdin, flush=True)
-        return self._hear()
+        return self._read()
 
-    def _hear(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         answer: dict[str, Any] = (
