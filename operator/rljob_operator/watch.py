@@ -7,7 +7,6 @@ annotations.
 from __future__ import annotations
 
 import asyncio
-import base64
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ import kopf
 
 from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
-from rljob_kube.credentials import Access, Credentials
 from rljob_operator.event_filter import (
     START_FAILURE_DELAY_SECONDS,
     ChangeFilter,
@@ -24,6 +22,7 @@ from rljob_operator.event_filter import (
     pod_signature,
     pod_start_failure,
 )
+from rljob_operator.kopf_login import KopfLogin
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
 from rljob_operator.observer import MANAGED, Key, PodLister
@@ -121,17 +120,11 @@ def registry(
     async def startup(**_: Any) -> None:
         loop.call_soon_threadsafe(started)
 
-    credentials = Credentials(connection)
-    shown: Access | None = None
+    identity = KopfLogin(connection)
 
     @kopf.on.login(registry=handlers)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        # kopf asks again when the API server refuses what it has.
-        nonlocal shown
-        if shown is not None:
-            await credentials.renew(shown)
-        shown = await credentials.access()
-        return _for_kopf(credentials.connection, shown)
+        return await identity.connect()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
     async def rljob(type: str | None, body: kopf.Body, **_: Any) -> None:
@@ -148,28 +141,6 @@ def registry(
             loop.call_soon_threadsafe(watch.node_event, type, body)
 
     return handlers
-
-
-def _for_kopf(connection: Connection, access: Access) -> kopf.ConnectionInfo:
-    """Return the identity in kopf's form. It takes PEM in base64."""
-    authority, certificate = connection.authority, access.certificate
-    return kopf.ConnectionInfo(
-        server=connection.server,
-        ca_data=_base64(authority) if authority is not None else None,
-        insecure=connection.insecure,
-        username=connection.username,
-        password=connection.password,
-        token=access.token,
-        certificate_data=_base64(certificate.certificate) if certificate is not None else None,
-        private_key_data=_base64(certificate.key) if certificate is not None else None,
-        default_namespace=connection.namespace,
-        proxy_url=connection.proxy,
-        expiration=access.expires,
-    )
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 async def run_kopf(handlers: kopf.OperatorRegistry, namespaces: Sequence[str], stop: asyncio.Event) -> None:
