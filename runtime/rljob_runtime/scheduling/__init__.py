@@ -1,1 +1,1 @@
-"""Every decision of the data plane, pure: no I/O, no clock, no Ray, no torch."""
+"""Scheduling: every decision of the data plane, pure. No I/O, no clock, no Ray, no torch."""

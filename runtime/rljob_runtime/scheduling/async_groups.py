@@ -1,14 +1,17 @@
-"""Groups in flight in `mode: Asynchronous`: each is of one weight version, the one that the replica held which drew it,
-and every response goes its own way (Laminar, section 3).
+"""Asynchronous groups: the state machine of groups in flight in `mode: Asynchronous` (Laminar §3).
 
-    drawn by a replica → launched → generated → scored → ready for training, or filtered, or given up
+    drawn by a replica → launched → generated → scored → ready for training, or filtered, or dropped
 
-A state machine over events, as `round.Round` is: it owns no tokens and calls nobody. It is told what happened and
-answers what to launch where, what to abort, and which groups are over. A response without a replica waits for one that
-holds its version; where nobody does any more, its group is stranded, and whoever knows that gives it up.
+Each group has one weight version: the one that its replica held when it drew the prompt. Responses of a group progress
+independently.
 
-A move (repack) is a second lease beside the first: the source goes on, and the destination's first token is the commit
-(DESIGN §8, Move). Until then nothing has changed but the attempt that was given out.
+`GroupTracker` is a state machine over events, as `round.Round` is. It owns no tokens and makes no calls. It receives
+events and answers three questions: what to launch where, what to abort, which groups are done. A response without a
+replica waits for a replica that holds its version. If no replica can provide that version, the group is orphaned, and
+the caller drops it.
+
+A move (repack) is a second lease beside the first. The source keeps generating; the destination's first token is the
+commit. Until then only the attempt number is used up.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample, SampleState
 
 VERSION_GONE = "VersionGone"
-"""Reason of a prompt that is drawn again because nobody holds the weights of its group any more."""
+"""Reason of a prompt that is requeued because no replica can provide the weights of its group."""
 JOB_ENDED = "JobEnded"
-"""Reason of a prompt whose group was not needed any more."""
+"""Reason of a prompt whose group is not needed: the job has ended."""
 
 
 @dataclass(frozen=True)
 class GroupDone:
-    """A group that is over: to be trained on, or filtered for this reason. `rewards`: those that had come."""
+    """A group that is ready for training, or filtered for `reason`. `rewards`: those received so far."""
 
     prompt: PromptKey
     version: int
@@ -42,9 +45,9 @@ class _Sample:
     lease: Lease | None = None
     move: Lease | None = None
     attempt: int = 0
-    """The newest that was given out."""
+    """The newest attempt given out."""
     completed_attempt: int = 0
-    """The one under which it became whole."""
+    """The attempt that completed the response."""
     failures: int = 0
     reward: float | None = None
 
@@ -57,8 +60,10 @@ class _Group:
 
 
 class GroupTracker:
-    """`max_failures`: how often one response is generated anew because its reward failed; one more gives its group up.
-    `drop_equal`: groups of equal rewards are filtered (DAPO)."""
+    """State machine of all groups in flight.
+
+    `max_failures`: how often one response is generated again after a reward failure; one more failure filters its
+    group. `drop_equal`: whether groups of equal rewards are filtered (DAPO)."""
 
     def __init__(self, group_size: int, max_failures: int = 2, drop_equal: bool = False) -> None:
         self._group_size = group_size
@@ -68,7 +73,7 @@ class GroupTracker:
         self._samples: dict[TrajectoryKey, _Sample] = {}
         self._waiting: dict[TrajectoryKey, None] = {}
         self._held: dict[str, dict[TrajectoryKey, None]] = {}
-        """By replica: what it generates, or is about to by a move."""
+        """Responses by replica: those that it generates, and those that are moving to it."""
         self._aborts: list[Launch] = []
         self._done: list[GroupDone] = []
 
@@ -84,42 +89,42 @@ class GroupTracker:
         return iter(self._groups)
 
     def version(self, prompt: PromptKey) -> int:
-        """The weights that generate its group."""
+        """Return the weight version that generates the group."""
         return self._groups[prompt].version
 
     def lease(self, key: TrajectoryKey) -> Lease | None:
-        """Who generates it now; None where nobody does, and of what is not in flight."""
+        """Return the response's current lease; None if it is not running or not in flight."""
         sample = self._samples.get(key)
         return sample.lease if sample is not None else None
 
     def moving_to(self, key: TrajectoryKey) -> Lease | None:
-        """Who is to go on with it."""
+        """Return the lease of the move's destination; None without a move."""
         sample = self._samples.get(key)
         return sample.move if sample is not None else None
 
     def has_move(self, replica: str) -> bool:
-        """Whether a response of it is to go on elsewhere, or one from elsewhere here."""
+        """Check whether a response is moving from this replica or to it."""
         return any(self._samples[key].move is not None for key in self._held.get(replica, ()))
 
     def failures(self, key: TrajectoryKey) -> int:
-        """How often it was generated in vain."""
+        """Return how often the response's reward failed."""
         return self._samples[key].failures
 
     def attempts(self) -> dict[TrajectoryKey, int]:
-        """The newest attempt of every response that was ever launched."""
+        """Return the newest attempt of every launched response."""
         return {key: sample.attempt for key, sample in self._samples.items() if sample.attempt}
 
     def running_on(self, replica: str) -> list[Launch]:
-        """What it generates, with the leases."""
+        """Return the replica's running responses with their leases."""
         held = ((key, self._samples[key].lease) for key in self._held.get(replica, ()))
         return [Launch(key, lease) for key, lease in held if lease is not None and lease.replica == replica]
 
     def load(self, replica: str) -> int:
-        """Responses that it generates or is about to."""
+        """Count the responses that the replica generates or is about to generate."""
         return len(self._held.get(replica, ()))
 
     def orphaned(self, held: Collection[int]) -> list[PromptKey]:
-        """Groups with a response that waits for weights which are not among those `held`."""
+        """Return groups with a response that waits for a version outside `held`."""
         prompts = dict.fromkeys(key.prompt for key in self._waiting)
         return [prompt for prompt in prompts if self._groups[prompt].version not in held]
 
@@ -128,8 +133,8 @@ class GroupTracker:
     def add(
         self, prompt: PromptKey, version: int, home: str, saved: Mapping[TrajectoryKey, RestoredSample] | None = None
     ) -> None:
-        """This prompt's group is drawn by the replica `home`, which holds `version`. `saved`: what the store knows of
-        its responses."""
+        """Add the group of a prompt that the replica `home` drew with `version`. `saved`: the store's records of its
+        responses."""
         keys = tuple(TrajectoryKey(prompt, sample) for sample in range(self._group_size))
         self._groups[prompt] = _Group(version, home, keys)
         for key in keys:
@@ -143,8 +148,9 @@ class GroupTracker:
         self._check_done(prompt)
 
     def launch(self, holders: Mapping[str, int]) -> list[Launch]:
-        """Give what waits to replicas that hold its version (`holders`: version by name): to the one that drew it, else
-        to the one with the least to do, a group together."""
+        """Assign waiting responses to replicas that hold their version. `holders`: version by replica.
+
+        A group stays together: on its home replica, else on the replica with the lowest load."""
         launches, chosen = [], dict[PromptKey, str]()
         loads = Counter({name: self.load(name) for name in holders})
         for key in list(self._waiting):
@@ -163,7 +169,7 @@ class GroupTracker:
         return launches
 
     def mark_replica_lost(self, replica: str) -> None:
-        """A replica is gone: what it generated waits again, what was to move there stays where it is."""
+        """Requeue what the replica generated. Responses that were moving to it stay at their source."""
         for key in list(self._held.get(replica, ())):
             sample = self._samples[key]
             if sample.lease is not None and sample.lease.replica == replica:
@@ -173,14 +179,15 @@ class GroupTracker:
         self._held.pop(replica, None)
 
     def requeue(self, keys: Iterable[TrajectoryKey]) -> None:
-        """These are generated by nobody now."""
+        """Take these running responses from their replicas; they wait for a launch."""
         for key in keys:
             if self._samples[key].state is SampleState.RUNNING:
                 self._move(key, SampleState.WAITING)
 
     def begin_move(self, source: str, destination: str) -> list[Launch]:
-        """All that the source generates is to go on at the destination, which holds the same weights: what to submit
-        there. The source goes on."""
+        """Start to move all running responses of `source` to `destination`, which holds the same weights.
+
+        Returns the launches to submit at the destination. The source keeps generating."""
         launches = []
         for launch in self.running_on(source):
             sample = self._samples[launch.key]
@@ -192,8 +199,9 @@ class GroupTracker:
         return launches
 
     def commit_move(self, key: TrajectoryKey, lease: Lease) -> bool:
-        """The destination's first token came: from now on it alone generates this response. False where it does not
-        move there."""
+        """Commit a move at the destination's first token: only the destination generates the response from here on.
+
+        Returns False if the response is not moving there."""
         sample = self._samples.get(key)
         if sample is None or sample.move != lease or sample.lease is None:
             return False
@@ -203,7 +211,7 @@ class GroupTracker:
         return True
 
     def generated(self, key: TrajectoryKey, lease: Lease) -> bool:
-        """The response is whole. False under any other lease than the current one."""
+        """Mark the response complete. Returns False unless `lease` is its current lease."""
         sample = self._samples.get(key)
         if sample is None or sample.lease != lease:
             return False
@@ -212,7 +220,7 @@ class GroupTracker:
         return True
 
     def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
-        """A reward came. False when it is not awaited any more."""
+        """Record a reward. Returns False if this attempt's reward is not expected."""
         sample = self._awaiting(key, attempt)
         if sample is None:
             return False
@@ -222,8 +230,10 @@ class GroupTracker:
         return True
 
     def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
-        """No reward could be had: the response is aborted and generated anew, or its group given up: at once where
-        the failure is `by_response`. False when it is not awaited any more."""
+        """Record a failed reward: generate the response again, or filter its group.
+
+        A failure `by_response` filters the group immediately. Returns False if this attempt's reward is not expected.
+        """
         sample = self._awaiting(key, attempt)
         if sample is None:
             return False
@@ -233,7 +243,7 @@ class GroupTracker:
         return True
 
     def drop(self, prompt: PromptKey) -> None:
-        """The group is given up: its prompt is to be drawn again."""
+        """Drop the group; its prompt is to be requeued."""
         for key in self._groups.pop(prompt).keys:
             sample = self._samples[key]
             if sample.lease is not None:
@@ -242,12 +252,12 @@ class GroupTracker:
             del self._samples[key]
 
     def drain_done(self) -> tuple[GroupDone, ...]:
-        """Groups that are over, in the order they became so; told once, and in flight no more."""
+        """Return groups that are done, in order, each once. They are no longer in flight."""
         over, self._done = tuple(self._done), []
         return over
 
     def drain_aborts(self) -> tuple[Launch, ...]:
-        """What ran and does not count any more, with the lease each had; told once."""
+        """Return running responses that no longer count, with their leases, each once."""
         aborts, self._aborts = tuple(self._aborts), []
         return aborts
 

@@ -1,4 +1,4 @@
-"""Bounded exponential back-off, as a value: the caller owns the clock, the randomness and the sleeping."""
+"""Backoff: bounded exponential delays, as a value. The caller owns the clock, the randomness and the sleeping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays that grow by `factor` from `initial` to `maximum` seconds; `limit` tries in all (None: no end)."""
+    """Delays that grow by `factor` from `initial` to `maximum` seconds. `limit`: tries in all; None for no limit."""
 
     initial: float = 0.5
     factor: float = 2.0
@@ -19,7 +19,8 @@ class Backoff:
             raise ValueError(f"back-off must have 0 < initial <= maximum and factor >= 1, not {self}")
 
     def delay(self, failures: int, uniform: float = 1.0) -> float | None:
-        """Seconds to wait after the `failures`-th failure in a row (from 1), or None when there is no further try.
+        """Return the seconds to wait after the `failures`-th consecutive failure (from 1); None after the last try.
+
         `uniform` in [0, 1] is the jitter: the delay lies in the upper half of its step."""
         if self.limit is not None and failures >= self.limit:
             return None

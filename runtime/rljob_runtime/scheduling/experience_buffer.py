@@ -1,18 +1,17 @@
-"""The experience buffer of `mode: Asynchronous`: which groups an update takes, and how many more may be begun (Laminar
-§3.1, §6).
+"""Experience buffer: selects the groups of an update and bounds the groups in flight (Laminar §3.1, §6).
 
-A group is *open* from its launch until an update takes it: in flight, then ready. Its *staleness* is always that of
-being trained on by the next update that has no batch yet: the updates taken before that one, less the step of the
-group's weights. Every number called so in this module counts like that, whether its group is ready or in flight.
+A group is *open* from its launch until an update takes it: in flight, then ready. Its *staleness* is that of training
+on it in the next update that has no batch yet: the number of updates taken before that one, minus the step of the
+group's weights. The definition is the same for ready groups and groups in flight.
 
-An optional bound on staleness is a date by which each group must be taken, and never a reason to throw one away: what
-is thrown away for being late is what was long. A group of staleness s under the bound b has b - s updates to spare, its
-*slack*. The dates can all be kept if, for every j >= 0,
+An optional bound on staleness is a deadline for each group, not a reason to discard late groups: late groups are the
+long ones. A group of staleness s under the bound b has b - s updates to spare, its *slack*. All deadlines can be met
+if, for every j >= 0,
 
     open groups of slack <= j  <=  (j + 1) * count
 
-because an update takes `count` groups. `inflight_limit` begins no group that would break this.
-`over_staleness_bound` and `sample` keep it over every update: a group that is left out loses one update of slack.
+because an update takes `count` groups. `inflight_limit` admits no group that would break this. `over_staleness_bound`
+and `sample` keep it over every update: a group that is left out loses one update of slack.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from rljob_runtime.protocols.trajectory import PromptKey
 
 @dataclass(frozen=True)
 class Experience:
-    """A ready group. `ready`: rises in the order in which groups became so. `spread`: standard deviation of its
-    rewards; 0 teaches nothing. `staleness`: see the module."""
+    """A ready group. `ready` rises in the order in which groups became ready. `spread`: standard deviation of its
+    rewards; 0 means no training signal. `staleness`: see the module."""
 
     prompt: PromptKey
     ready: int
@@ -45,12 +44,11 @@ def sample(
     bound: int | None,
     in_flight: Iterable[int],
 ) -> tuple[PromptKey, ...]:
-    """The `count` groups of the next update; () while there are fewer that may be used, or while it must wait.
+    """Select the `count` groups of the next update; () if too few are usable, or if the update must wait.
 
-    `in_flight`: the staleness of every group in flight. `seed`: another one for each update; only Uniform uses it.
-    Groups that could not be taken in time after this update are in it, whatever the kind. Groups over the bound never
-    are: `evict` names them.
-    """
+    `in_flight`: the staleness of every group in flight. `seed`: a different one for each update; only Uniform uses it.
+    Groups whose deadline would pass after this update are included, whatever the sampler. Groups over the bound never
+    are: `evict` returns them."""
     chosen = _ranked(kind, ready, count, seed)
     if bound is not None:
         in_flight = list(in_flight)
@@ -63,11 +61,11 @@ def sample(
 
 
 def over_staleness_bound(in_flight: Iterable[int], bound: int | None, count: int) -> bool:
-    """Whether the next update must not be made yet, whatever is ready: groups in flight could not all be taken in time
-    after it. True exactly if for some j >= 0 more than j * `count` of them have slack <= j. So a single one that is at
-    the bound is waited for.
+    """Check whether the next update must wait for groups in flight.
 
-    `in_flight`: the staleness of every group in flight. One that is over the bound already is not waited for.
+    It must if for some j >= 0 more than j * `count` of them have slack <= j, because those could not all be taken in
+    time after it. So an update waits for a single group at the bound. `in_flight`: the staleness of every group in
+    flight. A group that is over the bound already does not count.
 
     >>> over_staleness_bound([0, 1], bound=2, count=1), over_staleness_bound([1, 1], bound=2, count=1)
     (False, True)
@@ -81,12 +79,12 @@ def over_staleness_bound(in_flight: Iterable[int], bound: int | None, count: int
 
 
 def inflight_limit(open_groups: Iterable[int], weights: int, capacity: int, count: int, bound: int | None) -> int:
-    """How many groups may be begun now with weights of the staleness `weights`.
+    """Return how many groups may start now with weights of the staleness `weights`.
 
-    `open_groups`: the staleness of every open group. At most `capacity` groups are open; under a bound at most
-    `(bound + 1) * count`, and fewer where weights are not the newest. None with weights that are over the bound: newer
-    ones must be taken first. While fewer than `count` groups are open, and the weights are within the bound, at least
-    one may be begun: an update never waits for a group that is not admitted.
+    `open_groups`: the staleness of every open group. At most `capacity` groups are open; under a bound at most `(bound
+    + 1) * count`, and fewer if the weights are not the newest. With weights over the bound the answer is 0: newer ones
+    must be loaded first. While fewer than `count` groups are open and the weights are within the bound, at least one
+    may start: an update never waits for a group that cannot be admitted.
 
     >>> [inflight_limit([], weights, capacity=100, count=8, bound=2) for weights in (0, 2)]
     [24, 8]
@@ -106,7 +104,7 @@ def inflight_limit(open_groups: Iterable[int], weights: int, capacity: int, coun
 
 @dataclass(frozen=True)
 class BufferLimits:
-    """Of the capacity, in groups: where it begins, and between what it moves."""
+    """Limits of the buffer's capacity in groups: the initial value, the minimum and the maximum."""
 
     first: int
     least: int
@@ -114,28 +112,29 @@ class BufferLimits:
 
     @classmethod
     def of(cls, count: int, given: int | None) -> BufferLimits:
-        """Updates take `count`. With a `given` capacity it does not move."""
+        """Derive the limits for updates of `count` groups. A `given` capacity is fixed."""
         if given is not None:
             return cls(given, given, given)
         return cls(first=2 * count, least=count + _quarter(count), most=4 * count)
 
     def within(self, capacity: int) -> int:
-        """The nearest to it that is allowed."""
+        """Clamp a capacity to the limits."""
         return max(self.least, min(capacity, self.most))
 
 
 STARVED = 0.05
-"""The trainer waited for a larger share of an update: more groups may be open."""
+"""Share of an update's time that the trainer may wait for groups before the capacity grows."""
 FULL = 0.8
-"""Where an engine does more of what it can do at once, more groups would only wait for their turn there."""
+"""Engine fullness above which a larger capacity does not help: further groups would only queue there."""
 
 
 def capacity_after(capacity: int, limits: BufferLimits, count: int, waited: float, left: int, fullness: float) -> int:
-    """How many groups may be open after an update: a quarter of an update more if the trainer had to wait for this one
-    although engines could do more at once; fewer if more than a quarter of an update lay ready and was not taken.
+    """Return the capacity after an update.
 
-    `waited`: the share of its time in which the trainer stood for want of groups. `left`: ready groups that it did not
-    take. `fullness`: the most that an engine did since the update before, of what its KV cache and its batch can hold.
+    It grows by a quarter of an update if the trainer waited although engines had room. It shrinks if more than a
+    quarter of an update stayed ready and unused. `waited`: share of the update's time that the trainer waited for
+    groups. `left`: ready groups that the update did not take. `fullness`: the highest engine load since the update
+    before, as a share of KV cache and batch size.
 
     >>> limits = BufferLimits.of(8, None)
     >>> [capacity_after(16, limits, 8, *seen) for seen in ((0.5, 0, 0.1), (0.5, 0, 0.9), (0.0, 8, 0.1))]
@@ -154,18 +153,19 @@ def _quarter(count: int) -> int:
 
 
 def evict(ready: Iterable[Experience], bound: int | None) -> tuple[PromptKey, ...]:
-    """The ready groups that no update may take any more: over the bound. Their prompts are to be drawn again. There
-    are none unless the bound was lowered or an update was made against `over_staleness_bound`. A full buffer evicts
-    nothing: it closes admission."""
+    """Return the ready groups over the bound; their prompts are to be requeued.
+
+    There are none unless the bound was lowered or an update was made against `over_staleness_bound`. A full buffer
+    evicts nothing: it stops admission."""
     return tuple(one.prompt for one in ready if bound is not None and one.staleness > bound)
 
 
 OLDEST_SHARE = 4
-"""Of so many places by priority, one goes to the group that became ready first."""
+"""Period of the oldest group: of this many places by priority, one goes to the group that became ready first."""
 
 
 def _ranked(kind: Sampler, ready: Iterable[Experience], count: int, seed: int) -> list[Experience]:
-    """All of them, the most wanted first; the order does not hang on that of `ready`."""
+    """Rank groups, best first. The result does not depend on the order of `ready`."""
     oldest = sorted(ready, key=lambda one: (one.ready, one.prompt))
     match kind:
         case Sampler.FIFO:
@@ -186,8 +186,10 @@ def _lot(seed: int, prompt: PromptKey) -> bytes:
 def _urgent(
     ranked: Sequence[Experience], in_flight: Iterable[int], bound: int, count: int
 ) -> dict[PromptKey, Experience]:
-    """Those that must be in this update: for every j so many of slack <= j that at most j * `count` such groups stay
-    open, ready or in flight. Of those that would do, the first in `ranked`."""
+    """Return the groups that this update must take to keep the deadlines.
+
+    For every j, at most j * `count` groups of slack <= j may stay open, ready or in flight. Among sufficient choices
+    the first in `ranked` win."""
     slacks = [bound - staleness for staleness in (*in_flight, *(one.staleness for one in ranked))]
     chosen: dict[PromptKey, Experience] = {}
     for date in sorted({slack for slack in slacks if slack >= 0}):

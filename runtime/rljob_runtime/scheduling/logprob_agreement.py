@@ -1,19 +1,19 @@
-"""Whether trainer and engine compute the same distribution: asked once, of the first round that is trained on policy.
+"""Log-probability agreement: check that trainer and engine compute the same distribution.
 
-There both have the same weights, so their log-probabilities differ by rounding. A difference as large as below means
-another attention, another template of weights, or a wrong temperature: the job would train on other numbers than its
-responses were drawn with, and complete.
+The check runs once, on the first round that is trained on policy. Both have the same weights there, so their
+log-probabilities differ by rounding only. A large difference means another attention, another weight layout or a wrong
+temperature: the job would complete, but train on wrong numbers.
 """
 
 from __future__ import annotations
 
 LARGEST_MISMATCH = 0.1
-"""Nats a token. Ratios of trainer to engine are then typically 1.5 or 0.6: the clip has cut most of the gradient.
-Engines in bfloat16 are at 0.001, experts that rounding chooses at 0.01."""
+"""Nats per token. Ratios of trainer to engine are then typically 1.5 or 0.6, and the clip removes most of the gradient.
+Engines in bfloat16 reach 0.001; experts that rounding selects reach 0.01."""
 
 
 def engine_mismatch(kl: float) -> str | None:
-    """Why a job must not go on whose first round has this KL of the sampler to the trainer; None where it may."""
+    """Return why a job whose first round has this KL (sampler to trainer) must stop; None if it may continue."""
     if kl <= LARGEST_MISMATCH:
         return None
     return (

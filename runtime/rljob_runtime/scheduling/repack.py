@@ -1,13 +1,14 @@
-"""Which replicas are emptied onto which others, so that they take new weights and prompts (Laminar §5, Algorithm 1).
+"""Repack: selects replicas to empty onto others, so that they take new weights and prompts (Laminar §5, Algorithm 1).
 
-A replica in its long tail generates few trajectories, and decoding is bound by memory: a batch of few costs almost what
-a batch of many costs. So replicas that are idle in this sense, and of one weight version, are packed onto as few as
-possible, where that saves time by what is known of the engines (`repack_gain`). Departures from the algorithm as
-printed: a replica that receives is not emptied by the same plan (as printed, a -> b and then b -> c sends a's
-trajectories to a replica that is just being emptied), nor does a replica take part in a second plan while moves of the
-first are under way; what a receiver can hold is judged by the tokens it is expected to come to, not by those it holds
-now; and KV use that rises by no more than was generated does not count as rising (as printed, the last few of a replica
-hide it until one of them ends).
+A replica in its long tail generates few trajectories. Decoding is bound by memory, so a small batch costs almost as
+much as a large one. Idle replicas of one weight version are packed onto as few as possible, if that saves time on the
+measured engines (`repack_gain`).
+
+Three departures from the printed algorithm. (1) A receiver is not emptied by the same plan, and takes part in no
+further plan while moves are in progress: as printed, a -> b and b -> c sends a's trajectories to a replica that is
+being emptied. (2) A receiver's capacity is compared with the expected final tokens, not with the present ones. (3) KV
+use that rises by no more than the generated tokens does not count as rising: as printed, the last few trajectories of a
+replica prevent repack until one ends.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """What a replica does now. `trajectories`: unfinished ones, what would have to move; of these the engine has not
-    admitted `waiting` yet. `tokens`: in its KV cache now; `expected_tokens`: at the peak that its trajectories are
-    expected to come to; `kv_tokens`: all that it can hold. `kv_before`: `tokens` at the look before, None if there was
-    none; `generated`: what its trajectories have generated since then. `receives`: false if nothing may be moved to it,
-    because it drains or loads. `moving`: a move to it or from it is under way, so that what it will hold is not what it
-    holds."""
+    """The present load of a replica.
+
+    `trajectories`: unfinished ones, which would move; `waiting` of them are not admitted by the engine yet. `tokens`:
+    in its KV cache now; `expected_tokens`: at the expected peak of its trajectories; `kv_tokens`: capacity.
+    `kv_before`: `tokens` at the previous check, None without one; `generated`: tokens since then. `receives`: False if
+    nothing may move to it, because it drains or loads. `moving`: a move to it or from it is in progress, so its final
+    load is unknown."""
 
     name: str
     version: int
@@ -39,14 +41,14 @@ class ReplicaLoad:
 
     @property
     def peak(self) -> int:
-        """The most tokens that it will hold, by what is known."""
+        """The most tokens that it is expected to hold."""
         return max(self.tokens, self.expected_tokens)
 
 
 @dataclass(frozen=True)
 class RepackRules:
-    """`kv_cache_threshold`: the share of its KV cache up to which a replica may be filled, above 0 and at most 1.
-    `max_batch`: so many trajectories decode at once with hardly more latency than few."""
+    """`kv_cache_threshold`: share of its KV cache up to which a replica may be filled, above 0 and at most 1.
+    `max_batch`: number of trajectories that decode with hardly more latency than few."""
 
     kv_cache_threshold: float
     max_batch: int
@@ -60,19 +62,19 @@ class RepackRules:
 
 @dataclass(frozen=True)
 class Merge:
-    """All unfinished trajectories of `source` go to `destination`, and `source` is released."""
+    """A move of all unfinished trajectories of `source` to `destination`; `source` becomes free."""
 
     source: str
     destination: str
 
 
 Pays = Callable[[str, Sequence[str]], bool]
-"""Whether to merge a source with replicas that are one by then saves time."""
+"""Predicate: does merging a source with replicas that are already merged save time?"""
 
 
 @dataclass
 class _Bin:
-    """A replica that may receive, with all that the plan has given it. `names`: its own first."""
+    """A replica that may receive, with everything planned for it. `names`: its own first."""
 
     load: ReplicaLoad
     trajectories: int
@@ -80,7 +82,7 @@ class _Bin:
     names: list[str]
 
     def holds(self, more: ReplicaLoad, rules: RepackRules) -> bool:
-        """Whether it stays within the limits with all of `more`."""
+        """Check whether it stays within the limits with all of `more`."""
         return (
             self.trajectories + more.trajectories <= rules.max_batch
             and self.peak + more.peak <= rules.kv_cache_threshold * self.load.kv_tokens
@@ -88,9 +90,11 @@ class _Bin:
 
 
 def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules, pays: Pays) -> tuple[Merge, ...]:
-    """The merges to make now, in any order; names must differ. Every source is idle and is emptied whole onto one idle
-    replica of its version, which is not a source itself and has room for all that it is given; and it `pays`. Takes
-    O(n²) for n idle replicas of a version, and asks for each once at most."""
+    """Return the merges to make now, in any order; names must be distinct.
+
+    Every source is idle and moves completely to one idle replica of its version. The receiver is not a source, has
+    room, and the merge `pays`. Takes O(n²) for n idle replicas of a version and calls `pays` at most once per source.
+    """
     idle = [load for load in loads if is_idle(load, rules)]
     return tuple(
         merge
@@ -100,9 +104,11 @@ def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules, pays: Pays) ->
 
 
 def is_idle(load: ReplicaLoad, rules: RepackRules) -> bool:
-    """Whether a replica is in its tail: KV use below the threshold and not rising since the last look but by what was
-    generated, nothing waiting, no move under way, and fewer trajectories than it could decode at once. With no
-    trajectory it has nothing to move, and takes new weights by itself."""
+    """Check whether a replica is in its tail.
+
+    KV use is below the threshold and rose by no more than the generated tokens, nothing waits, no move is in progress,
+    and fewer trajectories run than could decode simultaneously. A replica without trajectories has nothing to move and
+    loads new weights automatically."""
     return (
         not load.moving
         and 0 < load.trajectories < rules.max_batch
@@ -114,7 +120,8 @@ def is_idle(load: ReplicaLoad, rules: RepackRules) -> bool:
 
 
 def _pack(idle: Iterable[ReplicaLoad], rules: RepackRules, pays: Pays) -> list[Merge]:
-    """Best-Fit, the least loaded source first: it goes where it leaves least room, which keeps room for larger ones."""
+    """Pack by Best-Fit, the source with the lowest load first. It goes where it leaves the least room, which keeps room
+    for larger sources."""
     ascending = sorted(idle, key=lambda load: (load.tokens, load.trajectories, load.name))
     bins = {load.name: _Bin(load, load.trajectories, load.peak, [load.name]) for load in ascending if load.receives}
     merges: list[Merge] = []

@@ -1,7 +1,7 @@
-"""What replicas are to do, in `mode: Asynchronous`: take newer weights, or prompts of their own (Laminar, section 3).
+"""Replica assignment: each replica loads newer weights or draws new prompts (Laminar §3).
 
-A replica draws only with the newest weights within its reach, and may draw while it has responses still; when there are
-newer ones it draws nothing more, and takes them when it has nothing left.
+A replica draws only with the newest weights that it can get, and may draw while it still generates. Once newer weights
+are available it draws nothing more, and loads them after its last response.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from heapq import heapify, heappop, heapreplace
 from math import ceil
 
 Admit = Callable[[int, Sequence[int]], int]
-"""How many groups may be begun with weights of this version, when groups of those versions are begun before."""
+"""Function: how many groups may start with this version, after groups of these versions."""
 MOST_SHARES = 3
-"""Of an update, that a replica holds at most."""
+"""Largest number of an update's shares that a replica holds."""
 
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """A replica. `version`: the weights that it holds; None while it holds none, or loads. `newer`: those that it could
-    take; None where what it holds is the newest within its reach. `load`: responses that it has not ended."""
+    """A replica. `version`: its weights; None while it has none or loads. `newer`: weights that it could load; None if
+    it has the newest available. `load`: its unfinished responses."""
 
     replica: str
     version: int | None
@@ -30,8 +30,8 @@ class ReplicaState:
 
 @dataclass(frozen=True)
 class ReplicaLimits:
-    """Of each replica, in groups of `group_size` responses: `share` is its part of an update, `most` what it may hold
-    at a time."""
+    """Limits of each replica, in groups of `group_size` responses: `share` is its part of an update, `most` its
+    maximum."""
 
     group_size: int
     share: int
@@ -39,7 +39,8 @@ class ReplicaLimits:
 
     @classmethod
     def of(cls, group_size: int, prompts_per_round: int, replicas: int, capacity: int) -> ReplicaLimits:
-        """`most` is its part of what may be open beside the update that is being gathered: from one share to three.
+        """Derive the limits. `most` is its part of what may be open concurrently with the update that is being
+        collected: one to three shares.
 
         >>> ReplicaLimits.of(16, 128, 16, 256), ReplicaLimits.of(16, 128, 16, 384)
         (ReplicaLimits(group_size=16, share=8, most=8), ReplicaLimits(group_size=16, share=8, most=16))
@@ -57,7 +58,7 @@ class WeightLoad:
 
 @dataclass(frozen=True)
 class PromptQuota:
-    """`groups`: as many prompts as the replica is to draw, and to generate with `version`."""
+    """Number of prompts (`groups`) that the replica draws and generates with `version`."""
 
     replica: str
     version: int
@@ -66,7 +67,7 @@ class PromptQuota:
 
 @dataclass(frozen=True)
 class Assignment:
-    """`closed`: replicas with nothing to do that would draw, but with their weights nothing may be begun now."""
+    """What replicas do next. `blocked`: idle replicas that could draw, but no group of their version may start now."""
 
     loads: tuple[WeightLoad, ...]
     draws: tuple[PromptQuota, ...]
@@ -74,9 +75,11 @@ class Assignment:
 
 
 def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:
-    """Newer weights come first: whoever draws stays with what it holds until that is done. Then, the newest weights
-    before older ones, replicas draw what there is room for, by `split_quota`. `wanted`: groups that are still to be
-    begun, by whomever.
+    """Assign weights and prompts to replicas.
+
+    Weights come first: a replica with newer weights available draws nothing and loads them when it is idle. Then
+    replicas draw up to the limits, the newest weights first (`split_quota`). `wanted`: groups that are still to start,
+    on any replica.
 
     >>> seats = [ReplicaState("a", 3, newer=4), ReplicaState("b", 4), ReplicaState("c", 4, load=1)]
     >>> assign(seats, ReplicaLimits(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
@@ -103,12 +106,11 @@ def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, adm
 
 
 def split_quota(room: int, loads: Mapping[str, int], quota: ReplicaLimits) -> dict[str, int]:
-    """How many prompts each of these replicas draws, where `room` may be begun. `loads`: their responses.
+    """Return how many prompts each replica draws if `room` groups may start. `loads`: unfinished responses by replica.
 
-    First each comes to its share, the one with most to do before the others: where too little is wanted for all, the
-    last of them stand still, and it is seen that there are too many. Then prompt after prompt goes to the one that has
-    the least to do.
-    """
+    First each replica is filled to its share, the one with the highest load first: if there is too little work for all,
+    the last replicas stay idle, which shows that there are too many. The rest goes prompt by prompt to the replica with
+    the lowest load."""
     shares: dict[str, int] = {}
     for name in sorted(loads, key=lambda name: (-loads[name], name)):
         more = min(room, quota.share - ceil(loads[name] / quota.group_size))

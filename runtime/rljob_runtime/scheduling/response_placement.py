@@ -1,8 +1,8 @@
-"""Which replica generates which response: a prompt's responses go round-robin over the replicas.
+"""Response placement: spreads the responses of a prompt over replicas, round-robin.
 
-Spreading a group costs nothing (its prefix is prefilled once per replica) and evens out prompts whose responses are
-all long: 1.31x on a coding trace. The same rule places the first launch of a round and what a lost replica leaves
-behind.
+Spreading a group costs nothing, because its prefix is computed once per replica. It balances prompts whose responses
+are all long: 1.31x on a coding trace. The same rule places the first launch of a round and the responses of a lost
+replica.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def spread(
     replicas: Sequence[str],
     running: Mapping[TrajectoryKey, str],
 ) -> dict[TrajectoryKey, str]:
-    """A replica for each waiting response: the one with the fewest responses of that prompt, then with the fewest of
-    all, then the next in turn. `running` is what each replica holds already. Empty when there is no replica.
+    """Select a replica for each waiting response; empty without a replica.
 
-    Takes O(R log n) a response, for R responses of a prompt and n replicas.
+    The order is: fewest responses of that prompt, then fewest responses in all, then the next in turn. `running`: the
+    replica of each running response. Takes O(R log n) per response, for R responses of a prompt and n replicas.
 
     >>> one = [TrajectoryKey(PromptKey(0, 7), sample) for sample in range(3)]
     >>> list(spread(one, ["a", "b"], {}).values())

@@ -1,12 +1,11 @@
-"""How long a program may run against one test case: RollPacker's adaptive timeout (§4.3), in processor seconds.
+"""Reward timeout: bounds the run time of a program per test case, in processor seconds (RollPacker §4.3).
 
     T = min(max(Tmin, λ · Tanchor), Tmax)
 
-Tanchor is the longest run of a correct response to this test so far; without one T is Tmax. Only correct runs move it,
-and only upward, so it is never below the slowest correct one. A small share of runs, the *shadow* sample, goes on to
-Tmax although T decides: it tells how many responses would have been right after their timeout. A late right run still
-counts as too late, as it would have outside the sample, but it is correct: it raises the anchor, and a timeout that was
-too short mends itself.
+Tanchor is the longest run of a correct response to this test; without one T is Tmax. Only correct runs raise it, so T
+is never below the slowest correct run. A small share of runs, the *shadow* sample, continues to Tmax after T. It
+measures how many responses would have been correct after their timeout. A late correct run still counts as failed, but
+it raises the anchor, so a timeout that was too short corrects itself.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 WALL_FACTOR = 2.0
-"""Wall-clock seconds for each processor second allowed: a program that sleeps is not waited for much longer."""
+"""Wall-clock seconds per processor second: bounds programs that sleep."""
 SHADOW_SHARE = 0.02
 
 
@@ -28,7 +27,7 @@ _QUANTUM = 1000
 
 @dataclass(frozen=True)
 class TimeoutRule:
-    """Seconds are processor seconds. Raises ValueError unless 0 < minimum <= maximum, factor >= 1 and
+    """Parameters of the timeout, in processor seconds. Raises ValueError unless 0 < minimum <= maximum, factor >= 1 and
     0 <= shadow_share <= 1."""
 
     minimum: float = 2.0
@@ -36,7 +35,7 @@ class TimeoutRule:
     maximum: float = 30.0
     shadow_share: float = SHADOW_SHARE
     seed: int = 0
-    """Of the choice of the shadow sample."""
+    """Seed of the shadow sample."""
 
     def __post_init__(self) -> None:
         if not (0 < self.minimum <= self.maximum < math.inf and 1 <= self.factor < math.inf):
@@ -45,14 +44,14 @@ class TimeoutRule:
             raise ValueError(f"the shadow sample is a share from 0 to 1, not {self.shadow_share}")
 
     def seconds(self, anchor: float | None) -> float:
-        """T for an anchor (None: no correct run yet)."""
+        """Return T for an anchor (None: no correct run yet)."""
         return self.maximum if anchor is None else min(max(self.minimum, self.factor * anchor), self.maximum)
 
 
 @dataclass(frozen=True)
 class TimeoutDecision:
-    """What one run may take. `deciding` is T; the run is ended at `cpu_seconds` and `wall_seconds`, which lie beyond T
-    in the shadow sample."""
+    """Limits of one run. `timeout` is T. The run ends at `cpu_seconds` and `wall_seconds`, which are above T in the
+    shadow sample."""
 
     test: str
     timeout: float
@@ -60,44 +59,44 @@ class TimeoutDecision:
 
     @property
     def wall_seconds(self) -> float:
-        """Bound of the wall clock."""
+        """The limit of wall-clock seconds."""
         return WALL_FACTOR * self.cpu_seconds
 
     @property
     def shadow_run(self) -> bool:
-        """Whether it runs on after T."""
+        """Whether the run continues after T."""
         return self.cpu_seconds > self.timeout
 
     @property
     def without_shadow_run(self) -> TimeoutDecision:
-        """The same, ended at T: what an answer waits for. The shadow run is another one, behind it."""
+        """The same decision, ended at T. The answer waits for this run only; the shadow run follows it."""
         return replace(self, cpu_seconds=self.timeout)
 
     def in_time(self, cpu_seconds: float, wall_seconds: float) -> bool:
-        """Whether a run that took so long is within T."""
+        """Check whether a run of this duration is within T."""
         return cpu_seconds <= self.timeout and wall_seconds <= WALL_FACTOR * self.timeout
 
 
 @dataclass
 class TimeoutStats:
-    """Totals. `late` of `shadow_overruns` is the share of timeouts that were unjust."""
+    """Totals. `late` / `shadow_overruns` estimates the share of unjust timeouts."""
 
     runs: int = 0
     overruns: int = 0
-    """Past T, whatever came of them."""
+    """Runs past T, whatever their result."""
     shadow_overruns: int = 0
-    """Of these in the shadow sample: they ran on."""
+    """Runs past T in the shadow sample: they continued."""
     late: int = 0
-    """Of these right in the end."""
+    """Shadow overruns that were correct in the end."""
 
     @property
     def unjust(self) -> float | None:
-        """Estimated share of timeouts that a right response suffered; None before the sample has seen one."""
+        """Estimated share of timeouts of correct responses; None before the first shadow overrun."""
         return self.late / self.shadow_overruns if self.shadow_overruns else None
 
 
 class AdaptiveTimeout:
-    """The anchors of a job's test cases. A test is any text that names it for good, as "code/17/0"."""
+    """The anchors of a job's test cases. A test has a permanent name, such as "code/17/0"."""
 
     def __init__(self, rule: TimeoutRule) -> None:
         self.rule = rule
@@ -106,21 +105,23 @@ class AdaptiveTimeout:
         self._raised: set[str] = set()
 
     def anchor(self, test: str) -> float | None:
-        """The longest correct run, in seconds."""
+        """Return the longest correct run in seconds."""
         kept = self._anchors.get(test)
         return None if kept is None else kept / _QUANTUM
 
     def decide(self, test: str, sample: str) -> TimeoutDecision:
-        """What a run of `sample` (any text that names the response) against `test` may take. The same two names always
-        give the same choice for the shadow sample, in whatever order responses come."""
+        """Return the limits of a run of `sample` against `test`; both are names.
+
+        The same two names give the same shadow decision, in any order of responses."""
         deciding = self.rule.seconds(self.anchor(test))
         shadow = _uniform(self.rule.seed, test, sample) < self.rule.shadow_share
         return TimeoutDecision(test, deciding, self.rule.maximum if shadow else deciding)
 
     def record(self, allowance: TimeoutDecision, cpu_seconds: float, wall_seconds: float, right: bool) -> bool:
-        """Learn from a run that an answer waited for; whether it counts as passed: right, and in time. `right` must be
-        False for a run that was ended at its bound. What was no run (a failure of ours) is not noted. What came of one
-        of the shadow sample after T is for `record_shadow_run`."""
+        """Record a run that an answer waited for. Returns whether it passed: correct, and in time.
+
+        `right` must be False for a run that ended at its limit. Failures of ours are not runs and are not recorded. The
+        result of a shadow run after T goes to `record_shadow_run`."""
         in_time = allowance.in_time(cpu_seconds, wall_seconds)
         self.stats.runs += 1
         self.stats.overruns += not in_time
@@ -128,8 +129,9 @@ class AdaptiveTimeout:
         return right and in_time
 
     def record_shadow_run(self, allowance: TimeoutDecision, cpu_seconds: float, right: bool) -> None:
-        """Of a run past T, which is noted already: what came of it when it could go on, to the bound of `allowance`.
-        Nothing of it changes how it was judged; a right one raises the anchor."""
+        """Record the result of a run that continued past T, up to the limit of `allowance`.
+
+        The run itself is recorded already and its verdict stays; a correct one raises the anchor."""
         self.stats.shadow_overruns += 1
         self.stats.late += right
         self._learn(allowance.test, cpu_seconds, right)
@@ -141,13 +143,13 @@ class AdaptiveTimeout:
             self._raised.add(test)
 
     def drain_raised(self) -> dict[str, int]:
-        """The anchors that rose since the last call, or since `restore`: milliseconds by test."""
+        """Return the anchors raised since the last call or `restore`: milliseconds by test."""
         risen = {test: self._anchors[test] for test in sorted(self._raised)}
         self._raised.clear()
         return risen
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Replace all anchors by stored ones. Raises ValueError for what `drain_raised` cannot have made."""
+        """Replace all anchors by stored ones. Raises ValueError for values that `drain_raised` cannot have returned."""
         for test, kept in plain.items():
             if not isinstance(kept, int) or isinstance(kept, bool) or kept < 0:
                 raise ValueError(f"the anchor of test {test!r} is {kept!r}; milliseconds from 0 would be right")
@@ -156,6 +158,6 @@ class AdaptiveTimeout:
 
 
 def _uniform(seed: int, test: str, sample: str) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments."""
+    """Return a number in [0, 1) that depends on the arguments only."""
     text = f"{seed}\0{test}\0{sample}".encode("utf-8", errors="surrogatepass")
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2.0**64

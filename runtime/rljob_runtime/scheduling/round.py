@@ -1,17 +1,17 @@
-"""One synchronous on-policy round: P0 groups of R0 responses, all of one weight version.
+"""Round: the state machine of one synchronous on-policy round, P0 groups of R0 responses of one weight version.
 
     draw → launch → collect → score → groups → update → publish → load → next
 
-This is the part up to `groups`, as a state machine over events. A round may launch more than it keeps
-(`tail_batching`): the first R0 responses of a prompt win, and the first P0 prompts that have R0. It owns no tokens and
-calls nobody: it is told what happened and answers what to launch, what to abort, how many prompts to draw for filtered
-ones, and when it is complete. Every response drawn is, at the end, trained or discarded with a reason; every prompt is
+This module covers the part up to `groups`. A round may launch more than it keeps (`tail_batching`): the first R0
+responses of a prompt win, and the first P0 prompts with R0 responses. The state machine owns no tokens and makes no
+calls. It receives events and answers what to launch, what to abort, how many prompts to draw in place of filtered ones,
+and when the round is complete. At the end every response is trained or discarded with a reason, and every prompt is
 trained, filtered with a reason, or requeued.
 
-A response has its place as soon as it is generated, and a prompt as soon as its group is full, before rewards are in:
-the seconds that a reward takes must not decide what is trained on (a wrong program that runs into its timeout would
-always lose). A reward that fails, or a group that is filtered, gives the place back. Then who lost to it races again,
-from the tokens and with the rewards that it has. A prompt is whole when it has a place and all its rewards are in.
+Places are assigned when responses are generated, before their rewards arrive. The duration of a reward must not select
+the training data: a wrong program that runs into its timeout would always lose. A failed reward or a filtered group
+frees the place. The responses that lost it then race again, with the tokens and rewards that they have. A prompt is
+complete when it has a place and all its rewards.
 
 The state of a round follows from the store's records of its responses (`RestoredSample`) alone, in any order.
 """
@@ -29,24 +29,24 @@ from rljob_runtime.scheduling.response_placement import spread
 
 
 class SampleState(StrEnum):
-    """Where a response of the round is."""
+    """State of a response."""
 
     WAITING = "waiting"
-    """Nobody generates it."""
+    """No replica generates it."""
     RUNNING = "running"
     """A replica holds its lease."""
     GENERATED = "generated"
-    """Whole: it has a place in its group. Its reward is awaited."""
+    """Complete, with a place in its group; its reward is expected."""
     SCORED = "scored"
-    """Has its reward."""
+    """Complete, with its reward."""
     LOST = "lost"
-    """Others were first: all places of its group, or of the round, are taken."""
+    """All places of its group, or of the round, are taken by others."""
     DROPPED = "dropped"
     """Its group was filtered."""
 
 
 class PromptOutcome(StrEnum):
-    """What becomes of a prompt that was drawn."""
+    """Outcome of a drawn prompt."""
 
     TRAINED = "trained"
     FILTERED = "filtered"
@@ -54,18 +54,17 @@ class PromptOutcome(StrEnum):
 
 
 REWARD_FAILED = "RewardFailed"
-"""Reason of a group that was filtered because a reward kept failing (a failure of ours, not of the response)."""
+"""Reason of a group that was filtered because a reward kept failing: our failure, not the response's."""
 EQUAL_REWARDS = "EqualRewards"
-"""Reason of a group that was filtered because its rewards are all equal and teach nothing (DAPO, dynamic sampling)."""
+"""Reason of a group that was filtered because its rewards are equal: no training signal (DAPO, dynamic sampling)."""
 RACE_LOST = "RaceLost"
-"""Reason of a response whose group had its responses before, and of a prompt that is requeued because the round had its
-prompts before."""
+"""Reason of a response whose group was full, and of a prompt that was requeued because the round was full."""
 
 
 @dataclass(frozen=True)
 class RoundShape:
-    """What a round launches and what it keeps: at any time `prompts` × `responses` race for `groups` × `group_size`
-    places. Plain and long rounds have no more runners than places."""
+    """What a round launches and keeps: `prompts` × `responses` race for `groups` × `group_size` places. Plain and long
+    rounds launch exactly what they keep."""
 
     kind: RoundKind
     prompts: int
@@ -80,7 +79,7 @@ class RoundShape:
 
 @dataclass(frozen=True)
 class RoundRules:
-    """When a group is given up. `max_failures`: how often one response is generated anew because its reward failed.
+    """When a group is filtered. `max_failures`: how often one response is generated again after a reward failure.
     `drop_equal`: whether groups of equal rewards are filtered and replaced. `max_prompts`: the most prompts that a
     round draws, replacements included; 0 for those of its shape."""
 
@@ -91,8 +90,7 @@ class RoundRules:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round is to bring. `version`: the weights that generate it. `prompts`: all that were drawn so far, in
-    order."""
+    """The plan of a round. `version`: the weights that generate it. `prompts`: all prompts drawn so far, in order."""
 
     step: int
     version: int
@@ -101,11 +99,11 @@ class RoundPlan:
     rules: RoundRules = RoundRules()
 
     def trajectories(self) -> tuple[TrajectoryKey, ...]:
-        """All responses, prompt by prompt."""
+        """Return all responses, prompt by prompt."""
         return tuple(key for prompt in self.prompts for key in self.responses_of(prompt))
 
     def responses_of(self, prompt: PromptKey) -> tuple[TrajectoryKey, ...]:
-        """The responses launched for a prompt."""
+        """Return the responses launched for a prompt."""
         return tuple(TrajectoryKey(prompt, sample) for sample in range(self.shape.responses))
 
 
@@ -116,25 +114,25 @@ class _Sample:
     attempt: int = 0
     failures: int = 0
     generated: bool = False
-    """To its end, also where it lost afterwards."""
+    """Complete, also if it lost afterwards."""
     reward: float | None = None
 
     @property
     def racing_state(self) -> SampleState:
-        """Its state where it races."""
+        """The state that it has while its prompt races."""
         if not self.generated:
             return SampleState.WAITING
         return SampleState.GENERATED if self.reward is None else SampleState.SCORED
 
     def awaits(self, attempt: int) -> bool:
-        """Whether the reward of this attempt is awaited, or would be if it raced again."""
+        """Check whether this attempt's reward is expected, or would be if the response raced again."""
         alive = self.state in (SampleState.GENERATED, SampleState.LOST)
         return alive and self.generated and self.reward is None and self.attempt == attempt
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Give this response to this replica; everything under an older lease is void."""
+    """An instruction to generate a response on the lease's replica; older leases are void."""
 
     key: TrajectoryKey
     lease: Lease
@@ -142,7 +140,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class RestoredSample:
-    """How the store remembers a response of a round under way."""
+    """The store's record of a response of an open round."""
 
     attempt: int
     failures: int = 0
@@ -152,8 +150,8 @@ class RestoredSample:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """The end of a round. `groups`: the prompts to train on, in the order they were drawn; `kept`: their responses.
-    `reasons`: why the other prompts are filtered or requeued."""
+    """The end of a round. `groups`: prompts to train on, in draw order; `kept`: their responses. `reasons`: why the
+    other prompts are filtered or requeued."""
 
     groups: tuple[PromptKey, ...]
     outcomes: dict[PromptKey, PromptOutcome] = field(default_factory=dict)
@@ -161,7 +159,7 @@ class RoundOutcome:
     kept: tuple[TrajectoryKey, ...] = ()
 
     def with_outcome(self, fate: PromptOutcome) -> tuple[PromptKey, ...]:
-        """The prompts of this fate, in the order they were drawn."""
+        """Return the prompts of this outcome, in draw order."""
         return tuple(prompt for prompt, its in self.outcomes.items() if its is fate)
 
 
@@ -169,7 +167,7 @@ _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 
 
 class Round:
-    """The state machine. `saved` takes up a round where a former coordinator left it: what ran there waits here."""
+    """State machine of a round. `saved` restores a round of a former coordinator: its running responses wait."""
 
     def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, RestoredSample] | None = None) -> None:
         self.plan = replace(plan, prompts=())
@@ -179,16 +177,16 @@ class Round:
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
         self._full: set[PromptKey] = set()
-        """Prompts that have a place in the round: all responses of their groups are generated."""
+        """Prompts with a place in the round: all responses of their groups are generated."""
         self._lost: set[PromptKey] = set()
-        """Prompts that lost to those."""
+        """Prompts that lost to the full ones."""
         self._complete_prompts: set[PromptKey] = set()
         self._newly_complete: list[PromptKey] = []
         self._aborts: list[Launch] = []
         self.extend(plan.prompts, saved)
 
     def extend(self, prompts: Sequence[PromptKey], saved: Mapping[TrajectoryKey, RestoredSample] | None = None) -> None:
-        """These prompts were drawn too."""
+        """Add drawn prompts."""
         self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
         for prompt in prompts:
             self._keys[prompt] = self.plan.responses_of(prompt)
@@ -212,65 +210,67 @@ class Round:
     # --- questions ---
 
     def state(self, key: TrajectoryKey) -> SampleState:
-        """Where a response is. Raises `KeyError` for one that is not of this round."""
+        """Return a response's state. Raises `KeyError` for one of another round."""
         return self._samples[key].state
 
     def lease(self, key: TrajectoryKey) -> Lease | None:
-        """Who generates it now."""
+        """Return the response's current lease; None if it is not running."""
         sample = self._samples.get(key)
         return sample.lease if sample is not None else None
 
     def failures(self, key: TrajectoryKey) -> int:
-        """How often it was generated in vain."""
+        """Return how often the response's reward failed."""
         return self._samples[key].failures
 
     def attempts(self) -> dict[TrajectoryKey, int]:
-        """The newest attempt of every response that was ever launched."""
+        """Return the newest attempt of every launched response."""
         return {key: sample.attempt for key, sample in self._samples.items() if sample.attempt}
 
     def reward(self, key: TrajectoryKey) -> float | None:
-        """Its reward, if it has one; also of a response that lost afterwards."""
+        """Return the response's reward, if any; also after it lost."""
         return self._samples[key].reward
 
     def awaits_reward(self, key: TrajectoryKey) -> bool:
-        """Whether its reward counts, now or if its prompt races again."""
+        """Check whether the response's reward counts, now or if its prompt races again."""
         sample = self._samples[key]
         return sample.awaits(sample.attempt)
 
     def places(self, prompt: PromptKey) -> list[TrajectoryKey]:
-        """The responses that have a place in the prompt's group."""
+        """Return the responses that have a place in the prompt's group."""
         held = (SampleState.GENERATED, SampleState.SCORED)
         return [key for key in self._keys[prompt] if self._samples[key].state in held]
 
     def in_state(self, *states: SampleState) -> tuple[TrajectoryKey, ...]:
-        """The responses in any of these states, in launch order."""
+        """Return the responses in any of these states, in launch order."""
         return tuple(key for key, sample in self._samples.items() if sample.state in states)
 
     @property
     def complete_prompts(self) -> frozenset[PromptKey]:
-        """Prompts whose groups are trained on, whatever comes."""
+        """Prompts whose groups will be trained on."""
         return frozenset(self._complete_prompts)
 
     @property
     def filtered(self) -> Mapping[PromptKey, str]:
-        """Prompts that were given up, and why."""
+        """Filtered prompts with their reasons."""
         return self._filtered
 
     @property
     def progress(self) -> float:
-        """Share of the responses that are settled: 0 to 1."""
+        """Share of settled responses, 0 to 1."""
         done = len(self._samples) - sum(self._counts[state] for state in _UNSETTLED)
         return done / len(self._samples) if self._samples else 1.0
 
     @property
     def complete(self) -> bool:
-        """No response is awaited any more: the race is won, or everything that was drawn is settled."""
+        """Whether no response is expected: the race is won, or everything drawn is settled."""
         return not any(self._counts[state] for state in _UNSETTLED)
 
     @property
     def missing(self) -> int:
-        """How many prompts to draw now: one for each group of equal rewards, and all anew when no group is left. 0
-        while all places are taken, and when the round has drawn all it may."""
+        """Number of prompts to draw now.
+
+        One for each group of equal rewards, and a complete new draw if no group is left. 0 while all places are taken,
+        and when the round has drawn its maximum."""
         shape, drawn = self.plan.shape, len(self.plan.prompts)
         if len(self._full) >= shape.groups:
             return 0
@@ -283,7 +283,7 @@ class Round:
     # --- events ---
 
     def launch(self, replicas: Sequence[str]) -> tuple[Launch, ...]:
-        """Give all waiting responses to replicas; each launch raises the attempt."""
+        """Assign all waiting responses to replicas; each launch raises the attempt."""
         if not self._waiting:
             return ()
         running = {key: s.lease.replica for key, s in self._samples.items() if s.lease is not None}
@@ -297,21 +297,22 @@ class Round:
         return tuple(launches)
 
     def requeue(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
-        """These are generated by nobody any more (refused, a gap, wrong weights): those that ran wait again."""
+        """Take these responses from their replicas (refused, a gap, wrong weights): those that ran wait for a
+        launch."""
         taken = tuple(key for key in keys if self._samples[key].state is SampleState.RUNNING)
         for key in taken:
             self._move(key, SampleState.WAITING)
         return taken
 
     def mark_replica_lost(self, replica: str) -> tuple[TrajectoryKey, ...]:
-        """A replica is gone: what ran there waits again, at the same version, without blame."""
+        """Requeue what ran on a lost replica, at the same version. It does not count as a failure."""
         return self.requeue(
             [key for key, s in self._samples.items() if s.lease is not None and s.lease.replica == replica]
         )
 
     def generated(self, key: TrajectoryKey, lease: Lease) -> bool:
-        """The response is whole and takes a place of its group. False (and nothing changes) unless `lease` is its
-        current one."""
+        """Mark the response complete; it takes a place of its group. Returns False, without effect, unless `lease` is
+        current."""
         if self.lease(key) != lease:
             return False
         self._samples[key].generated = True
@@ -321,8 +322,9 @@ class Round:
         return True
 
     def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
-        """Its reward came. False if another attempt is awaited or the response was dropped. That of a response whose
-        prompt lost counts if the prompt races again."""
+        """Record a reward. Returns False if another attempt is expected or the response was dropped.
+
+        The reward of a response whose prompt lost counts if that prompt races again."""
         sample = self._samples[key]
         if not sample.awaits(attempt):
             return False
@@ -334,9 +336,10 @@ class Round:
         return True
 
     def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
-        """Its reward failed for a reason of ours: the sample is aborted, never a zero. It is generated anew, and who
-        had lost to it or to its group races again; past `max_failures`, its group is filtered. False as for
-        `scored`."""
+        """Record a reward failure of ours: the sample is aborted, never scored 0.
+
+        It is generated again, and responses that lost to it or to its group race again. After more than `max_failures`
+        its group is filtered. Returns False as `scored` does."""
         sample = self._samples[key]
         if not sample.awaits(attempt):
             return False
@@ -353,24 +356,25 @@ class Round:
         return True
 
     def filter(self, prompt: PromptKey, reason: str) -> None:
-        """Give a group up: its responses are dropped; those that still run are to be aborted. Its place is free."""
+        """Filter a group: its responses are dropped, running ones are aborted, and its place is free."""
         if prompt not in self._filtered:
             self._drop(prompt, reason)
             self._decide_race()
 
     def drain_aborts(self) -> tuple[Launch, ...]:
-        """What ran and does not count any more, with the lease each had; told once."""
+        """Return running responses that no longer count, with their leases, each once."""
         aborts, self._aborts = tuple(self._aborts), []
         return aborts
 
     def drain_complete(self) -> tuple[PromptKey, ...]:
-        """Prompts that became whole, in the order they did; told once. They are trained on, with the responses that
-        `places` names now, whatever comes."""
+        """Return prompts that became complete, in order, each once.
+
+        They will be trained on, with the responses that `places` returns now."""
         whole, self._newly_complete = tuple(self._newly_complete), []
         return whole
 
     def settle(self) -> RoundOutcome:
-        """Fates of all prompts. Raises `RuntimeError` before the round is complete."""
+        """Return the outcome of all prompts. Raises `RuntimeError` before the round is complete."""
         if not self.complete:
             raise RuntimeError(
                 f"round {self.plan.step} is not complete: {self.progress:.0%} of its responses are settled"
@@ -394,8 +398,8 @@ class Round:
     # --- the race ---
 
     def _judge(self, prompt: PromptKey) -> None:
-        """What follows for its group when a response took a place or got its reward. What follows for the others is
-        `_decide_race`."""
+        """Update the group of a response that took a place or received its reward; `_decide_race` updates the
+        others."""
         places, shape = self.places(prompt), self.plan.shape
         if len(places) < shape.group_size:
             return
@@ -418,7 +422,7 @@ class Round:
         self._end(self._keys[prompt], SampleState.DROPPED)
 
     def _decide_race(self) -> None:
-        """While all places of the round are taken the other prompts have lost; as soon as one is free they race."""
+        """Mark the other prompts lost while all places of the round are taken; let them race when one is free."""
         settled = len(self._full) + len(self._lost) + len(self._filtered)
         if len(self._full) >= self.plan.shape.groups:
             for prompt in self.plan.prompts if settled < len(self.plan.prompts) else ():
@@ -434,13 +438,13 @@ class Round:
             self._decide_race()
 
     def _race_again(self, prompt: PromptKey) -> None:
-        """Those of its responses that had lost go on from where they were."""
+        """Restore the lost responses of a prompt to their states before."""
         for key in self._keys[prompt]:
             if self._samples[key].state is SampleState.LOST:
                 self._move(key, self._samples[key].racing_state)
 
     def _end(self, keys: Iterable[TrajectoryKey], state: SampleState) -> None:
-        """These count no more."""
+        """End these responses: they no longer count."""
         for key in keys:
             sample = self._samples[key]
             if sample.lease is not None:

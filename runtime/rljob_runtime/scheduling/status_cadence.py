@@ -1,6 +1,7 @@
-"""When the coordinator writes `status.runtime`: events at once, changes at most every few seconds, equal values never.
+"""Status cadence: decides when the coordinator writes `status.runtime`.
 
-Every write costs the API server and, if it raises `event`, a reconcile of the operator; 1,000 jobs report all day.
+Events are written immediately, changes at most every few seconds, equal values never. Every write costs the API server,
+and a raised `event` costs a reconcile of the operator; 1,000 jobs report continuously.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PROGRESS_FIELDS = ("progress", "kv_cache_use", "tokens_per_second", "preemptions
 
 @dataclass(frozen=True)
 class Reported:
-    """What the API server holds: the last status written and when (seconds of any monotonic clock)."""
+    """The API server's copy: the last status written, and when (seconds of any monotonic clock)."""
 
     status: RuntimeStatus | None = None
     at: float = float("-inf")
@@ -47,16 +48,15 @@ LASTING_FIELDS = frozenset(
 
 
 def resumed_status(before: RuntimeStatus, term: int) -> RuntimeStatus:
-    """The first status of a coordinator that takes over from the one that reported `before`."""
+    """Return the first status of a coordinator that replaces the one that reported `before`."""
     lasting = before.model_dump(include=set(LASTING_FIELDS))
     return RuntimeStatus.model_validate({**lasting, "term": term, "stage": "Starting"})
 
 
 def seconds_until_report(reported: Reported, draft: RuntimeStatus, now: float) -> float | None:
-    """Seconds until `draft` should be written: 0 for at once, None for never (it says nothing new).
+    """Return the seconds until `draft` should be written: 0 for immediately, None for never (nothing new).
 
-    A draft with a raised `event` is an event. The caller raises it at boundaries, failures and acknowledgements.
-    """
+    A draft with a raised `event` is an event. The caller raises it at boundaries, failures and acknowledgements."""
     last = reported.status
     if last is None or draft.event != last.event or draft.term != last.term:
         return 0.0
@@ -72,8 +72,9 @@ def _without_progress(status: RuntimeStatus) -> RuntimeStatus:
 
 
 def reward_ends(count: int, total: Callable[[int], float]) -> tuple[float | None, float | None]:
-    """Means of the first and of the last fifth of `count` rounds' rewards (at least one round each): did it learn?
-    `total`: the sum of the first so many."""
+    """Return the mean reward of the first and of the last fifth of `count` rounds, at least one round each.
+
+    `total(n)`: the sum of the first n rounds' rewards."""
     if count == 0:
         return None, None
     fifth = max(1, count // 5)
@@ -81,7 +82,7 @@ def reward_ends(count: int, total: Callable[[int], float]) -> tuple[float | None
 
 
 def rounded(mean: float) -> float:
-    """With four digits, as people read it.
+    """Round to four significant digits, for display.
 
     >>> rounded(1 / 3), rounded(0.00012345678)
     (0.3333, 0.0001235)

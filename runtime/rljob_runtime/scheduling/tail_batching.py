@@ -1,12 +1,12 @@
-"""Tail batching (RollPacker §3): short rounds race, and what loses is made up for in long ones.
+"""Tail batching: short rounds launch more than they keep, long rounds train on the rest (RollPacker §3).
 
 A short round launches ⌈ηP·P0⌉ prompts × ⌈ηR·R0⌉ responses and keeps the first R0 responses of a prompt and the first P0
-whole prompts; `round.Round` is that race. Prompts that lose it wait in the long-prompt queue. When the queue holds P0
-of them, the next round is long: exactly P0 × R0, all of which are waited for. The last rounds of a job are long too, as
-many as it takes to empty the queue: a job then has trained on the very prompts that plain rounds would have taken.
+complete prompts (`round.Round`). Prompts that lose wait in the long-prompt queue. When the queue holds P0 prompts, the
+next round is long: exactly P0 × R0, and it waits for all of them. The last rounds of a job are long too, as many as the
+queue needs: a job trains on exactly the prompts that plain rounds would have trained on.
 
-Nothing of a prompt that lost is kept but its key, (epoch, index): its responses are generated anew by the weights of
-its long round, so that every group is of one version and not chosen by its length.
+Of a prompt that lost only its key, (epoch, index), is kept. The weights of its long round generate all its responses
+again, so every group has one version and is not selected by length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljob_runtime.scheduling.round import RoundShape
 
 @dataclass(frozen=True)
 class Factors:
-    """ηP and ηR: how many prompts and responses a short round launches for each that it keeps. Both at least 1."""
+    """ηP and ηR: prompts and responses that a short round launches for each that it keeps. Both at least 1."""
 
     prompts: float = 1.25
     responses: float = 1.25
@@ -35,8 +35,8 @@ class Factors:
 
 @dataclass(frozen=True)
 class Opening:
-    """The next round: its shape, and how many of its prompts come from the head of the queue. The rest is drawn by the
-    cursor."""
+    """The next round: its shape, and how many of its prompts come from the head of the queue. The cursor draws the
+    rest."""
 
     shape: RoundShape
     queued: int
@@ -50,8 +50,10 @@ class Opening:
 def next_round(
     prompts_per_round: int, responses_per_prompt: int, factors: Factors | None, queued: int, rounds_left: int
 ) -> Opening:
-    """What the next of `rounds_left` rounds launches, with `queued` prompts waiting. `factors` is None without tail
-    batching: no round is short then, and the first ones take what a former setting left in the queue.
+    """Return what the next of `rounds_left` rounds launches, with `queued` prompts waiting.
+
+    `factors` is None without tail batching: no round is short then, and the first ones take prompts that a former
+    setting left in the queue.
 
     >>> next_round(128, 8, Factors(), queued=100, rounds_left=50).shape
     RoundShape(kind=<RoundKind.SHORT: 'Short'>, prompts=160, responses=10, groups=128, group_size=8)
@@ -73,8 +75,7 @@ def next_round(
 def replacements(
     kind: RoundKind, queue: Sequence[PromptKey], drawn: Collection[PromptKey], count: int
 ) -> tuple[PromptKey, ...]:
-    """Up to `count` prompts of the queue to launch in place of filtered ones, oldest first: a long round takes long
-    prompts while there are any, a short one none."""
+    """Return up to `count` queued prompts that replace filtered ones, oldest first. A short round takes none."""
     if kind is RoundKind.SHORT:
         return ()
     return tuple([prompt for prompt in queue if prompt not in drawn][:count])
@@ -83,10 +84,10 @@ def replacements(
 def queue_after(
     queue: Sequence[PromptKey], drawn: Collection[PromptKey], requeued: Sequence[PromptKey]
 ) -> tuple[PromptKey, ...]:
-    """The queue after a round, oldest first: without what the round drew, and with what lost its race at the end."""
+    """Return the queue after a round, oldest first: without the drawn prompts, with the requeued ones at the end."""
     return (*(prompt for prompt in queue if prompt not in drawn), *requeued)
 
 
 def ceil_product(factor: float, count: int) -> int:
-    """⌈factor · count⌉ by the decimal that was written: 1.1 · 10 is 11, and not a little more."""
+    """Return ⌈factor · count⌉ of the decimal as written: 1.1 · 10 is 11."""
     return ceil(Fraction(repr(float(factor))) * count)

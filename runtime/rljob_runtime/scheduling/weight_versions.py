@@ -1,7 +1,6 @@
-"""Weight versions: which were published after which step, and which belong to a history that a rewind threw away.
+"""Weight versions: the history of published versions, including those that a rewind abandoned.
 
-A version is never used twice. After a rewind the next one is above every version ever published (DESIGN: weight
-versions).
+A version number is never used twice. After a rewind the next one is above every version ever published.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ UNREPORTED = 2
 
 @dataclass(frozen=True)
 class PublishedVersion:
-    """One version: the weights after `step` updates. `lost`: made by updates that a rewind undid."""
+    """One version: the weights after `step` updates. `abandoned`: a rewind undid its updates."""
 
     version: int
     step: int
@@ -23,18 +22,19 @@ class PublishedVersion:
 
 @dataclass(frozen=True)
 class Versions:
-    """All versions ever published, in order; a value, changed by making a new one."""
+    """All versions ever published, in order; an immutable value."""
 
     history: tuple[PublishedVersion, ...] = ()
     floor: int = 0
-    """Versions seen elsewhere (on a relay, say) that this history does not know: the next one is above them too."""
+    """Highest version observed elsewhere, such as on a relay: the next one is above it too."""
 
     def next_version(self) -> int:
-        """A number never used before."""
+        """Return a number that was never used."""
         return max([self.floor, *(entry.version for entry in self.history)]) + 1
 
     def publish(self, version: int, step: int) -> Versions:
-        """With `version` published for the weights after `step`. Raises `ValueError` if it was used before."""
+        """Return the history with `version` published for the weights after `step`. Raises `ValueError` if it was used
+        before."""
         if version < self.next_version():
             raise ValueError(
                 f"weight version {version} must be at least {self.next_version()}: versions are never reused"
@@ -42,36 +42,39 @@ class Versions:
         return replace(self, history=(*self.history, PublishedVersion(version, step)))
 
     def rewind(self, step: int) -> Versions:
-        """Back to the weights after `step`: what later steps published is lost, and stays in the history."""
+        """Return the history rewound to `step`: versions of later steps are abandoned, but stay in the history."""
         return replace(
             self,
             history=tuple(replace(entry, abandoned=entry.abandoned or entry.step > step) for entry in self.history),
         )
 
     def with_observed(self, version: int) -> Versions:
-        """With `version` known to exist somewhere."""
+        """Return the history with `version` known to exist elsewhere."""
         return replace(self, floor=max(self.floor, version))
 
     def with_reported(self, version: int) -> Versions:
-        """With `version` as the newest that a former coordinator reported (0: none). A history that is empty all the
-        same was lost with its store: the numbers that may have been used since that report are left out too."""
+        """Return the history with `version` as the newest that a former coordinator reported (0: none).
+
+        An empty history means that the store was lost: numbers that may have been used since that report are skipped
+        too."""
         return self if self.history else self.with_observed(version + UNREPORTED)
 
     def current(self, step: int) -> int | None:
-        """The version under which relays can still be given the weights after `step`: they only go upwards, so it is
-        the newest of all. None when a new number is needed."""
+        """Return the version under which relays can still receive the weights after `step`.
+
+        Relays accept rising versions only, so it is the newest of all. None if a new number is needed."""
         version = self.of_step(step)
         return version if version == self.next_version() - 1 else None
 
     def of_step(self, step: int) -> int | None:
-        """The newest version that holds the weights after `step`, if it was published and not lost."""
+        """Return the newest version of the weights after `step` that is not abandoned."""
         live = [entry.version for entry in self.history if entry.step == step and not entry.abandoned]
         return max(live, default=None)
 
     def step_of(self, version: int) -> int | None:
-        """After which step a version's weights are; None for an unknown one."""
+        """Return the step of a version's weights; None for an unknown version."""
         return next((entry.step for entry in self.history if entry.version == version), None)
 
     def is_abandoned(self, version: int) -> bool:
-        """Whether a rewind threw the version away."""
+        """Check whether a rewind abandoned the version."""
         return any(entry.version == version and entry.abandoned for entry in self.history)

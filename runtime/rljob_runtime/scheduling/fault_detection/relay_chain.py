@@ -1,7 +1,7 @@
-"""The order in which weights travel from relay to relay.
+"""Relay chain: the order in which relays pass weights on, and its repair.
 
-The operator owns the epoch and the order of the members; the coordinator leaves out the dead, puts a holder of the
-newest weights first and raises the revision (DESIGN §8, Relay). A chain is compared as (epoch, revision).
+The operator owns the epoch and the order of members. The coordinator removes lost machines, puts a holder of the newest
+weights first and raises the revision. Chains are compared by (epoch, revision).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ChainOrder:
         return self.machines[0] if self.machines else None
 
     def predecessor(self, machine: str) -> str | None:
-        """The machine that feeds this one; None for the master and for strangers."""
+        """Return the machine that sends to this one; None for the master and for machines outside the chain."""
         if machine not in self.machines[1:]:
             return None
         return self.machines[self.machines.index(machine) - 1]
@@ -38,15 +38,14 @@ def repair(
     moved: Collection[str] = (),
     seen: tuple[int, int] = (0, -1),
 ) -> ChainOrder:
-    """The chain over the live machines.
+    """Return the chain over the live machines.
 
-    `order` is the operator's; `holds` has every live machine with the newest version that its relay holds whole. Live
-    machines that the operator does not name yet come last, by name. The master is the first one that holds the newest
-    version whole. `moved` are live machines whose relay was started anew: the same name at another address. `seen` is
-    the highest (epoch, revision) that any relay has adopted, from whomever.
+    `order`: the operator's order. `holds`: for every live machine the newest version that its relay holds completely.
+    Live machines outside `order` come last, by name. The master is the first machine with the newest complete version.
+    `moved`: live machines whose relay restarted: the same name at another address. `seen`: the highest (epoch,
+    revision) that any relay has adopted.
 
-    The revision rises when order or addresses change within an epoch; (epoch, revision) never falls.
-    """
+    The revision rises if order or addresses change within an epoch; (epoch, revision) never falls."""
     seen = max(seen, (current.epoch, current.revision)) if current is not None else seen
     epoch = max(epoch, seen[0])
     named = [machine for machine in dict.fromkeys(order) if machine in holds]

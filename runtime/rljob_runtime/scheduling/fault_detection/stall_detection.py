@@ -1,11 +1,14 @@
-"""When a process that answers is no good all the same: a replica that makes no progress, a machine that fails again
-soon after it was restarted in place, a relay that does not pass on what it holds."""
+"""Stall detection: processes that answer but do not work.
+
+Three kinds: a replica without progress, a machine that fails again soon after an in-place restart, and a relay that
+does not pass on its versions.
+"""
 
 from __future__ import annotations
 
 
 class ProgressMonitor:
-    """Of one replica: it stalls when it has work and does nothing for `seconds`."""
+    """Detector for one replica that has work but makes no progress for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -13,7 +16,7 @@ class ProgressMonitor:
         self._since = 0.0
 
     def stalled(self, busy: bool, done: int, now: float) -> bool:
-        """`busy`: whether it holds requests, or owes responses. `done`: a count that grows with its work.
+        """Check for a stall. `busy`: it holds requests or owes responses. `done`: a count that rises with its work.
 
         >>> progress = ProgressMonitor(10.0)
         >>> [progress.stalled(True, done, now) for done, now in [(5, 0.0), (5, 9.0), (6, 11.0), (6, 20.0), (6, 21.0)]]
@@ -25,15 +28,14 @@ class ProgressMonitor:
 
 
 class RestartHistory:
-    """Of all machines: whether the accelerators of one have failed before, within so many `seconds`. Another
-    incarnation has others."""
+    """Restarts of all machines: detects accelerators that fail twice within `seconds`. Incarnations are separate."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._failed: dict[tuple[str, int], float] = {}
 
     def record(self, machine: str, incarnation: int, now: float) -> bool:
-        """It has failed now. True if it had so shortly before.
+        """Record a failure. Returns True if the same incarnation failed shortly before.
 
         >>> relapses = RestartHistory(600.0)
         >>> [relapses.note("a", 1, 0.0), relapses.note("a", 2, 5.0), relapses.note("a", 2, 605.0)]
@@ -47,15 +49,16 @@ class RestartHistory:
 
 
 class StalledLinks:
-    """Of all relays: which of two is at fault where weights do not get from the one to the other."""
+    """Stalled links of all relays: decides which end of a link is at fault."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._behind: dict[str, dict[tuple[str, int], float]] = {}
 
     def record(self, feeder: str, machine: str, incarnation: int, now: float) -> bool:
-        """The machine waits for its feeder in vain now. True if that is the feeder's fault: within so many `seconds`
-        another machine, or another pod, waited for it in vain too.
+        """Record that a machine waits for its feeder without progress. Returns True if the feeder is at fault.
+
+        It is if another machine or another pod also waited for it without progress within `seconds`.
 
         >>> still = StalledLinks(600.0)
         >>> [still.note("a", "b", 1, 0.0), still.note("a", "b", 1, 10.0), still.note("a", "c", 1, 20.0)]

@@ -1,1 +1,1 @@
-"""Lending: when rollout machines are loaned to the trainer, and what it gains."""
+"""Loans: when rollout machines are loaned to the trainer, and which."""

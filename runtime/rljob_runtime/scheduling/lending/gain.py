@@ -1,13 +1,12 @@
-"""What a loan of rollout machines would bring: predicted seconds, from what this run has measured and nothing else.
+"""Loan gain: predicts the seconds that a loan of rollout machines saves, from measurements of this run only.
 
-Two programs of the same model are compared, with the loan and without. Generation: every engine makes a token of each
-of its responses a step, a step takes what `perf_model` fitted to this run's engines, and the round's race is played at
-both levels: the first R0 responses of a prompt take its places, the first groups that are whole end the round, and what
-lost is aborted. Lengths are drawn, the same for both: a round ends with its longest responses, and if each ended at
-what is expected of it, all would end long before. Training: whole groups come in and are worked off at the measured
-seconds a token, by the trainer or by it and the lent machines together. What moves is computed anew first; what the
-lent machines summed has to be brought to the trainer. Where nothing was measured the assumption is the one that speaks
-against a loan.
+Two schedules of the same model are compared: with the loan and without. Generation: each step of an engine adds a token
+to each of its responses and takes the time that `perf_model` fitted to this run's engines. The race runs at both
+levels: the first R0 responses of a prompt take its places, the first complete groups end the round, and the rest is
+aborted. Lengths are drawn, equally for both schedules: a round ends with its longest responses, which expected values
+would hide. Training: complete groups are processed in order at the measured seconds per token, by the trainer alone or
+together with the loaned machines. Moved prefixes are computed again first, and the loaned machines' sums must be
+transferred to the trainer. Without a measurement, the assumption is the one against a loan.
 """
 
 from __future__ import annotations
@@ -26,94 +25,99 @@ from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMac
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 LENGTHS_KEPT = 4096
-"""The fewest, of whole rounds: enough for a distribution, few enough to look through at every decision."""
+"""Minimum number of lengths kept, in complete rounds: enough for a distribution, few enough to scan at every
+decision."""
 SUM_WIDTH = 2
-"""A sum's bytes (fp32) over a weight's (bfloat16). Weights of fp32 are as wide: there it speaks against a loan."""
+"""Bytes of a sum (fp32) over those of a weight (bfloat16). With weights of fp32 the estimate is too high, which is
+against a loan."""
 
 Arrival = tuple[float, int]
-"""A group that is whole: seconds from now, and its loss tokens."""
+"""A complete group: seconds from now, and its loss tokens."""
 
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """Seconds of an engine's steps. The law holds between the smallest and the largest batch that were seen; outside,
-    an engine makes as many tokens a second as at the nearest one."""
+    """Latency of an engine. The model holds between the smallest and the largest observed batch; outside, tokens per
+    second are those of the nearest one."""
 
     latency: LatencyModel
     least: int
     most: int
 
     def decode(self, running: int, context_tokens: float, steps: float) -> float:
-        """Seconds of `steps` in a row, in which each of `running` responses gains a token; `context_tokens`: what all
-        of them hold before the first."""
+        """Return the seconds of `steps` consecutive steps, each of which adds a token to each of `running` responses.
+
+        `context_tokens`: the total of their contexts before the first step."""
         seen = min(max(running, self.least), self.most)
         grown = context_tokens + running * steps / 2
         return steps * (self.latency.base(seen) * running / seen + self.latency.context_token_seconds * grown)
 
     @property
     def prompt_token(self) -> float:
-        """Seconds to compute a token anew; where no prefill was seen, what the largest batch takes to make one, which
-        is longer."""
+        """Seconds to compute one context token again. Without a measured prefill it is the decode time per token of the
+        largest batch, which is longer."""
         return self.latency.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
 
 
 class Rate:
-    """Seconds a unit, over everything measured."""
+    """Mean seconds per unit over all measurements."""
 
     def __init__(self) -> None:
         self._units = self._seconds = 0.0
 
     def record(self, units: float, seconds: float) -> None:
-        """So many took so long. Nothing that was done tells nothing."""
+        """Record a measurement; 0 units are ignored."""
         if units > 0:
             self._units += units
             self._seconds += seconds
 
     @property
     def seconds(self) -> float | None:
-        """Of one; None before anything was measured."""
+        """Seconds per unit; None before the first measurement."""
         return self._seconds / self._units if self._units else None
 
 
 class LoanMeasurements:
-    """What a run has measured so far. `workers_per_trainer`: how many lent machines do the trainer's work in its time,
-    which is believed until a worker was measured."""
+    """Measurements of this run. `workers_per_trainer`: loaned machines that equal the trainer's speed, assumed until a
+    worker was measured."""
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
         self.training = Rate()
-        """Loss tokens, by the trainer with no machine on loan."""
+        """Loss tokens by the trainer without a loan."""
         self.with_loan = Rate()
-        """The same, beside lent machines: they may want the trainer's processors, or its links."""
+        """Loss tokens by the trainer during a loan: loaned machines may compete for its processors or links."""
         self.loaned = Rate()
-        """Loss tokens, by a lent machine."""
+        """Loss tokens by a loaned machine."""
         self.transfer = Rate()
-        """Contributions brought to the trainer and added, or given up."""
+        """Contributions transferred to the trainer and added, or abandoned."""
         self.broadcast = Rate()
-        """Versions on their way from the trainer's memory to all relays, over the links that contributions take."""
+        """Versions sent from the trainer's memory to all relays, over the links that contributions use."""
         self._rounds: deque[tuple[LengthObservation, ...]] = deque()
         self._workers_per_trainer = workers_per_trainer
 
     @property
     def lengths(self) -> tuple[LengthObservation, ...]:
-        """Of responses of the rounds before, stopped ones among them."""
+        """Response lengths of recent rounds, stopped ones included."""
         return tuple(chain.from_iterable(self._rounds))
 
     def record_lengths(self, seen: Iterable[LengthObservation]) -> None:
-        """Of all responses of a round. Rounds are forgotten whole: without those that ended, the ones that were stopped
-        would make every length look long."""
+        """Record the lengths of all responses of a round.
+
+        Rounds are forgotten completely: stopped responses without their completed siblings would make all lengths look
+        long."""
         self._rounds.append(tuple(seen))
         while sum(map(len, self._rounds)) - len(self._rounds[0]) >= LENGTHS_KEPT:
             self._rounds.popleft()
 
     @property
     def with_loan_token(self) -> float | None:
-        """Seconds a loss token by the trainer beside lent machines: as it was measured, before that as alone."""
+        """Seconds per loss token of the trainer during a loan; before a measurement, as without one."""
         seconds = self.with_loan.seconds
         return seconds if seconds is not None else self.training.seconds
 
     @property
     def contribution(self) -> float | None:
-        """Seconds to bring what one machine has summed: as measured, before that by its size beside a version's."""
+        """Seconds to transfer one machine's sums; before a measurement, derived from a version's broadcast by size."""
         if (seconds := self.transfer.seconds) is not None:
             return seconds
         version = self.broadcast.seconds
@@ -121,7 +125,7 @@ class LoanMeasurements:
 
     @property
     def loaned_token(self) -> float | None:
-        """Seconds a loss token on a lent machine."""
+        """Seconds per loss token of a loaned machine."""
         if (seconds := self.loaned.seconds) is not None:
             return seconds
         trainer = self.training.seconds
@@ -130,8 +134,7 @@ class LoanMeasurements:
 
 @dataclass(frozen=True)
 class OpenGroup:
-    """A prompt that may still become whole: places of its group that nobody has yet, and the loss tokens of those that
-    are taken."""
+    """A prompt that may still become complete: free places of its group, and the loss tokens of the taken ones."""
 
     missing: int
     tokens: int = 0
@@ -139,9 +142,9 @@ class OpenGroup:
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """A round under way. `Unfinished.group` is a place in `groups`; the round keeps the first `wanted` of them that
-    become whole. `backlog`: loss tokens of whole groups whose gradients nobody has computed yet. `speed`: of the
-    engines; None before they were seen at work."""
+    """A round in progress. `Unfinished.group` is an index into `groups`; the round keeps the first `wanted` complete
+    ones. `backlog`: loss tokens of complete groups without gradients. `speed`: None before the engines were observed.
+    """
 
     machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
@@ -153,27 +156,28 @@ class RoundSnapshot:
 
     @property
     def unfinished(self) -> int:
-        """How many responses are to be generated, or to be generated on."""
+        """Number of responses that are not complete."""
         return len(self.waiting) + sum(len(machine.unfinished) for machine in self.machines)
 
     @property
     def ends_early(self) -> bool:
-        """Whether the round ends before all of them have ended."""
+        """Whether the round ends before all its responses do."""
         return self.wanted < len(self.groups) or self.unfinished > sum(group.missing for group in self.groups)
 
 
 DRAWN_RESPONSES = 4096
-"""Lengths that are drawn for a prediction: several times for each response where there are few of them, …"""
+"""Lengths drawn per prediction: small rounds are drawn several times, …"""
 MOST_DRAWS = 8
-"""… but no more often than this."""
+"""… at most this often."""
 CLEAR_GAIN = 0.05
-"""Of the time that is left: a smaller gain is within what predictions are off, and a loan that does not pay costs as
+"""Share of the remaining time. A smaller gain is within the prediction error, and a loan that does not pay costs as
 much (simulated on recorded lengths)."""
 
 
 def predicted_gain(outlook: RoundSnapshot, loan: Sequence[str], measured: LoanMeasurements) -> float:
-    """Seconds by which lending these machines ends the round's training earlier; negative when it ends later, 0 when it
-    is not clear which, and NaN where too little was measured to say."""
+    """Return the seconds by which this loan ends the round's training earlier.
+
+    Negative if training ends later, 0 if the difference is not clear, NaN without enough measurements."""
     trainer, beside, lent = measured.training.seconds, measured.with_loan_token, measured.loaned_token
     bring, speed = measured.contribution, outlook.speed
     if trainer is None or beside is None or lent is None or bring is None or speed is None:
@@ -199,8 +203,10 @@ def predicted_gain(outlook: RoundSnapshot, loan: Sequence[str], measured: LoanMe
 
 
 def with_drawn_lengths(outlook: RoundSnapshot, random: Random) -> RoundSnapshot:
-    """The round with a length for each response that still runs. Their shares are as far apart as they can be, so that
-    every draw has as many long ones as there should be; which ones they are is chance."""
+    """Return the round with a drawn quantile for each running response.
+
+    Quantiles are spread evenly, so every draw has the expected number of long responses; chance decides which they are.
+    """
     count = outlook.unfinished
     shares = [(place + 0.5) / count for place in range(count)]
     random.shuffle(shares)
@@ -213,11 +219,11 @@ def with_drawn_lengths(outlook: RoundSnapshot, random: Random) -> RoundSnapshot:
 
 
 Load = tuple[list[Unfinished], list[Unfinished]]
-"""What an engine has in its KV cache, and what comes to it from elsewhere."""
+"""An engine's responses: those in its KV cache, and those that arrive from other machines."""
 
 
 def loads(machines: Iterable[LoanableMachine], homeless: Sequence[Unfinished]) -> list[Load]:
-    """Of the engines of these machines, `homeless` responses going to those with the fewest."""
+    """Return the loads of the machines' engines. `homeless` responses go to the engines with the fewest."""
     made: list[Load] = [
         (list(machine.unfinished[index :: machine.engines]), [])
         for machine in machines
@@ -234,7 +240,8 @@ def loads(machines: Iterable[LoanableMachine], homeless: Sequence[Unfinished]) -
 
 @dataclass(frozen=True, order=True)
 class _Run:
-    """`steps`: of its engine, from now to its end. `tokens`: its length then. `context`: in the KV cache now."""
+    """A response's run. `steps`: of its engine, from now to its end. `tokens`: its final length. `context`: in the KV
+    cache now."""
 
     steps: float
     group: int
@@ -243,14 +250,15 @@ class _Run:
 
 
 class EngineTimeline:
-    """Responses that gain a token a step together, to the lengths of their shares. Times are seconds from now."""
+    """Timeline of an engine: responses gain a token per step together, up to their drawn lengths. Times are seconds
+    from now."""
 
     def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
         held, come = load
         self.runs = sorted(_run(response, lengths) for response in (*held, *come))
-        """Those that end first come first."""
+        """Sorted by their end."""
         self.due = inf
-        """When the next one ends."""
+        """Time at which the next run ends."""
         self._speed = speed
         self._alive = [True] * len(self.runs)
         self._next = 0
@@ -261,14 +269,14 @@ class EngineTimeline:
         self._look_ahead()
 
     def end(self) -> _Run:
-        """The next one ends, at `due`."""
+        """End the next run, at `due`."""
         runner = self.runs[self._next]
         self._go_on(self.due)
         self._leave(self._next)
         return runner
 
     def abort(self, place: int, now: float) -> None:
-        """The runner of this place is stopped, if it runs."""
+        """Stop the run at this index, if it is active."""
         if self._alive[place]:
             self._go_on(now)
             self._leave(place)
@@ -280,7 +288,7 @@ class EngineTimeline:
         self._look_ahead()
 
     def _go_on(self, now: float) -> None:
-        """To a moment no later than `due`. Nothing is generated before what came is computed anew."""
+        """Advance to a time no later than `due`. Arriving responses are computed again before anything is generated."""
         if now <= self._now:
             return
         steps = (self.runs[self._next].steps - self._made) * (now - self._now) / (self.due - self._now)
@@ -305,7 +313,7 @@ def _run(response: Unfinished, lengths: ExpectedLengths) -> _Run:
 
 
 def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
-    """The first `wanted` of `groups` that become whole, in that order. What lost its place runs no further."""
+    """Return the first `wanted` of `groups` that become complete, in order. Responses without a place stop."""
     arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
     missing = [group.missing for group in groups]
     tokens = [group.tokens for group in groups]
@@ -335,7 +343,7 @@ def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup]
 
 
 def training_end(backlog: int, arrivals: Iterable[Arrival], token: float) -> float:
-    """Seconds until all of it is worked off at `token` seconds each, in the order it comes.
+    """Return the seconds until all arrivals are processed at `token` seconds each, in order.
 
     >>> training_end(10, [(5.0, 10), (20.0, 10)], 1.0), training_end(30, [(5.0, 10)], 1.0)
     (30.0, 40.0)

@@ -1,8 +1,9 @@
-"""Whether rollout machines are lent to training while others still generate, and which (RollPacker §4.4, Algorithm 1).
+"""Loan policy: decides whether rollout machines are loaned to training during generation, and which (RollPacker §4.4,
+Algorithm 1).
 
-A machine is lent whole: tensor parallelism never crosses machines, so neither a loan nor what stays splits a TP group.
-The paper's test that the remaining requests fit the KV cache of what stays is necessary and not enough: on busy engines
-a loan that fits still costs 2 to 10 %. So a loan must also be predicted to pay, by whoever models engines and trainer.
+Machines are loaned completely: tensor parallelism never crosses machines, so a loan splits no TP group. The paper
+requires that the remaining requests fit the KV cache of the remaining machines. That is necessary, but not sufficient:
+on busy engines a loan that fits still costs 2 to 10 %. So a loan must also have a predicted gain.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from rljob_runtime.scheduling.round_planner.survival import Survival
 
 @dataclass(frozen=True)
 class LoanRules:
-    """A loan may begin while between `min_completed` and `max_completed` of the responses are done, and is thought
-    about each time that another `look_every` of them are."""
+    """A loan may start while between `min_completed` and `max_completed` of the responses are done. It is considered
+    whenever another `look_every` of them are."""
 
     min_completed: float = 0.2
     max_completed: float = 0.5
     look_every: float = 0.05
     requires_gain: bool = True
-    """A loan must be predicted to pay. Without, it is the paper's fixed trigger (Table 3): the first that fits."""
+    """Whether a loan needs a predicted gain. Without, the first loan that fits starts: the paper's fixed trigger (Table
+    3)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_completed <= self.max_completed <= 1:
@@ -36,9 +38,8 @@ class LoanRules:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A response that is still to be generated, or to be generated on: tokens of its prompt, and of it so far; whose
-    `group` it may have a place in, as whoever asks numbers them. `share`: of those that became longer than it is, so
-    many end before it in a prediction; 0 to 1, 1 not included."""
+    """A response that is not complete: tokens of its prompt and of itself so far. `group`: index of its group, in the
+    caller's numbering. `share`: its quantile, in [0, 1), among the responses that become longer than it is now."""
 
     prompt_tokens: int
     generated: int = 0
@@ -48,7 +49,8 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class LoanableMachine:
-    """A rollout machine: the tokens that the KV caches of all its `engines` hold, and what it generates now."""
+    """A rollout machine: capacity of all its `engines` in tokens of KV cache, and the responses that it generates
+    now."""
 
     name: str
     kv_tokens: int
@@ -57,36 +59,35 @@ class LoanableMachine:
 
     @property
     def tokens_to_move(self) -> int:
-        """What other machines would have to compute anew."""
+        """Tokens that other machines would compute again."""
         return sum(response.prompt_tokens + response.generated for response in self.unfinished)
 
 
 class LoanOutcome(StrEnum):
-    """Why machines are lent, or not."""
+    """Why machines are loaned, or not."""
 
     LOANED = "Loaned"
     OUTSIDE_WINDOW = "OutsideWindow"
-    """Too few or too many responses are done, or hardly more than at the last look; or machines were lent before."""
+    """Outside the window of completed responses, or too few since the last check, or a loan already happened."""
     SWITCHED_OFF = "SwitchedOff"
-    """No share of responses done is between the bounds that were asked for."""
+    """The configured window contains no share of responses."""
     ONE_MACHINE = "OneMachine"
-    """The job has never more than one."""
+    """The job never has more than one machine."""
     NEEDS_REFERENCE_MODEL = "NeedsReferenceModel"
-    """The loss has a KL term, and a lent machine holds no model to compare with."""
+    """The loss has a KL term, and a loaned machine holds no reference model."""
     NO_WORKER = "NoWorker"
-    """A machine was made without a gradient worker."""
+    """A machine has no gradient worker."""
     TRAINER_UNAVAILABLE = "TrainerUnavailable"
-    """The trainer has failed a call, or has not published the weights in use: it would count nothing."""
+    """The trainer failed a call, or has not published the weights in use: it would accept no contribution."""
     TOO_FEW_MACHINES = "TooFewMachines"
     KV_CACHE_FULL = "KVCacheFull"
-    """The unfinished responses would not fit the machines that stay."""
+    """The unfinished responses would not fit the remaining machines."""
     NO_GAIN = "NoGain"
 
 
 @dataclass(frozen=True)
 class LoanDecision:
-    """`machines`: the ones to lend now, none unless the outcome is LOANED. `gain`: predicted seconds, where it was
-    asked for."""
+    """Machines to loan now; none unless `outcome` is LOANED. `gain`: predicted seconds, if computed."""
 
     outcome: LoanOutcome
     machines: tuple[str, ...] = ()
@@ -94,7 +95,7 @@ class LoanDecision:
 
 
 class LoanPolicy:
-    """The loans of one round: at most one."""
+    """Loans of one round: at most one."""
 
     def __init__(self, rules: LoanRules | None = None) -> None:
         self._rules = rules or LoanRules()
@@ -110,8 +111,10 @@ class LoanPolicy:
         lengths: ExpectedLengths,
         gain: Callable[[tuple[str, ...]], float],
     ) -> LoanDecision:
-        """Decide with `done` of `total` responses done. `waiting`: those that no machine generates. `gain(machines)`:
-        the predicted seconds by which lending these ends the round's update earlier; asked only if all else holds."""
+        """Decide with `done` of `total` responses complete.
+
+        `waiting`: responses that no machine generates. `gain(machines)`: predicted seconds that this loan saves; called
+        only if everything else permits the loan."""
         if not self.is_due(done, total):
             return LoanDecision(LoanOutcome.OUTSIDE_WINDOW)
         self._looked = done
@@ -132,7 +135,7 @@ class LoanPolicy:
         return LoanDecision(LoanOutcome.LOANED, loan, seconds)
 
     def is_due(self, done: int, total: int) -> bool:
-        """Whether there is anything to decide now."""
+        """Check whether there is a decision to make now."""
         rules = self._rules
         if self._loaned or not rules.min_completed * total <= done <= rules.max_completed * total:
             return False
@@ -140,7 +143,8 @@ class LoanPolicy:
 
 
 def half_of(machines: Sequence[LoanableMachine]) -> tuple[str, ...]:
-    """Half of the machines, rounded down, by name: those with the fewest tokens to compute anew elsewhere."""
+    """Return the names of half of the machines, rounded down: those with the fewest tokens to compute again
+    elsewhere."""
     cheapest = sorted(machines, key=lambda machine: (machine.tokens_to_move, machine.name))
     return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
 
@@ -150,10 +154,11 @@ SURELY = 1e-9
 
 
 class ExpectedLengths:
-    """How long responses become, at most `max_tokens`, by what is known of others. Those that were stopped, or still
-    run, must be among them: else a round's long responses would be unknown for as long as they run, and for ever where
-    others win their places. Nothing so long has ended: the mean is `max_tokens`, a share's length the one foretold from
-    those that did not end.
+    """Expected final lengths of responses, at most `max_tokens`, from observed ones.
+
+    The observations must include stopped and running responses: otherwise a round's long responses stay unknown while
+    they run, and forever if others win their places. Beyond all observed lengths the mean is `max_tokens`, and a
+    quantile is extrapolated from the responses that did not end.
 
     >>> expected = ExpectedLengths(Survival([4, 8, 1]), 20)
     >>> expected.of(3), expected.of(8)
@@ -169,22 +174,24 @@ class ExpectedLengths:
         self._max_tokens = max_tokens
 
     def of(self, generated: int) -> float:
-        """Tokens that a response of `generated` tokens ends with: the mean."""
+        """Return the mean final length of a response that has `generated` tokens."""
         share = self._curve.longer_than(generated)
         if generated >= self._max_tokens or share < SURELY:
             return self._max_tokens
         return generated + (self._curve.mean_up_to(self._max_tokens) - self._curve.mean_up_to(generated)) / share
 
     def at(self, generated: int, share: float) -> int:
-        """The same: the length that comes after this share of the longer ones, 0 to 1, 1 not included."""
+        """Return the quantile `share`, in [0, 1), of the final length."""
         if self._curve.longer_than(generated) < SURELY:
             return self._max_tokens
         return min(self._curve.predicted_beyond(generated, share) or self._max_tokens, self._max_tokens)
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:
-    """The most tokens in KV cache from now on, if all of these are generated at once, a token each a step, to their
-    expected lengths. Counts every response's prompt, so it is not less than an engine that shares prefixes needs."""
+    """Return the peak of tokens in KV cache if all of these are generated simultaneously, a token each per step.
+
+    Lengths are the expected ones. Every response's prompt counts, so this is an upper bound for engines that share
+    prefixes."""
     left = sorted(
         (
             max(0.0, lengths.of(response.generated) - response.generated),

@@ -1,8 +1,8 @@
-"""The tensor parallel size to start at: the job's own round, played on the engine model of every size measured.
+"""Initial TP: selects the tensor parallel size that a job starts with, by simulating its round on every measured size.
 
-The parallelism planner goes on from there by preemptions alone and one size at a time (RollPacker §4.2), so rounds are
-lost for every step by which its start is off. A plain round decides: which size is best hangs on how many responses run
-at a time and on how long they are, and a race changes both little.
+The parallelism planner continues from there by preemptions, one size at a time (RollPacker §4.2), so each step of a
+wrong start costs rounds. A plain round decides: the best size depends on the number of running responses and their
+lengths, and a race changes both little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, 
 def simulate_tp_sizes(
     stages: Mapping[int, EngineFleet], asked: Sequence[PromptDemand], group_size: int
 ) -> tuple[SizedRound, ...]:
-    """A round that keeps all of these prompts, on the engines of each tensor parallel size; the smallest size first."""
+    """Simulate a round that keeps all of these prompts on the engines of each TP size, the smallest first."""
     longest = max(one.prompt_tokens + max(one.lengths) for one in asked)
     played = []
     for size, stage in sorted(stages.items()):
@@ -33,6 +33,6 @@ def simulate_tp_sizes(
 
 
 def best_tp_size(played: Sequence[SizedRound]) -> int | None:
-    """The size of the shortest round, of equal ones the smallest; None where no size holds the longest response."""
+    """Return the size of the fastest round, the smallest of equal ones; None if no size holds the longest response."""
     whole = [(one.seconds, one.tensor_parallel) for one in played if one.seconds is not None]
     return min(whole)[1] if whole else None

@@ -1,10 +1,10 @@
-"""How long the responses of the next rounds will be, by those of the last: what the what-if draws its rounds from.
+"""Length model: draws response lengths of the next rounds from those of the last ones.
 
-A round is drawn group by group from the prompts that were seen (a bootstrap), so that the responses of a prompt stay
-as alike as they were. What was stopped is completed by the survival estimate of all: taking it for finished would hide
-the very tail that decides. Responses beyond those that a prompt had, and those that it has when it is launched anew,
-are its own with the probability of the likeness within prompts, and anybody's otherwise: a runaway is no property of
-its prompt, a hard prompt is (the two tails of docs/internals/scheduling/round-planner.md).
+A round is drawn group by group from the observed prompts (a bootstrap), so that the responses of a prompt stay similar.
+Stopped responses are completed by the survival estimate: taking them as finished would hide the tail that decides.
+Additional responses of a prompt, and those of a repeated launch, come from the same prompt with the probability of the
+similarity within prompts, and otherwise from any prompt. A runaway response is not a property of its prompt; a hard
+prompt is (the two tails of docs/internals/scheduling/round-planner.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rljob_runtime.scheduling.round_planner.survival import LengthObservation, S
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """A prompt and all responses that were launched for it; `filtered` if its group taught nothing (DAPO)."""
+    """A prompt and all its launched responses. `filtered`: its group had no training signal (DAPO)."""
 
     prompt_tokens: int
     responses: tuple[LengthObservation, ...]
@@ -29,9 +29,9 @@ class PromptLengths:
 
 
 class LengthModel:
-    """What is believed of lengths after these prompts, which must be as the cursor drew them: whole rounds, winners and
-    losers. No response is longer than `limit` tokens, whatever was seen: an edit may have lowered the limit. Raises
-    `ValueError` without any prompt."""
+    """Distribution of lengths after these prompts, which must be as the cursor drew them: complete rounds, winners and
+    losers. No response is longer than `limit` tokens, even if one was observed: an edit may have lowered the limit.
+    Raises `ValueError` without a prompt."""
 
     def __init__(self, prompts: Sequence[PromptLengths], limit: int) -> None:
         if not prompts:
@@ -41,7 +41,7 @@ class LengthModel:
         self._all = [response for prompt in prompts for response in prompt.responses]
         self._survival = Survival.of(self._all)
         self.filtered = fmean(prompt.filtered for prompt in prompts)
-        """Share of the prompts."""
+        """Share of filtered prompts."""
         self.likeness = similarity([prompt.responses for prompt in prompts])
 
     def __len__(self) -> int:
@@ -49,16 +49,16 @@ class LengthModel:
 
     @property
     def stopped(self) -> int:
-        """How many of the responses were stopped."""
+        """Number of stopped responses."""
         return sum(not one.ended for one in self._all)
 
     def draw(self, random: Random, prompts: int, responses: int) -> tuple[PromptDemand, ...]:
-        """Prompts as the cursor may draw them next. The first responses of each do not depend on how many are drawn
+        """Draw prompts as the cursor may draw them next. Their first responses do not depend on how many are drawn
         after them."""
         return tuple(self._draw(random, random.choice(self._prompts), responses) for _ in range(prompts))
 
     def redraw(self, random: Random, asked: PromptDemand, responses: int) -> PromptDemand:
-        """A prompt that was drawn, launched anew: new responses, as alike to the old ones as prompts make them."""
+        """Draw new responses for a prompt that is launched again, as similar to the old ones as siblings are."""
         lengths = tuple(
             random.choice(asked.lengths) if random.random() < self.likeness else self._anybody(random)
             for _ in range(responses)
@@ -87,8 +87,9 @@ ENOUGH_GROUPS = 8
 
 
 def similarity(groups: Sequence[Sequence[LengthObservation]]) -> float:
-    """The intraclass correlation of log lengths within prompts, 0 to 1: one-way analysis of variance. Of the groups
-    without a stopped response if there are enough of them; else of all, as far as they came.
+    """Return the intraclass correlation of log lengths within prompts, 0 to 1 (one-way analysis of variance).
+
+    It uses the groups without a stopped response if there are enough, else all groups with their lengths so far.
 
     >>> short, long = LengthObservation(10), LengthObservation(1000)
     >>> similarity([[short, short], [long, long]]), similarity([[short, long], [short, long]])

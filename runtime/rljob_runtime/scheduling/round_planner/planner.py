@@ -1,9 +1,11 @@
-"""What if the next rounds raced, or streamed? Each plan is played on the engine model with lengths like those of the
-last rounds, and the job takes the one that trains its prompts soonest: tail batching pays up to four times where the
-mean is far below the longest, and costs a fifth on engines that are busy to the end (RollPacker §3 has one setting).
+"""Round planner: predicts each candidate plan and selects the one with the shortest predicted time per trained prompt.
 
-Fair accounting: a plan's time is the mean over the rounds to come, of which the long ones are those that its own queue
-will cost. Hysteresis: the reference plan is left only for a clear gain, which covers what the model does not know.
+Each plan is simulated on the performance model with lengths of recent rounds. Tail batching gains up to 4x if the mean
+response is much shorter than the longest, and loses 20 % if engines stay busy to the end (RollPacker §3 has one
+setting).
+
+A plan's time is the mean over the rounds to come, including the long rounds that its own queue will cost. Hysteresis:
+the reference plan is left only for a clear gain, which covers the errors of the model.
 """
 
 from __future__ import annotations
@@ -27,67 +29,68 @@ from rljob_runtime.scheduling.round_planner.round_simulator import (
 from rljob_runtime.scheduling.tail_batching import Factors, ceil_product, next_round
 
 FIRST_ROUNDS = 2
-"""At least so many rounds are played by the reference plan before anything is predicted …"""
+"""Rounds that run by the reference plan before the first prediction …"""
 FIRST_RESPONSES = 256
-"""… and so many responses seen, …"""
+"""… and responses observed in them, …"""
 MOST_FIRST_ROUNDS = 8
 """… unless rounds are so small that this takes longer."""
 HORIZON = 40
-"""Rounds over which a plan's time is a mean, if so many are left. What is queued then is paid in them."""
+"""Rounds over which a plan's time is a mean, if that many are left. Queued prompts are paid within them."""
 DRAWN_RESPONSES = 3072
-"""Responses that are launched for each of the finalists, filtered ones among them: three rounds of 1,024, more where
-rounds are small and chance is large, …"""
+"""Responses launched per finalist, filtered ones included: three rounds of 1,024; more rounds if they are small, …"""
 MOST_DRAWS = 24
-"""… but no more rounds than this; the other plans get a third of them."""
+"""… at most this many; the other plans get a third of them."""
 FINALISTS = 3
-"""Plans that are near the best after the first third."""
+"""Plans that stay after the first third."""
 MOST_EVENTS = 48_000
-"""Of the engine model in a decision, so that it takes no longer than half a second: where engines preempt or prompts
-are filtered, a round is several times the events of its responses."""
+"""Simulated events per decision, for a decision within half a second. With preemptions or filtered prompts a round has
+several times the events of its responses."""
 PILOT_EVENTS = 32_000
-"""Of these, for the first third."""
+"""The part of these events for the first third."""
 LAYOUT_EVENTS = 12_000
-"""Besides, for the next round in one other layout, or in the present one to compare it with."""
+"""Additional events for the next round in one other layout, or in the present one for comparison."""
 SPARE = 1.25
-"""More prompts than filtering takes on average stand ready."""
+"""Factor of spare prompts over the expected number of filtered ones."""
 
 ALIKE = 0.05
-"""Updates whose sizes differ by less than this are of one size."""
+"""Relative difference below which two updates have the same size."""
 
 LEAVE = 0.10
 """Predicted gain from which the reference plan is left."""
 RETURN = 0.03
-"""Predicted gain below which it is returned to."""
+"""Predicted gain below which the planner returns to the reference plan."""
 SURPRISE = 1.5
-"""A round that takes so many times as long as predicted, and longer than any that was drawn, is not explained by the
-lengths that were believed."""
+"""A round slower than this multiple of its prediction, and slower than all simulated ones, is not explained by the
+assumed lengths."""
 SWITCH = 0.05
-"""By how much another plan must be better than the one in force."""
+"""Gain over the plan in force that another plan needs."""
 
 
 def has_enough_history(rounds: int, responses: int, needed: int = FIRST_RESPONSES) -> bool:
-    """Whether the history tells of the next rounds, in rounds played and responses seen."""
+    """Check whether the history predicts the next rounds: rounds completed and responses observed."""
     return rounds >= MOST_FIRST_ROUNDS or (rounds >= FIRST_ROUNDS and responses >= needed)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a round takes beside its generation, as measured. Seconds."""
+    """Measured costs of a round besides generation, in seconds."""
 
     reward: float = 0.0
-    """From the end of a response to its reward."""
+    """From a response's end to its reward."""
     update: float = 0.0
-    """Of an update, whatever it trains on."""
+    """Fixed part of an update."""
     token: float = 0.0
-    """Of an update, for each token of prompts and responses."""
+    """Per token of prompts and responses in an update."""
     broadcast: float = 0.0
-    """Until the new weights are in every replica."""
+    """Until every replica has the new weights."""
     stream_slowdown: float = 1.0
-    """How many times longer engines take while the trainer computes beside them."""
+    """Factor by which engines slow down while the trainer computes concurrently."""
 
     def round(self, rehearsed: SimulatedRound, stream: bool) -> float:
-        """Seconds of the whole round. With streaming the trainer takes groups one after the other as they come, and is
-        done soonest when it never waits for the next one."""
+        """Return the seconds of the complete round.
+
+        With streaming the trainer processes groups one by one as they arrive; at best it never waits for the next one.
+        """
         if not stream:
             tokens = sum(group.tokens for group in rehearsed.groups)
             return rehearsed.seconds + self.token * tokens + self.update + self.broadcast
@@ -98,8 +101,10 @@ class Costs:
 
 
 def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds of an update, and those for each of its tokens, from (tokens, seconds) of past ones: least squares, none
-    below zero. Updates of about one size do not tell the two apart; then all is put down to the tokens.
+    """Fit the fixed and the per-token seconds of an update to (tokens, seconds) of past ones, by least squares, neither
+    below 0.
+
+    If all updates have about the same size, the two cannot be separated: all time is per token.
 
     >>> update_costs([(100, 14.0), (200, 24.0)]), update_costs([(100, 14.0), (100, 16.0)])
     ((4.0, 0.1), (0.0, 0.15))
@@ -117,7 +122,7 @@ def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class PlanningHorizon:
-    """Where the job stands: P0, R0, the rounds that are left (1 or more), and the prompts that wait for a long one."""
+    """State of the job: P0, R0, the remaining rounds (at least 1) and the prompts queued for a long round."""
 
     prompts: int
     responses: int
@@ -125,7 +130,7 @@ class PlanningHorizon:
     queued: int = 0
 
     def rounds(self, factors: Factors | None) -> tuple[int, int, int]:
-        """How many plain, short and long rounds are to come, by the rule that will open them."""
+        """Return the numbers of plain, short and long rounds to come, by the rule that opens them."""
         count, queued = {"plain": 0, "short": 0, "long": 0}, self.queued
         for left in range(min(self.rounds_left, HORIZON), 0, -1):
             opening = next_round(self.prompts, self.responses, factors, queued, left)
@@ -140,9 +145,9 @@ class PlanningHorizon:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a round: of a plain one, a short and a long one of the plan (0 where it has none), and the mean over
-    those to come, by which plans are compared. Every round trains on as many prompts. `longest`: of all that were
-    drawn, plain ones too."""
+    """Predicted seconds of a plan's rounds: plain, short and long (0 if it has none), and the mean over those to come,
+    which compares plans. Every round trains on the same number of prompts. `longest`: of all simulated rounds, plain
+    ones included."""
 
     plan: Plan
     plain: float
@@ -152,19 +157,20 @@ class Prediction:
     longest: float
 
     def of(self, kind: RoundKind, queued: int) -> float:
-        """Of the next round, if it is such a one with so many prompts from the queue."""
+        """Return the seconds of the next round of this kind with this many queued prompts."""
         return self.short if kind is RoundKind.SHORT else self.long if queued and self.long else self.plain
 
     def explained(self, kind: RoundKind, queued: int) -> float:
-        """Seconds that such a round may take without a surprise. As long as it takes no longer than plain ones may, it
-        has not done the job any harm."""
+        """Return the seconds up to which such a round is no surprise. A round no slower than plain rounds did no
+        harm."""
         return max(SURPRISE * self.of(kind, queued), self.longest)
 
 
 class RoundPlanner:
-    """Predicts the plans of `choices`. The same arguments give the same predictions: all that is random comes from
-    `seed`. `most_prompts`: what a round may draw, replacements of filtered prompts included. `events` counts the engine
-    model's, which are what it costs; beyond MOST_EVENTS it plays no more."""
+    """Predictions of the candidate plans, deterministic in its arguments: all randomness comes from `seed`.
+
+    `most_prompts`: the most prompts that a round may draw, replacements included. `events` counts the simulated events,
+    which are its cost; after MOST_EVENTS it simulates no more."""
 
     def __init__(
         self,
@@ -194,20 +200,23 @@ class RoundPlanner:
 
     @property
     def draws(self) -> int:
-        """Rounds drawn for a prediction that counts."""
+        """Number of simulated rounds per final prediction."""
         launched = self._horizon.prompts * self._horizon.responses / max(1 - self.lengths.filtered, 0.01)
         return min(MOST_DRAWS, max(1, int(DRAWN_RESPONSES / launched)))
 
     def in_turn(self, in_force: Plan) -> list[Plan]:
-        """The order in which plans are looked at. All but the first two take turns from seed to seed: who comes late is
-        not looked at where rounds cost many events."""
+        """Return the order in which plans are considered: the reference, the plan in force, then the others shuffled by
+        seed.
+
+        Late plans are not considered if rounds cost many events, so the others take turns."""
         reference, *others = self.candidates.plans
         Random(f"{self._seed}/turns").shuffle(others)
         return [reference, *sorted(others, key=lambda plan: plan != in_force)]
 
     def compare(self, plans: Iterable[Plan], draws: int, most_events: int) -> dict[Plan, Prediction]:
-        """Predictions over the same draws for all: so many, or as many as can be played before `most_events` are spent.
-        A plan whose first draw cannot is not among them: nothing is known of it."""
+        """Predict plans over the same draws: `draws`, or as many as fit into `most_events`.
+
+        A plan whose first draw does not fit is left out."""
         self._most_events = most_events
         played = [plan for plan in plans if self._is_affordable(plan.factors, 0)]
         done = 1
@@ -216,7 +225,7 @@ class RoundPlanner:
         return {plan: self.predict_plan(plan, done) for plan in played}
 
     def predict_plan(self, plan: Plan, draws: int) -> Prediction:
-        """Over so many draws, which are the same for all plans. Raises `TooManyEvents`."""
+        """Predict a plan over this many draws, the same for all plans. Raises `TooManyEvents`."""
 
         def seconds(factors: Factors | None, kind: int) -> list[float]:
             rounds = [self._rounds_of(factors, draw)[kind] for draw in range(draws)]
@@ -240,8 +249,9 @@ class RoundPlanner:
         return True
 
     def predict(self, kind: RoundKind, queued: int) -> float | None:
-        """Seconds of the next round, which is such a one by the first plan, over few draws, the same on any engines:
-        to compare these. None where it costs more than LAYOUT_EVENTS."""
+        """Predict the seconds of the next round by the first plan, over a few draws that are equal for all fleets.
+
+        The result compares fleets. None if it costs more than LAYOUT_EVENTS."""
         self._most_events = LAYOUT_EVENTS
         plan, draws = self.candidates.plans[0], range(ceil(self.draws / 3))
         try:
@@ -256,7 +266,7 @@ class RoundPlanner:
         return again or self._rounds_of(None, draw)[0]
 
     def _rounds_of(self, factors: Factors | None, draw: int) -> tuple[SimulatedRound, SimulatedRound | None]:
-        """A plain round; or a short one, and a long one of prompts that lose such races."""
+        """Simulate a plain round, or a short one and a long one of the prompts that lost."""
         key = (factors, draw)
         if key not in self._simulated:
             outlook, asked = self._horizon, self._draw(draw)
@@ -291,14 +301,14 @@ class RoundPlanner:
         return rehearsed
 
     def _draw(self, draw: int) -> tuple[PromptDemand, ...]:
-        """Prompts for any plan: what one does not launch stands ready in place of filtered ones."""
+        """Draw prompts for any plan; prompts that a plan does not launch replace filtered ones."""
         if draw not in self._drawn:
             random = Random(f"{self._seed}/{draw}")
             self._drawn[draw] = self.lengths.draw(random, self._prompts, self._responses)
         return self._drawn[draw]
 
     def _again(self, losers: Sequence[PromptDemand], draw: int) -> list[PromptDemand]:
-        """A long round: the queue is such prompts, and each is generated anew."""
+        """Draw a long round: the queue consists of such prompts, each generated again."""
         random = Random(f"{self._seed}/{draw}/again")
         chosen = (random.choice(losers) for _ in range(self._prompts))
         return [self.lengths.redraw(random, one, self._horizon.responses) for one in chosen]
@@ -306,7 +316,7 @@ class RoundPlanner:
 
 @dataclass(frozen=True)
 class PlanDecision:
-    """What was chosen and why; what is predicted of it, and of the reference plan."""
+    """The selected plan with its reason and prediction, and the prediction of the reference plan."""
 
     prediction: Prediction
     reference: Prediction
@@ -318,13 +328,14 @@ class PlanDecision:
 
     @property
     def speedup(self) -> float:
-        """Predicted: the reference plan's time over this one's."""
+        """Predicted speed-up over the reference plan."""
         return self.reference.seconds / self.prediction.seconds
 
 
 def decide(what_if: RoundPlanner, in_force: Plan) -> PlanDecision | None:
-    """The plan of the next round, `in_force` being that of the last one. None where even a round of the reference plan
-    costs too many events."""
+    """Select the plan of the next round; `in_force` is that of the last one.
+
+    None if even a round of the reference plan costs too many events."""
     plans = what_if.candidates.plans
     reference = plans[0]
     pilot = what_if.compare(what_if.in_turn(in_force), ceil(what_if.draws / 3), PILOT_EVENTS)

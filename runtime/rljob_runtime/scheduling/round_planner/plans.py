@@ -1,4 +1,4 @@
-"""How rounds may be played, and which of these ways a job leaves open: the plans that the what-if chooses from."""
+"""Plans: the ways to run a round, and the candidates that a job leaves open for the planner."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rljob_runtime.scheduling.tail_batching import Factors
 PROMPT_FACTORS = (1.0, 1.25, 1.5)
 RESPONSE_FACTORS = (1.0, 1.25, 1.5)
 STANDARD = Factors()
-"""RollPacker's, which hold where factors are to be found and nothing is known yet."""
+"""RollPacker's factors, used while factors are undecided and nothing is measured."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How rounds are played: `factors` of the race, None without one; whether finished groups are trained on at once.
+    """How rounds run: `factors` of over-sampling, None without; `stream`: whether complete groups are trained on
+    immediately.
 
     >>> str(Plan()), str(Plan(Factors(1.25, 1), stream=True))
     ('plain', 'race 1.25 x 1, stream')
@@ -34,7 +35,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class CandidatePlans:
-    """What the job leaves open. The first plan is the reference: it holds until there is something to predict from."""
+    """Plans that the job permits. The first is the reference: it holds until predictions are possible."""
 
     plans: tuple[Plan, ...]
 
@@ -44,12 +45,12 @@ class CandidatePlans:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there is anything to decide."""
+        """Whether there is more than one plan."""
         return len(self.plans) > 1
 
 
 PLAIN = CandidatePlans((Plan(),))
-"""Nothing but plain rounds."""
+"""Plain rounds only."""
 
 
 def candidate_plans(
@@ -59,7 +60,7 @@ def candidate_plans(
     stream: bool | None,
     fits: Callable[[Factors], bool] = lambda factors: True,
 ) -> CandidatePlans:
-    """None stands for Auto. `fits`: whether a round of these factors may be launched.
+    """Return the candidates; None stands for Auto. `fits`: whether a round of these factors may be launched.
 
     >>> [str(plan) for plan in candidate_plans(None, 1.25, 1.0, None).plans]
     ['plain', 'plain, stream', 'race 1.25 x 1', 'race 1.25 x 1, stream']
@@ -81,10 +82,11 @@ def candidate_plans(
 
 @dataclass(frozen=True)
 class SelectedPlan:
-    """The plan of a round, why, and what was predicted where something was: seconds of the round, and how many times
-    faster than the reference plan the job is by it. `explained`: seconds beyond which lengths are not those that were
-    believed. `layouts`: seconds of the round by tensor parallel size, for those that the operator may ask for and
-    engines were seen in. `machines`: by the number of machines, where that is the operator's to choose."""
+    """The plan of a round with its reason and predictions, if any.
+
+    `seconds`: of the round. `speedup`: over the reference plan. `explained`: seconds up to which the assumed lengths
+    explain the round. `layouts`: seconds by TP size, for sizes that the operator may request and engines were measured
+    in. `machines`: seconds by number of machines, if the operator may choose it."""
 
     plan: Plan
     reason: str = ""
@@ -95,7 +97,7 @@ class SelectedPlan:
     machines: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
+        """Serialise for `from_json`."""
         factors = self.plan.factors
         race = None if factors is None else [factors.prompts, factors.responses]
         told = {"race": race, "stream": self.plan.stream, "reason": self.reason, "seconds": self.seconds}
@@ -104,7 +106,7 @@ class SelectedPlan:
 
     @classmethod
     def from_json(cls, text: str) -> SelectedPlan:
-        """What `to_json` gave."""
+        """Parse the output of `to_json`."""
         told: dict[str, Any] = json.loads(text)
         plan = Plan(Factors(*told["race"]) if told["race"] else None, told["stream"])
         layouts, machines = (tuple(map(tuple, told.get(by, ()))) for by in ("layouts", "machines"))
@@ -112,4 +114,4 @@ class SelectedPlan:
 
 
 DEFAULT_PLAN = SelectedPlan(Plan())
-"""A plain round, where nothing else was asked for."""
+"""A plain round, for jobs that request nothing else."""

@@ -1,7 +1,7 @@
-"""Which of the last rounds tell of the next ones, and what each prompt of them is known by.
+"""Round history: selects the past rounds that predict the next ones, and the record of each of their prompts.
 
-A prompt counts once, as the cursor drew it. If it lost its race and came to its long round since, the long round knows
-its lengths whole; if its short round is too old to be looked at, its long round says nothing of what the cursor draws.
+A prompt counts once, as the cursor drew it. If it lost its race and had its long round since, the long round has its
+complete lengths. If its short round is too old, its long round is ignored: it is no sample of what the cursor draws.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.round_planner.length_model import PromptLengths
 
 WINDOW = 8
-"""The last rounds that are looked at."""
+"""Number of latest rounds to consider."""
 WHOLE_ROUNDS = 2
-"""Further rounds of fresh prompts in which nothing was stopped: they alone know the tail."""
+"""Number of additional rounds of fresh prompts without a stopped response: only they contain the tail."""
 REACH = 32
 """How far back those may lie: lengths change as the model learns."""
 
 
 @dataclass(frozen=True)
 class PastRound:
-    """`prompts`: all that were drawn. `queued`: those of them that a former round had left."""
+    """A past round. `prompts`: all that were drawn. `queued`: those that an earlier round had left."""
 
     step: int
     prompts: dict[PromptKey, PromptLengths]
@@ -30,9 +30,10 @@ class PastRound:
 
 
 def history_start(rounds: Iterable[tuple[int, float, float | None]]) -> int:
-    """The first round whose lengths are believed: the last of these (step, measured seconds, and the seconds that what
-    was believed of lengths explains) that took longer than is explained; 0 without any. Rounds before it tell of
-    another job.
+    """Return the first round whose lengths still hold; 0 for all.
+
+    It is the last of these (step, measured seconds, seconds explained by the assumed lengths) that took longer than
+    explained: the lengths changed there.
 
     >>> history_start([(3, 50.0, None), (4, 90.0, 60.0), (5, 40.0, 60.0)]), history_start([(4, 50.0, 60.0)])
     (4, 0)
@@ -41,8 +42,9 @@ def history_start(rounds: Iterable[tuple[int, float, float | None]]) -> int:
 
 
 def rounds_considered(last: int, whole: Iterable[int], since: int = 0) -> tuple[int, ...]:
-    """The rounds to look at after round `last`, rising, none before `since`; `whole`: rounds of fresh prompts in which
-    nothing was stopped.
+    """Return the rounds to consider after round `last`, ascending, none before `since`.
+
+    `whole`: rounds of fresh prompts without a stopped response.
 
     >>> rounds_considered(20, [1, 2, 3, 19]), rounds_considered(3, [1, 2])
     ((2, 3, 13, 14, 15, 16, 17, 18, 19, 20), (1, 2, 3))
@@ -55,7 +57,7 @@ def rounds_considered(last: int, whole: Iterable[int], since: int = 0) -> tuple[
 
 
 def population(rounds: Collection[PastRound]) -> list[PromptLengths]:
-    """The prompts as the cursor drew them, each by what was seen of it last. `rounds` by rising step."""
+    """Return the prompts as the cursor drew them, each with its latest record. `rounds` ascend by step."""
     seen: dict[PromptKey, PromptLengths] = {}
     for one in rounds:
         for key, prompt in one.prompts.items():

@@ -1,9 +1,9 @@
-"""A round that is played on the engine model only: when would its groups be whole, and when is it over?
+"""Round simulator: simulates one round on the performance model and returns when each group completes.
 
-The rules are those of `round.Round` and `response_placement.spread`, for lengths that are known beforehand and rewards
-that all come, each as long after its response: the first R0 responses of a prompt have its places, the first P0 prompts
-that have them end the round, what lost is aborted, a filtered prompt is replaced by another. Prompts that lose run on
-here until the last reward has come, which costs tokens and no time of the round.
+The rules are those of `round.Round` and `response_placement.spread`, with known lengths and a constant reward delay.
+The first R0 responses of a prompt take its places, the first P0 prompts end the round, the rest is aborted, and a
+filtered prompt is replaced. Unlike in a real round, prompts that lost run until the last reward arrives, which costs
+tokens but no time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 
 @dataclass(frozen=True)
 class EngineFleet:
-    """The machines that generate: `replicas` engines of one law, each with so many tokens of KV cache."""
+    """The generating machines: `replicas` engines with one latency model and KV cache size."""
 
     latency: LatencyModel
     replicas: int
@@ -34,22 +34,22 @@ class EngineFleet:
 
 @dataclass(frozen=True)
 class PromptDemand:
-    """A prompt: its tokens, and the length in tokens of every response that is launched for it. `filtered`: its rewards
-    will be equal, so that another prompt is launched instead."""
+    """A prompt: its tokens, and the length of every launched response. `filtered`: its rewards will be equal, so
+    another prompt replaces it."""
 
     prompt_tokens: int
     lengths: tuple[int, ...]
     filtered: bool = False
 
     def first(self, responses: int) -> PromptDemand:
-        """With its first responses only."""
+        """Keep the first responses only."""
         return PromptDemand(self.prompt_tokens, self.lengths[:responses], self.filtered)
 
 
 @dataclass(frozen=True)
 class CompletedGroup:
-    """A group that won. `prompt`: its number. `time`: when its last reward came. `tokens`: of its prompt, once a
-    response, and of the responses that are trained on."""
+    """A group that won. `prompt`: its index. `time`: arrival of its last reward. `tokens`: those of its responses, each
+    with its prompt."""
 
     prompt: int
     time: float
@@ -58,9 +58,9 @@ class CompletedGroup:
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """How the round went. `groups`: those that are trained on, in the order in which they became whole. `lost`: prompts
-    that are requeued. `stopped`: tokens of the responses that were aborted, by (prompt, sample). `events`: boundaries
-    of engines that were looked at, which is what the rehearsal costs."""
+    """Result of a simulated round. `groups`: the trained groups in order of completion. `lost`: requeued prompts.
+    `stopped`: tokens of aborted responses by (prompt, sample). `events`: simulated engine events, the cost of the
+    simulation."""
 
     groups: tuple[CompletedGroup, ...]
     lost: tuple[int, ...]
@@ -70,12 +70,12 @@ class SimulatedRound:
 
     @property
     def seconds(self) -> float:
-        """Until the last group that counts."""
+        """Seconds until the last trained group."""
         return self.groups[-1].time
 
 
 class TooManyEvents(Exception):
-    """The rehearsal would cost more than it may."""
+    """The simulation would exceed its event limit."""
 
 
 def simulate_round(
@@ -87,10 +87,11 @@ def simulate_round(
     reward_seconds: float = 0.0,
     most_events: float = math.inf,
 ) -> SimulatedRound:
-    """Play a round that keeps `groups` x `group_size`. At any time `runners` of the prompts run, the first at once,
-    further ones in place of filtered ones; when none is left, filtered ones are kept. `reward_seconds`: from the end of
-    a response to its reward. Raises `ValueError` where a response does not fit the KV cache, or the round keeps more
-    than it launches, and `TooManyEvents` where it is not over after `most_events`."""
+    """Simulate a round that keeps `groups` x `group_size`.
+
+    `runners` prompts run simultaneously: the first ones, then replacements of filtered ones; without replacements
+    filtered ones are kept. `reward_seconds`: from a response's end to its reward. Raises `ValueError` if a response
+    does not fit the KV cache or the round keeps more than it launches, and `TooManyEvents` after `most_events`."""
     if not 1 <= groups <= runners <= len(asked) or any(len(one.lengths) < group_size for one in asked):
         raise ValueError(
             f"{groups} x {group_size} of {runners} of {len(asked)} prompts: a round keeps no more than it launches"
@@ -116,14 +117,14 @@ class _RoundSimulation:
         ]
         self._due = [math.inf] * stage.replicas
         self._boundaries: list[tuple[float, int]] = []
-        """Heap of (time, engine); stale where the time is not the engine's `_due`."""
+        """Heap of (time, engine); stale if the time differs from the engine's `_due`."""
         self._load = [0] * stage.replicas
         self._places: list[list[int]] = [[] for _ in asked]
-        """Samples by prompt, in the order in which they ended."""
+        """Samples by prompt, in order of completion."""
         self._running: list[dict[int, int]] = [{} for _ in asked]
-        """By prompt: sample → engine."""
+        """Engine by sample, by prompt."""
         self._rewards: list[tuple[float, int]] = []
-        """Heap of (time, prompt): when all rewards of its places are in."""
+        """Heap of (time, prompt): arrival of the last reward of its places."""
         self._stopped: dict[tuple[int, int], int] = {}
         self._dropped: set[int] = set()
         self._launched = 0
@@ -164,7 +165,8 @@ class _RoundSimulation:
         return CompletedGroup(prompt, time, sum(kept) + one.prompt_tokens * len(kept))
 
     def _launch(self, count: int, time: float) -> set[int]:
-        """As `spread` does: where there is least, prompt by prompt. The engines that got some."""
+        """Launch prompts on the engines with the lowest load, as `spread` does. Returns the engines that received
+        some."""
         requests: dict[int, list[Request]] = {}
         emptiest = [(load, engine) for engine, load in enumerate(self._load)]
         heapq.heapify(emptiest)
@@ -190,7 +192,7 @@ class _RoundSimulation:
                 heapq.heappush(self._boundaries, (due, engine))
 
     def _collect(self, engines: set[int], time: float) -> None:
-        """Take what ended there. Engines that are told to abort go on to `time` too, and may end others by that."""
+        """Collect completed responses. Aborts advance further engines to `time`, which may complete more responses."""
         while engines:
             engine = engines.pop()
             for finish in self._engines[engine].advance(time):
@@ -204,7 +206,7 @@ class _RoundSimulation:
             self._look_at(engine)
 
     def _abort(self, prompt: int, time: float) -> set[int]:
-        """Stop what still runs of a prompt. The engines where something ran."""
+        """Stop the running responses of a prompt. Returns their engines."""
         stopped, self._running[prompt] = self._running[prompt], {}
         for sample, engine in stopped.items():
             self._load[engine] -= 1

@@ -1,7 +1,7 @@
-"""How long responses are when some were stopped before their end: the product-limit estimate (Kaplan and Meier 1958).
+"""Survival: length distribution with stopped responses, by the product-limit estimate (Kaplan and Meier 1958).
 
-A response that was aborted at n tokens says only that it is longer than n. Leaving it out, or taking n for its length,
-makes a race look fairer than it is.
+A response that was aborted at n tokens is longer than n. Ignoring it, or taking n as its length, underestimates what a
+race excludes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from dataclasses import dataclass
 from math import ceil, log, log1p
 
 HEAD_START = 8
-"""What was stopped at n tokens is taken to be longer than n + n / 8. A race is over with the last response that counts,
-and everybody else who ran was stopped a few tokens before: without it, that one would stand for all of them."""
+"""A response stopped at n tokens counts as longer than n + n / 8. A race ends with its last kept response, and all
+others stop a few tokens before that: without the margin, that one response would represent all of them."""
 
 
 @dataclass(frozen=True)
 class LengthObservation:
-    """A response: `tokens` is its length if it `ended`, else it was stopped there."""
+    """A response: its length if it `ended`, else the tokens at which it was stopped."""
 
     tokens: int
     ended: bool = True
 
 
 class Survival:
-    """The share of responses that are longer than a length. `ended`: lengths of those that came to their end; `cut`:
-    tokens of those that were stopped, or still run.
+    """Share of responses longer than a length. `ended`: complete lengths; `cut`: tokens of stopped or running ones.
 
     >>> curve = Survival([2, 4], [2])
     >>> curve.longer_than(1), round(curve.longer_than(2), 3), curve.longer_than(4)
@@ -41,13 +40,13 @@ class Survival:
             cuts[length + length // HEAD_START] += count
         left, share = ends.total() + cuts.total(), 1.0
         self.longest = max((*ends, *stopped), default=0)
-        """Of all that were seen, as far as they came."""
+        """Longest observation, complete or not."""
         self.lengths: list[int] = []
-        """At which responses ended, or were stopped; rising."""
+        """Ascending lengths at which responses ended or were stopped."""
         self._ended: list[float] = []
         """Share that is no longer than each of these."""
         self._areas: list[float] = []
-        """Below the curve, up to each of these."""
+        """Area below the curve up to each of these."""
         area, reached = 0.0, 0
         for length in sorted(ends.keys() | cuts.keys()):
             area += share * (length - reached)
@@ -60,16 +59,16 @@ class Survival:
 
     @classmethod
     def of(cls, seen: Sequence[LengthObservation]) -> Survival:
-        """That of these responses."""
+        """Estimate from observations."""
         return cls((one.tokens for one in seen if one.ended), (one.tokens for one in seen if not one.ended))
 
     def longer_than(self, length: int) -> float:
-        """Share of the responses, 0 to 1."""
+        """Return the share of responses longer than `length`, 0 to 1."""
         place = bisect_right(self.lengths, length)
         return 1 - self._ended[place - 1] if place else 1.0
 
     def mean_up_to(self, most: float) -> float:
-        """Mean length, what is longer than `most` tokens counting as that: the area below the curve.
+        """Return the mean length with lengths above `most` counted as `most`: the area below the curve.
 
         >>> Survival([2, 4], [2]).mean_up_to(3)
         2.666...
@@ -80,15 +79,16 @@ class Survival:
         return self._areas[place - 1] + (most - self.lengths[place - 1]) * (1 - self._ended[place - 1])
 
     def observed_beyond(self, reached: int, share: float) -> int | None:
-        """The length that `share` (0 to 1) of the responses that reach beyond `reached` do not exceed; None where it is
-        longer than any that was seen to end."""
+        """Return the quantile `share` (0 to 1) among the responses longer than `reached`; None if it exceeds all
+        complete ones."""
         place = bisect_right(self._ended, 1 - self.longer_than(reached) * (1 - share))
         return self.lengths[place] if place < len(self.lengths) else None
 
     def predicted_beyond(self, reached: int, share: float) -> int | None:
-        """The same; what is longer than anything seen to end is drawn from the exponential that has this curve's last
-        share at its last length (Brown, Hollander and Korwar 1974). None where there is none: all that were seen have
-        ended, or none has.
+        """Return the same quantile, extrapolated if it exceeds all complete lengths.
+
+        The extrapolation is the exponential through the curve's last point (Brown, Hollander and Korwar 1974). None
+        without one: if all responses ended, or none did.
 
         >>> curve = Survival([2, 2, 2], [8])
         >>> curve.predicted_beyond(2, 0.5), curve.predicted_beyond(9, 0.5), Survival([2]).predicted_beyond(2, 0.5)
@@ -102,7 +102,7 @@ class Survival:
         return ceil(max(reached, log(self.longer_than(reached)) / per_token) + log1p(-share) / per_token)
 
     def beyond(self, reached: int, share: float) -> int:
-        """The same, where what is longer than anything seen counts as just that long: a lower bound.
+        """Return the same quantile, at most the longest observation: a lower bound.
 
         >>> [Survival([2, 4, 8], [2]).beyond(2, share) for share in (0.4, 0.6)]
         [4, 8]
@@ -111,8 +111,9 @@ class Survival:
 
 
 def mean_length(ended: Iterable[int], cut: Iterable[int]) -> float:
-    """Mean length in tokens of responses of which some `ended` at these lengths and others were `cut` there. No length
-    beyond the longest that was seen is assumed, so it is still a lower bound when the longest was cut. 0 without any.
+    """Return the mean length in tokens of `ended` and `cut` responses; 0 without any.
+
+    No length beyond the longest observation is assumed, so this is a lower bound if the longest was cut.
 
     >>> mean_length([2, 4], []), mean_length([2, 4], [0, 0]), mean_length([2, 4], [2])
     (3.0, 3.0, 3.333)
