@@ -400,7 +400,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a first round believes that its longest response is none of the longest",
         f"{RUNTIME}/scheduling/lending/gain.py",
-        "if not measured.lengths and not outlook.ends_early:",
+        "if not measured.lengths and not snapshot.ends_early:",
         "if False:",
         (f"{LOAN_GAIN}::test_without_measurements_nothing_is_predicted",),
     ),
@@ -1234,22 +1234,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a trainer that waits gets no more groups",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)",
-        "self._buffer.adapt(0.0, tally.fullness)",
+        "self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)",
+        "self._buffer.adapt(0.0, stats.fullness)",
         (f"{UPDATES}::test_as_many_groups_are_open_as_the_trainer_needs",),
     ),
     Mutant(
         "a replica is given more than its share",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "        if load + quota.group_size > quota.most * quota.group_size:",
-        "        if load > quota.most * quota.group_size:",
+        "        if load + limits.group_size > limits.most * limits.group_size:",
+        "        if load > limits.most * limits.group_size:",
         (OCCUPATION,),
     ),
     Mutant(
         "what is left goes to one replica after the other",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "heapreplace(places, (load + quota.group_size, name))",
-        "places[0] = (load + quota.group_size, name)",
+        "heapreplace(places, (load + limits.group_size, name))",
+        "places[0] = (load + limits.group_size, name)",
         (OCCUPATION,),
     ),
     Mutant(
@@ -1276,8 +1276,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replicas draw only when they have nothing left",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "        elif seat.version is not None:\n",
-        "        elif seat.version is not None and not seat.load:\n",
+        "        elif state.version is not None:\n",
+        "        elif state.version is not None and not state.load:\n",
         (
             f"{OCCUPATION}::test_what_replicas_are_given",
             f"{UPDATES}::test_a_replica_draws_again_while_its_weights_are_the_newest",
@@ -1286,8 +1286,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replicas draw with old weights while they have something left",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "        if seat.newer is not None:\n",
-        "        if seat.newer is not None and not seat.load:\n",
+        "        if state.newer is not None:\n",
+        "        if state.newer is not None and not state.load:\n",
         (
             f"{OCCUPATION}::test_what_replicas_are_given",
             f"{UPDATES}::test_a_replica_draws_nothing_with_old_weights",
@@ -1296,8 +1296,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replicas with something left are told to take newer weights",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "loads += [WeightLoad(seat.replica, seat.newer)] if not seat.load else []",
-        "loads.append(WeightLoad(seat.replica, seat.newer))",
+        "loads += [WeightLoad(state.replica, state.newer)] if not state.load else []",
+        "loads.append(WeightLoad(state.replica, state.newer))",
         (f"{OCCUPATION}::test_what_replicas_are_given",),
     ),
     Mutant(
@@ -2184,8 +2184,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "engines are counted for machines",
         f"{RUNTIME}/coordinator/on_policy/plan_next_round.py",
-        "present = stage.replicas * layout // settings.slots",
-        "present = stage.replicas",
+        "present = fleet.replicas * layout // settings.slots",
+        "present = fleet.replicas",
         (
             "tests/coordinator/test_coordinator_forecast.py"
             "::test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines",
@@ -3212,8 +3212,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "every layout is foretold with the engines of the present one",
         f"{RUNTIME}/coordinator/on_policy/plan_next_round.py",
-        "law, replicas, seen = fit_latency(speeds), stage.replicas * layout // size, speeds[-1]",
-        "law, replicas, seen = stage.latency, stage.replicas, speeds[-1]",
+        "latency, replicas, seen = fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]",
+        "latency, replicas, seen = fleet.latency, fleet.replicas, speeds[-1]",
         ("tests/coordinator/test_coordinator_forecast.py::test_a_round_is_foretold_in_every_layout_that_was_seen",),
     ),
     Mutant(
@@ -3400,8 +3400,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replicas never take newer weights",
         f"{RUNTIME}/coordinator/asynchronous/replica_weights.py",
-        "return whole if seat.version is None or whole > seat.version else None",
-        "return whole if seat.version is None else None",
+        "return whole if state.version is None or whole > state.version else None",
+        "return whole if state.version is None else None",
         (f"{UPDATES}::test_a_job_runs_to_its_end",),
     ),
     Mutant(
@@ -3455,8 +3455,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an idle replica draws with old weights",
         f"{RUNTIME}/scheduling/replica_assignment.py",
-        "        if seat.newer is not None:\n",
-        "        if seat.newer is not None and seat.version is None:\n",
+        "        if state.newer is not None:\n",
+        "        if state.newer is not None and state.version is None:\n",
         (f"{OCCUPATION}::test_what_replicas_are_given",),
     ),
     Mutant(

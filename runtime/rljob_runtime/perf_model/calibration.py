@@ -58,9 +58,9 @@ class Anchor:
     @property
     def predicted_seconds(self) -> float:
         """What the roofline says."""
-        law = roofline(self.model, self.accelerator, self.tensor_parallel, self.achieved)
+        latency = roofline(self.model, self.accelerator, self.tensor_parallel, self.achieved)
         tokens = self.batch * self.context
-        return law.prefill(tokens, tokens * self.context) if self.prefill else law.step(self.batch, tokens)
+        return latency.prefill(tokens, tokens * self.context) if self.prefill else latency.step(self.batch, tokens)
 
     @property
     def error(self) -> float:

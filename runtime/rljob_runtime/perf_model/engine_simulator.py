@@ -103,14 +103,19 @@ class EngineSimulator:
     """
 
     def __init__(
-        self, law: LatencyModel, kv_tokens: int, max_sequences: int = 1024, watermark: float = 0.02, now: float = 0.0
+        self,
+        latency: LatencyModel,
+        kv_tokens: int,
+        max_sequences: int = 1024,
+        watermark: float = 0.02,
+        now: float = 0.0,
     ) -> None:
         if kv_tokens < 2 or max_sequences < 1 or not 0 <= watermark < 1:
             raise ValueError(
                 f"kv_tokens {kv_tokens}, max_sequences {max_sequences}, watermark {watermark}: at least 2, at least 1, "
                 "and a share below 1 would be right"
             )
-        self.law = law
+        self.law = latency
         self.kv_tokens = kv_tokens
         self._max_sequences = max_sequences
         self._admissible = math.floor((1 - watermark) * kv_tokens)

@@ -56,31 +56,35 @@ def fit(profile: Profile, tensor_parallel: int) -> Fit:
     decode = _samples("decode", profile.decode, tensor_parallel)
     prefill = _samples("prefill", profile.prefill, tensor_parallel)
     knots, context_token = _decode(decode)
-    law = LatencyModel(knots, context_token, *_prefill(prefill))
-    return Fit(law, profile.kv_tokens[tensor_parallel], decode_error(law, decode), prefill_error(law, prefill))
+    latency = LatencyModel(knots, context_token, *_prefill(prefill))
+    return Fit(
+        latency, profile.kv_tokens[tensor_parallel], decode_error(latency, decode), prefill_error(latency, prefill)
+    )
 
 
-def predict_round(law: LatencyModel, kv_tokens: int, played: ProfiledRound) -> float:
+def predict_round(latency: LatencyModel, kv_tokens: int, profiled: ProfiledRound) -> float:
     """Seconds of a round by the law and the event model."""
-    engine = EngineSimulator(law, kv_tokens, max_sequences=len(played.lengths))
-    engine.submit(0.0, [Request(number, played.prompt_tokens, tokens) for number, tokens in enumerate(played.lengths)])
+    engine = EngineSimulator(latency, kv_tokens, max_sequences=len(profiled.lengths))
+    engine.submit(
+        0.0, [Request(number, profiled.prompt_tokens, tokens) for number, tokens in enumerate(profiled.lengths)]
+    )
     return engine.drain()[-1].time
 
 
 def round_errors(profile: Profile, fitted: Fit, tensor_parallel: int) -> list[float]:
     """Foretold over measured seconds less one, of each round that the profile has of this layout."""
-    played = [one for one in profile.rounds if one.tensor_parallel == tensor_parallel]
-    return [predict_round(fitted.latency, fitted.kv_tokens, one) / one.seconds - 1 for one in played]
+    profiled = [one for one in profile.rounds if one.tensor_parallel == tensor_parallel]
+    return [predict_round(fitted.latency, fitted.kv_tokens, one) / one.seconds - 1 for one in profiled]
 
 
-def decode_error(law: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
+def decode_error(latency: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
     """Of the law's decode steps; on samples that it was not fitted to, its error of prediction."""
-    return _error(samples, lambda one: law.step(one.batch, one.batch * one.context))
+    return _error(samples, lambda one: latency.step(one.batch, one.batch * one.context))
 
 
-def prefill_error(law: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
+def prefill_error(latency: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
     """Of the law's prefill passes."""
-    return _error(samples, lambda one: law.prefill(one.batch * one.context, one.batch * one.context**2))
+    return _error(samples, lambda one: latency.prefill(one.batch * one.context, one.batch * one.context**2))
 
 
 def _decode(samples: Sequence[Sample]) -> tuple[tuple[tuple[float, float], ...], float]:

@@ -37,13 +37,13 @@ class SpeedSample:
     lent: bool = False
 
     @classmethod
-    def joined(cls, stretches: Sequence[SpeedSample]) -> SpeedSample:
+    def joined(cls, samples: Sequence[SpeedSample]) -> SpeedSample:
         """All of these as one; of one bin. Raises `ZeroDivisionError` for none."""
-        steps = math.fsum(one.steps for one in stretches)
-        batch = math.fsum(one.steps * one.batch for one in stretches) / steps
-        context = math.fsum(one.steps * one.context for one in stretches) / steps
-        prompts = sum(one.prompt_tokens for one in stretches)
-        return cls(steps, batch, context, math.fsum(one.seconds for one in stretches), prompts, stretches[0].lent)
+        steps = math.fsum(one.steps for one in samples)
+        batch = math.fsum(one.steps * one.batch for one in samples) / steps
+        context = math.fsum(one.steps * one.context for one in samples) / steps
+        prompts = sum(one.prompt_tokens for one in samples)
+        return cls(steps, batch, context, math.fsum(one.seconds for one in samples), prompts, samples[0].lent)
 
     @property
     def bin(self) -> tuple[bool, int, int, bool]:
@@ -78,10 +78,10 @@ class Speed:
         return cls(**{**told, "stretches": tuple(SpeedSample(**one) for one in told["stretches"])})
 
 
-def binned(stretches: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
+def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
     """Those that are alike as one: a round's worth is a few dozen."""
     bins: dict[tuple[bool, int, int, bool], list[SpeedSample]] = {}
-    for one in stretches:
+    for one in samples:
         bins.setdefault(one.bin, []).append(one)
     return tuple(SpeedSample.joined(bins[key]) for key in sorted(bins))
 
@@ -110,9 +110,9 @@ def _step(one: SpeedSample) -> list[float]:
     return [1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)]
 
 
-def slowdown(law: LatencyModel, speeds: Sequence[Speed]) -> float:
+def slowdown(latency: LatencyModel, speeds: Sequence[Speed]) -> float:
     """How many times longer than by the law these decode steps took; 1 for none. Those beside lent machines are left
     out: they were of batches that no round without loans has, for which the law is a guess."""
     seen = [one for speed in speeds for one in speed.decode if not one.lent]
-    expected = math.fsum(one.steps * law.step(round(one.batch), one.context) for one in seen)
+    expected = math.fsum(one.steps * latency.step(round(one.batch), one.context) for one in seen)
     return math.fsum(one.seconds for one in seen) / expected if expected > 0 else 1.0

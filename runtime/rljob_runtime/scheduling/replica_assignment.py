@@ -74,7 +74,7 @@ class Assignment:
     blocked: tuple[str, ...]
 
 
-def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:
+def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:
     """Assign weights and prompts to replicas.
 
     Weights come first: a replica with newer weights available draws nothing and loads them when it is idle. Then
@@ -87,17 +87,17 @@ def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, adm
     """
     loads: list[WeightLoad] = []
     able: dict[int, dict[str, int]] = {}
-    for seat in seats:
-        if seat.newer is not None:
-            loads += [WeightLoad(seat.replica, seat.newer)] if not seat.load else []
-        elif seat.version is not None:
-            able.setdefault(seat.version, {})[seat.replica] = seat.load
+    for state in states:
+        if state.newer is not None:
+            loads += [WeightLoad(state.replica, state.newer)] if not state.load else []
+        elif state.version is not None:
+            able.setdefault(state.version, {})[state.replica] = state.load
     draws: list[PromptQuota] = []
     begun: list[int] = []
     for version in sorted(able, reverse=True):
         # Groups of one version may be in the way of those of another.
         room = min(admit(version, begun), wanted - len(begun))
-        shares = split_quota(room, able[version], quota)
+        shares = split_quota(room, able[version], limits)
         draws += [PromptQuota(replica, version, groups) for replica, groups in shares.items()]
         begun += [version] * sum(shares.values())
     drawing = {draw.replica for draw in draws}
@@ -105,7 +105,7 @@ def assign(seats: Iterable[ReplicaState], quota: ReplicaLimits, wanted: int, adm
     return Assignment(tuple(loads), tuple(draws), tuple(idle) if len(begun) < wanted else ())
 
 
-def split_quota(room: int, loads: Mapping[str, int], quota: ReplicaLimits) -> dict[str, int]:
+def split_quota(room: int, loads: Mapping[str, int], limits: ReplicaLimits) -> dict[str, int]:
     """Return how many prompts each replica draws if `room` groups may start. `loads`: unfinished responses by replica.
 
     First each replica is filled to its share, the one with the highest load first: if there is too little work for all,
@@ -113,18 +113,18 @@ def split_quota(room: int, loads: Mapping[str, int], quota: ReplicaLimits) -> di
     the lowest load."""
     shares: dict[str, int] = {}
     for name in sorted(loads, key=lambda name: (-loads[name], name)):
-        more = min(room, quota.share - ceil(loads[name] / quota.group_size))
+        more = min(room, limits.share - ceil(loads[name] / limits.group_size))
         if more > 0:
             shares[name] = more
             room -= more
-    places = [(load + quota.group_size * shares.get(name, 0), name) for name, load in loads.items()]
+    places = [(load + limits.group_size * shares.get(name, 0), name) for name, load in loads.items()]
     heapify(places)
     while places and room > 0:
         load, name = places[0]
-        if load + quota.group_size > quota.most * quota.group_size:
+        if load + limits.group_size > limits.most * limits.group_size:
             heappop(places)
             continue
-        heapreplace(places, (load + quota.group_size, name))
+        heapreplace(places, (load + limits.group_size, name))
         shares[name] = shares.get(name, 0) + 1
         room -= 1
     return shares

@@ -22,24 +22,24 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Of one coordinator. `flight` says what is launched where; what it costs is counted in `tally`."""
+    """Of one coordinator. `groups` says what is launched where; what it costs is counted in `stats`."""
 
     def __init__(
         self,
         parts: CoordinatorContext,
         prompts: PromptSource,
-        flight: GroupTracker,
-        intake: TokenReceiver,
-        herd: ReplicaPool,
-        tally: GenerationStats,
+        groups: GroupTracker,
+        receiver: TokenReceiver,
+        pool: ReplicaPool,
+        stats: GenerationStats,
     ) -> None:
         self._settings = parts.settings
         self._store = parts.store
         self._prompts = prompts
-        self._flight = flight
-        self._intake = intake
-        self._herd = herd
-        self._tally = tally
+        self._flight = groups
+        self._intake = receiver
+        self._herd = pool
+        self._tally = stats
 
     async def launch(self, launches: Collection[Launch]) -> None:
         """Each to the replica of its lease."""

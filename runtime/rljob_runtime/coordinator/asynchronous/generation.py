@@ -202,18 +202,18 @@ class AsyncGeneration:
     async def _assign(self) -> None:
         """Replicas with nothing to do take their machine's newest weights; those that hold them draw prompts."""
         holding, settings = self._weights.held_versions(), self._parts.settings
-        seats = [
+        states = [
             ReplicaState(name, holding.get(name), self._weights.next_version(name), self.groups.load(name))
             for name in self._pool.names(without=self._leaving)
         ]
         prompts, responses = settings.prompts_per_round, settings.responses_per_prompt
-        quota = ReplicaLimits.of(responses, prompts, len(self._pool.names()), self.buffer.capacity)
-        occupation = assign(seats, quota, self._to_begin, self._admit)
-        for load in occupation.loads:
+        limits = ReplicaLimits.of(responses, prompts, len(self._pool.names()), self.buffer.capacity)
+        assignment = assign(states, limits, self._to_begin, self._admit)
+        for load in assignment.loads:
             self._weights.load(load.replica, load.version)
-        if occupation.draws:
-            await self._draw(occupation.draws)
-        self._blocked = occupation.blocked
+        if assignment.draws:
+            await self._draw(assignment.draws)
+        self._blocked = assignment.blocked
 
     @property
     def _to_begin(self) -> int:
@@ -255,8 +255,8 @@ class AsyncGeneration:
         if prompts:
             lost = await self._requeue(prompts, VERSION_GONE)
             self.stats.lost_version_tokens += lost
-            told = "%d groups are drawn again: nobody holds their weights any more, which costs %d tokens"
-            log.warning(told, len(prompts), lost)
+            message = "%d groups are drawn again: nobody holds their weights any more, which costs %d tokens"
+            log.warning(message, len(prompts), lost)
 
     async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:
         """Returns how many tokens were generated for nothing."""
@@ -330,15 +330,15 @@ class AsyncGeneration:
             lease = Lease(replica.name, delta.attempt)
             if self.groups.moving_to(delta.key) == lease and self.groups.commit_move(delta.key, lease):
                 await self._dispatcher.commit_move(delta.key, lease, delta.offset)
-            verdict = self._receiver.take(delta, lease, self.groups.lease(delta.key))
-            if verdict is DeltaStatus.FINISHED and delta.finish_reason is not None:
+            status = self._receiver.take(delta, lease, self.groups.lease(delta.key))
+            if status is DeltaStatus.FINISHED and delta.finish_reason is not None:
                 self.groups.generated(delta.key, lease)
                 finished.append(self._receiver.partials.close(delta.key, delta.finish_reason))
-            elif verdict in (DeltaStatus.GAP, DeltaStatus.WRONG_VERSION):
-                log.warning("%s from %s: %s; launching it again", delta.key, replica.name, verdict)
+            elif status in (DeltaStatus.GAP, DeltaStatus.WRONG_VERSION):
+                log.warning("%s from %s: %s; launching it again", delta.key, replica.name, status)
                 self.groups.requeue([delta.key])
                 strays[delta.key] = Launch(delta.key, lease)
-            elif verdict is DeltaStatus.STALE:
+            elif status is DeltaStatus.STALE:
                 # Nobody asks for it any more: a former coordinator did.
                 strays[delta.key] = Launch(delta.key, lease)
         if strays:

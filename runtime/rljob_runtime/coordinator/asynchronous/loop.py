@@ -149,8 +149,8 @@ class AsyncLoop:
                 raise Interrupted
             self._parts.fleet.layouts.check_able(self._parts.fleet.kept)
             self._check_trainable()
-            flight = self.generation.groups
-            if chosen := self._buffer.sample([flight.version(prompt) for prompt in flight]):
+            groups_in_flight = self.generation.groups
+            if chosen := self._buffer.sample([groups_in_flight.version(prompt) for prompt in groups_in_flight]):
                 return chosen
             self._progress()
             try:
@@ -203,12 +203,12 @@ class AsyncLoop:
         version: int,
     ) -> Boundary:
         assert self.generation is not None
-        clock, tally = self._clock, self.generation.stats.take()
+        clock, stats = self._clock, self.generation.stats.take()
         clock.standstill = self.generation.drain_blocked_seconds()
         clock.published()
-        self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, tally.fullness)
+        self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
-        report = update_report(groups, stale, tally, clock, trained, layout, self._buffer.capacity)
+        report = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
         totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)
         cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
@@ -223,9 +223,9 @@ class AsyncLoop:
             reward=report.reward,
             reward_first=first,
             reward_last=last,
-            tokens_per_second=round(tally.tokens / report.seconds, 1) if report.seconds else None,
-            preemptions=tally.preemptions,
-            kv_cache_use=round(tally.kv_use, 3),
+            tokens_per_second=round(stats.tokens / report.seconds, 1) if report.seconds else None,
+            preemptions=stats.preemptions,
+            kv_cache_use=round(stats.kv_use, 3),
             weight_version=version,
             staleness=report.staleness,
             max_staleness=report.max_staleness,

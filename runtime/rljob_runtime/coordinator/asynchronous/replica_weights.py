@@ -55,70 +55,72 @@ class ReplicaWeights:
     @property
     def settled(self) -> bool:
         """Whether there are replicas, and it is known of all of them what they hold."""
-        return bool(self._replicas) and all(seat.known and seat.load is None for seat in self._replicas.values())
+        return bool(self._replicas) and all(state.known and state.load is None for state in self._replicas.values())
 
     def held_versions(self) -> dict[str, int]:
         """Replicas that can generate now, with their versions."""
         return {
-            name: seat.version
-            for name, seat in self._replicas.items()
-            if seat.version is not None and seat.load is None
+            name: state.version
+            for name, state in self._replicas.items()
+            if state.version is not None and state.load is None
         }
 
     def available_versions(self) -> set[int]:
         """Versions that a replica holds, or will be able to take."""
-        wholes = (machine.whole for machine in self._fleet.seated.values())
+        versions = (machine.whole for machine in self._fleet.seated.values())
         return {
-            version for version in (*self.held_versions().values(), *wholes, self._fleet.version) if version is not None
+            version
+            for version in (*self.held_versions().values(), *versions, self._fleet.version)
+            if version is not None
         }
 
     def track(self, present: Iterable[Replica]) -> None:
         """These are here; what is new among them has not yet said what it holds."""
         now = {replica.name: replica for replica in present}
-        for name, seat in list(self._replicas.items()):
-            if now.get(name) is not seat.replica:
+        for name, state in list(self._replicas.items()):
+            if now.get(name) is not state.replica:
                 del self._replicas[name]
-                if seat.load is not None:
-                    seat.load.cancel()
+                if state.load is not None:
+                    state.load.cancel()
         for name, replica in now.items():
             self._replicas.setdefault(name, _ReplicaState(replica))
 
     def record_version(self, replica: Replica, version: int | None) -> None:
         """A replica says what it holds."""
-        seat = self._replicas.get(replica.name)
-        if seat is not None and seat.replica is replica and not seat.known:
-            seat.version, seat.known = version if version is not None and self._known(version) else None, True
+        state = self._replicas.get(replica.name)
+        if state is not None and state.replica is replica and not state.known:
+            state.version, state.known = version if version is not None and self._known(version) else None, True
 
     def next_version(self, name: str) -> int | None:
         """The version that an idle replica should take: its machine's newest, if it holds another one."""
-        seat, machine = self._replicas.get(name), self._fleet.seated.get(machine_of(name))
+        state, machine = self._replicas.get(name), self._fleet.seated.get(machine_of(name))
         whole = machine.whole if machine is not None else None
-        if seat is None or not seat.known or seat.load is not None or whole is None or not self._known(whole):
+        if state is None or not state.known or state.load is not None or whole is None or not self._known(whole):
             return None
-        return whole if seat.version is None or whole > seat.version else None
+        return whole if state.version is None or whole > state.version else None
 
     def load(self, name: str, version: int) -> None:
         """Have it load this version, or a newer one that its relay has by then. It generates nothing meanwhile."""
-        seat = self._replicas[name]
-        seat.version = None
-        pause = REFUSAL_SECONDS * seat.refusals
-        seat.load = self._loads.start(self._load(seat.replica, version, pause), name=f"load-{name}")
+        state = self._replicas[name]
+        state.version = None
+        pause = REFUSAL_SECONDS * state.refusals
+        state.load = self._loads.start(self._load(state.replica, version, pause), name=f"load-{name}")
 
     def finish_load(self, loaded: WeightsLoaded) -> None:
         """A load has ended. Raises the error of a coordinator that is out of office."""
-        seat = self._replicas.get(loaded.replica.name)
-        if seat is None or seat.replica is not loaded.replica:
+        state = self._replicas.get(loaded.replica.name)
+        if state is None or state.replica is not loaded.replica:
             return
-        seat.load = None
+        state.load = None
         if loaded.version is not None:
-            seat.version = loaded.version if self._known(loaded.version) else None
-            seat.refusals = 0
+            state.version = loaded.version if self._known(loaded.version) else None
+            state.refusals = 0
             return
         if isinstance(loaded.error, StaleTerm):
             raise loaded.error
-        seat.refusals += 1
-        if not isinstance(loaded.error, Refused | WrongVersion) or seat.refusals > MOST_REFUSALS:
-            self._fleet.lose_replica(seat.replica, "WeightsNotLoaded", loaded.error)
+        state.refusals += 1
+        if not isinstance(loaded.error, Refused | WrongVersion) or state.refusals > MOST_REFUSALS:
+            self._fleet.lose_replica(state.replica, "WeightsNotLoaded", loaded.error)
 
     async def close(self) -> None:
         """Wait for no load any more."""

@@ -28,13 +28,13 @@ class UpdateTimer(Stopwatch):
 def update_report(
     groups: Sequence[Group],
     stale: Mapping[PromptKey, int],
-    tally: GenerationStats,
+    stats: GenerationStats,
     clock: UpdateTimer,
     trained: TrainReport,
     layout: tuple[int, float],
     capacity: int,
 ) -> RoundReport:
-    """`stale`: updates between the weights of each group and this one. `tally`: what rollouts did since the update
+    """`stale`: updates between the weights of each group and this one. `stats`: what rollouts did since the update
     before. `layout`: the tensor parallel size, and the seconds that it took to come to it. `capacity`: groups that
     may be open from now on."""
     kept = [len(scored.response.token_ids) for group in groups for scored in group.responses]
@@ -48,26 +48,26 @@ def update_report(
         trainer_wait_seconds=clock.part(0),
         buffer_full_seconds=round(clock.standstill, 3),
         responses=len(kept),
-        tokens=tally.tokens,
+        tokens=stats.tokens,
         mean_response_tokens=round(sum(kept) / len(kept), 2),
         max_response_tokens=max(kept),
-        preemptions=tally.preemptions,
+        preemptions=stats.preemptions,
         reward=rounded(sum(rewards) / len(rewards)),
-        aborted_samples=tally.aborted_samples,
-        filtered_groups=tally.filtered_groups,
-        unscored_groups=tally.unscored_groups,
-        launched_prompts=tally.drawn_prompts,
-        requeued_prompts=tally.requeued_prompts,
-        discarded_tokens=tally.lost_tokens,
-        lost_version_tokens=tally.lost_version_tokens,
-        reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
+        aborted_samples=stats.aborted_samples,
+        filtered_groups=stats.filtered_groups,
+        unscored_groups=stats.unscored_groups,
+        launched_prompts=stats.drawn_prompts,
+        requeued_prompts=stats.requeued_prompts,
+        discarded_tokens=stats.lost_tokens,
+        lost_version_tokens=stats.lost_version_tokens,
+        reward_delay_seconds=round(stats.reward_seconds / max(1, stats.rewards), 3),
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
         staleness=round(sum(stale.values()) / len(stale), 3),
         max_staleness=max(stale.values()),
         capacity_prompts=capacity,
-        repacks=tally.repacks,
-        moved_responses=tally.moved_responses,
+        repacks=stats.repacks,
+        moved_responses=stats.moved_responses,
     )
 
 

@@ -27,8 +27,8 @@ def ready_groups(groups: Iterable[KeptGroup]) -> Iterator[ReadyGroup]:
 async def restore(
     groups: Iterable[KeptGroup],
     store: StoreAccess,
-    flight: GroupTracker,
-    intake: TokenReceiver,
+    groups_in_flight: GroupTracker,
+    receiver: TokenReceiver,
     scoring: RewardRequests,
 ) -> None:
     """Groups in flight, as a former coordinator left them: their tokens are held again, what is whole is scored, and
@@ -36,15 +36,15 @@ async def restore(
     for group in groups:
         for kept in group.samples:
             if kept.tokens or kept.finish is not None:
-                intake.partials.restore(kept.key, await _partial(store, kept.key))
+                receiver.partials.restore(kept.key, await _partial(store, kept.key))
         saved = {
             one.key: RestoredSample(one.attempt, one.failures, one.finish is not None, one.reward)
             for one in group.samples
         }
-        flight.add(group.prompt, group.version, group.replica, saved)
+        groups_in_flight.add(group.prompt, group.version, group.replica, saved)
         for kept in group.samples:
-            if kept.finish is not None and kept.reward is None and group.prompt in flight:
-                scoring.start(intake.partials.close(kept.key, kept.finish))
+            if kept.finish is not None and kept.reward is None and group.prompt in groups_in_flight:
+                scoring.start(receiver.partials.close(kept.key, kept.finish))
 
 
 async def _partial(store: StoreAccess, key: TrajectoryKey) -> Partial:

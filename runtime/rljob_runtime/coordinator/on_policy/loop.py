@@ -181,14 +181,14 @@ class OnPolicyLoop:
         clock: RoundTimer,
         version: int,
     ) -> Boundary:
-        settlement, plan = generation.round.settle(), generation.round.plan
-        queue = draws.queue_after(plan, settlement.with_outcome(PromptOutcome.REQUEUED))
+        outcome, plan = generation.round.settle(), generation.round.plan
+        queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
-        report = round_report(generation, groups, settlement, len(queue), clock, trained, layout, draws.chosen)
-        totals = totals_after(boundary.totals, plan, settlement, report)
+        report = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
+        totals = totals_after(boundary.totals, plan, outcome, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
-        await self._parts.store.do(lambda store: store.close_round(settlement, closed, risen, speed))
+        await self._parts.store.do(lambda store: store.close_round(outcome, closed, risen, speed))
         self._parts.closed(report, trained)
         first, last = await self._parts.store.do(Store.reward_ends)
         self._parts.reporter.event(

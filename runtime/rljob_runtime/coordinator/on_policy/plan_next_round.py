@@ -45,14 +45,14 @@ async def choose_plan(
 ) -> SelectedPlan:
     """The plan of round `step`, and what it would take in other layouts and with other machines. It is computed in the
     store's thread: the loop goes on meanwhile."""
-    choices = settings.choices
-    if not choices.is_undecided and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
-        return SelectedPlan(choices.reference)
+    candidates = settings.choices
+    if not candidates.is_undecided and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
+        return SelectedPlan(candidates.reference)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
     past = [_past(one, prompts) for one in remembered.rounds]
-    outlook = PlanningHorizon(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
-    updates = [_update(one, _past(one, prompts), outlook.responses) for one in remembered.updated or remembered.rounds]
-    return await store.do(lambda _: _choose(settings, remembered, past, updates, outlook, step))
+    horizon = PlanningHorizon(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
+    updates = [_update(one, _past(one, prompts), horizon.responses) for one in remembered.updated or remembered.rounds]
+    return await store.do(lambda _: _choose(settings, remembered, past, updates, horizon, step))
 
 
 def _choose(
@@ -60,61 +60,61 @@ def _choose(
     remembered: Remembered,
     past: Sequence[PastRound],
     updates: Sequence[tuple[float, float]],
-    outlook: PlanningHorizon,
+    horizon: PlanningHorizon,
     step: int,
 ) -> SelectedPlan:
-    choices, rounds = settings.choices, remembered.rounds
+    candidates, rounds = settings.choices, remembered.rounds
     responses = sum(len(prompt.responses) for one in past for prompt in one.prompts.values())
     if not has_enough_history(len(rounds), responses, settings.first_responses):
         return _unforeseen(
-            choices,
+            candidates,
             f"{len(rounds)} rounds with {responses} responses were seen{_since(remembered)}; {FIRST_ROUNDS} with "
             f"{settings.first_responses}, or {MOST_FIRST_ROUNDS} rounds, are needed to predict",
         )
     lengths = LengthModel(population(past), settings.max_response_tokens)
     longest = max(prompt.prompt_tokens for one in past for prompt in one.prompts.values())
     most_tokens = longest + settings.max_response_tokens
-    stage = _stage(remembered, most_tokens)
-    if stage is None:
-        return _unforeseen(choices, "the engines have not been seen at work for long enough to predict")
-    most = settings.rules(next_round(outlook.prompts, outlook.responses, None, 0, 1).shape).max_prompts
-    costs, seed = _costs(remembered, updates, stage), f"{settings.seed}/what-if/{step}"
+    fleet = _stage(remembered, most_tokens)
+    if fleet is None:
+        return _unforeseen(candidates, "the engines have not been seen at work for long enough to predict")
+    most = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
+    costs, seed = _costs(remembered, updates, fleet), f"{settings.seed}/what-if/{step}"
 
-    def what_if(choices: CandidatePlans, stage: EngineFleet) -> RoundPlanner:
-        return RoundPlanner(choices, stage, lengths, costs, outlook, most, seed)
+    def planner(candidates: CandidatePlans, fleet: EngineFleet) -> RoundPlanner:
+        return RoundPlanner(candidates, fleet, lengths, costs, horizon, most, seed)
 
-    chosen = SelectedPlan(choices.reference)
-    if choices.is_undecided:
-        decision = decide(what_if(choices, stage), in_force=rounds[-1].chosen.plan)
+    chosen = SelectedPlan(candidates.reference)
+    if candidates.is_undecided:
+        decision = decide(planner(candidates, fleet), in_force=rounds[-1].chosen.plan)
         if decision is None:
             why = f"a round costs more to predict than {PILOT_EVENTS:,} events of the engine model"
-            return _unforeseen(choices, why)
-        chosen = _decided(decision, lengths, outlook, len(rounds))
-    plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, outlook)
+            return _unforeseen(candidates, why)
+        chosen = _decided(decision, lengths, horizon, len(rounds))
+    plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, horizon)
 
-    def foretold(stages: Mapping[int, EngineFleet]) -> tuple[tuple[int, float], ...]:
-        seconds = {number: what_if(plan, its).predict(*following) for number, its in sorted(stages.items())}
+    def predicted(fleets: Mapping[int, EngineFleet]) -> tuple[tuple[int, float], ...]:
+        seconds = {number: planner(plan, its).predict(*following) for number, its in sorted(fleets.items())}
         return tuple((number, round(its, 3)) for number, its in seconds.items() if its is not None)
 
-    layouts = foretold(_layouts(remembered, stage, most_tokens, settings.tensor_parallel_sizes))
-    return replace(chosen, layouts=layouts, machines=foretold(_machines(remembered, stage, settings)))
+    layouts = predicted(_layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes))
+    return replace(chosen, layouts=layouts, machines=predicted(_machines(remembered, fleet, settings)))
 
 
-def _unforeseen(choices: CandidatePlans, why: str) -> SelectedPlan:
-    return SelectedPlan(choices.reference, why if choices.is_undecided else "")
+def _unforeseen(candidates: CandidatePlans, why: str) -> SelectedPlan:
+    return SelectedPlan(candidates.reference, why if candidates.is_undecided else "")
 
 
-def _decided(decision: PlanDecision, lengths: LengthModel, outlook: PlanningHorizon, rounds: int) -> SelectedPlan:
+def _decided(decision: PlanDecision, lengths: LengthModel, horizon: PlanningHorizon, rounds: int) -> SelectedPlan:
     seen = f"{len(lengths)} responses ({lengths.stopped} of them stopped)"
     basis = f"; by {seen} and the speed of the engines in {rounds} rounds"
-    foretold, following = decision.prediction, _next(decision.plan, outlook)
-    seconds, explained = round(foretold.of(*following), 3), round(foretold.explained(*following), 3)
+    predicted, following = decision.prediction, _next(decision.plan, horizon)
+    seconds, explained = round(predicted.of(*following), 3), round(predicted.explained(*following), 3)
     return SelectedPlan(decision.plan, decision.reason + basis, seconds, round(decision.speedup, 3), explained)
 
 
-def _next(plan: Plan, outlook: PlanningHorizon) -> tuple[RoundKind, int]:
+def _next(plan: Plan, horizon: PlanningHorizon) -> tuple[RoundKind, int]:
     """Of the next round by this plan: its kind, and how many of its prompts come from the queue."""
-    opening = next_round(outlook.prompts, outlook.responses, plan.factors, outlook.queued, outlook.rounds_left)
+    opening = next_round(horizon.prompts, horizon.responses, plan.factors, horizon.queued, horizon.rounds_left)
     return opening.shape.kind, opening.queued
 
 
@@ -136,46 +136,46 @@ def _past(one: RememberedRound, prompts: PromptSource) -> PastRound:
 def _stage(remembered: Remembered, longest: int) -> EngineFleet | None:
     """The engines as they were last seen; what was generated, `longest` tokens, has fitted, whatever the figure says.
     None where nothing was seen of them."""
-    law = fit_latency(remembered.alone or remembered.beside)
+    latency = fit_latency(remembered.alone or remembered.beside)
     seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
-    if law is None or not seen:
+    if latency is None or not seen:
         return None
     return EngineFleet(
-        law, seen[-1].replicas, max(seen[-1].kv_tokens or UNBOUNDED, longest), seen[-1].max_running or ANY_NUMBER
+        latency, seen[-1].replicas, max(seen[-1].kv_tokens or UNBOUNDED, longest), seen[-1].max_running or ANY_NUMBER
     )
 
 
 def _layouts(
-    remembered: Remembered, stage: EngineFleet, longest: int, sizes: Collection[int]
+    remembered: Remembered, fleet: EngineFleet, longest: int, sizes: Collection[int]
 ) -> dict[int, EngineFleet]:
     """The same accelerators in each of these tensor parallel sizes in which engines were seen. Empty where that is one
     only: there is nothing to compare."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
     if layout is None:
         return {}
-    stages = {layout: stage}
+    fleets = {layout: fleet}
     for size, speeds in remembered.elsewhere.items():
-        law, replicas, seen = fit_latency(speeds), stage.replicas * layout // size, speeds[-1]
-        if law is not None and replicas:
+        latency, replicas, seen = fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]
+        if latency is not None and replicas:
             kv_tokens = max(seen.kv_tokens or UNBOUNDED, longest)
-            stages[size] = EngineFleet(law, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
-    usable = {size: one for size, one in stages.items() if size in sizes}
+            fleets[size] = EngineFleet(latency, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
+    usable = {size: one for size, one in fleets.items() if size in sizes}
     return usable if len(usable) > 1 else {}
 
 
-def _machines(remembered: Remembered, stage: EngineFleet, settings: Settings) -> dict[int, EngineFleet]:
+def _machines(remembered: Remembered, fleet: EngineFleet, settings: Settings) -> dict[int, EngineFleet]:
     """The machines that there were, one less and one more, as far as the operator may ask for them. Empty where that is
     one number only."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
-    if layout is None or stage.replicas * layout % settings.slots:
+    if layout is None or fleet.replicas * layout % settings.slots:
         return {}
-    present = stage.replicas * layout // settings.slots
+    present = fleet.replicas * layout // settings.slots
     each = settings.slots // layout
     numbers = [number for number in (present - 1, present, present + 1) if number in settings.machines]
-    return {number: replace(stage, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
+    return {number: replace(fleet, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
 
 
-def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage: EngineFleet) -> Costs:
+def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], fleet: EngineFleet) -> Costs:
     reports = [one.report for one in remembered.rounds]
     update, token = update_costs(updates)
     return Costs(
@@ -183,7 +183,7 @@ def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], stage
         update=update,
         token=token,
         broadcast=fmean(report.broadcast_seconds or 0.0 for report in reports),
-        stream_slowdown=max(1.0, slowdown(stage.latency, remembered.beside)),
+        stream_slowdown=max(1.0, slowdown(fleet.latency, remembered.beside)),
     )
 
 

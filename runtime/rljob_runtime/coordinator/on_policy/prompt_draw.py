@@ -39,12 +39,12 @@ class PromptSelector:
 
     async def open(self, version: int, opening: Opening) -> OpenRound:
         """Open the round that was chosen: its first prompts."""
-        settings, queue, chosen = self._settings, self._boundary.queue, self.chosen
+        settings, queue, selected = self._settings, self._boundary.queue, self.chosen
         fresh, self.cursor = await self._prompts.take(self.cursor, opening.fresh)
         rules = settings.rules(opening.shape)
         plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)
-        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor, chosen))
-        return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False, chosen=chosen)
+        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor, selected))
+        return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False, chosen=selected)
 
     def resume(self, opened: OpenRound) -> None:
         """The round was opened by a former coordinator. What it takes from here on is not what was predicted."""

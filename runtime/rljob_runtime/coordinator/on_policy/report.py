@@ -47,22 +47,22 @@ class RoundTimer(Stopwatch):
 def round_report(
     generation: Generation,
     groups: tuple[Group, ...],
-    settlement: RoundOutcome,
+    outcome: RoundOutcome,
     deferred_prompts: int,
     clock: RoundTimer,
     trained: TrainReport,
     layout: tuple[int, float],
-    chosen: SelectedPlan,
+    selected: SelectedPlan,
 ) -> RoundReport:
     """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
     nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
     `layout`: the tensor parallel size, and the seconds that it took to come to it."""
-    plan, tally, scoring = generation.round.plan, generation.tally, generation.reward_figures()
+    plan, stats, scoring = generation.round.plan, generation.tally, generation.reward_figures()
     programs = scoring.programs.total()
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()
-    kept = [ended[key] for key in settlement.kept]
-    tokens = sum(ended.values()) + sum(cut) + tally.lost_tokens
+    kept = [ended[key] for key in outcome.kept]
+    tokens = sum(ended.values()) + sum(cut) + stats.lost_tokens
     rewards = [scored.reward for group in groups for scored in group.responses]
     scored = [reward for key in ended if (reward := generation.round.reward(key)) is not None]
     return RoundReport(
@@ -76,30 +76,32 @@ def round_report(
         tokens=tokens,
         mean_response_tokens=round(_mean(kept), 2),
         max_response_tokens=max(kept),
-        preemptions=tally.preemptions,
+        preemptions=stats.preemptions,
         reward=rounded(_mean(rewards)),
-        aborted_samples=tally.aborted_samples,
-        filtered_groups=len(settlement.with_outcome(PromptOutcome.FILTERED)),
+        aborted_samples=stats.aborted_samples,
+        filtered_groups=len(outcome.with_outcome(PromptOutcome.FILTERED)),
         unscored_groups=list(generation.round.filtered.values()).count(REWARD_FAILED),
         launched_prompts=len(plan.prompts),
         launched_responses=len(ended) + len(cut),
-        aborted_responses=tally.aborted_responses,
-        requeued_prompts=len(settlement.with_outcome(PromptOutcome.REQUEUED)),
+        aborted_responses=stats.aborted_responses,
+        requeued_prompts=len(outcome.with_outcome(PromptOutcome.REQUEUED)),
         discarded_tokens=tokens - sum(kept),
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
         scored_reward=rounded(_mean(scored)),
         deferred_prompts=deferred_prompts,
-        plan=str(chosen.plan),
-        plan_reason=chosen.reason,
-        predicted_seconds=chosen.seconds,
-        predicted_speedup=chosen.speedup,
-        reward_delay_seconds=round(tally.reward_seconds / max(1, tally.rewards), 3),
+        plan=str(selected.plan),
+        plan_reason=selected.reason,
+        predicted_seconds=selected.seconds,
+        predicted_speedup=selected.speedup,
+        reward_delay_seconds=round(stats.reward_seconds / max(1, stats.rewards), 3),
         early_groups=trained.early_groups,
         layout_forecasts=tuple(
-            LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in chosen.layouts
+            LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in selected.layouts
         )
         or None,
-        machine_forecasts=tuple(MachineForecast(machines=count, seconds=seconds) for count, seconds in chosen.machines)
+        machine_forecasts=tuple(
+            MachineForecast(machines=count, seconds=seconds) for count, seconds in selected.machines
+        )
         or None,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
@@ -132,13 +134,11 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def totals_after(
-    totals: RuntimeTotals, plan: RoundPlan, settlement: RoundOutcome, report: RoundReport
-) -> RuntimeTotals:
+def totals_after(totals: RuntimeTotals, plan: RoundPlan, outcome: RoundOutcome, report: RoundReport) -> RuntimeTotals:
     """The life's counts with this round's added."""
     added = {
-        "trained_trajectories": len(settlement.kept),
-        "discarded_trajectories": len(plan.trajectories()) - len(settlement.kept),
+        "trained_trajectories": len(outcome.kept),
+        "discarded_trajectories": len(plan.trajectories()) - len(outcome.kept),
         "aborted_samples": report.aborted_samples,
         "filtered_groups": report.filtered_groups,
         "unscored_groups": report.unscored_groups,

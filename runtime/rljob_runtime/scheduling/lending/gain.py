@@ -174,20 +174,20 @@ CLEAR_GAIN = 0.05
 much (simulated on recorded lengths)."""
 
 
-def predicted_gain(outlook: RoundSnapshot, loan: Sequence[str], measured: LoanMeasurements) -> float:
+def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanMeasurements) -> float:
     """Return the seconds by which this loan ends the round's training earlier.
 
     Negative if training ends later, 0 if the difference is not clear, NaN without enough measurements."""
     trainer, beside, lent = measured.training.seconds, measured.with_loan_token, measured.loaned_token
-    bring, speed = measured.contribution, outlook.speed
+    bring, speed = measured.contribution, snapshot.speed
     if trainer is None or beside is None or lent is None or bring is None or speed is None:
         return float("nan")
-    if not measured.lengths and not outlook.ends_early:
+    if not measured.lengths and not snapshot.ends_early:
         return float("nan")  # it waits for its longest response, of which nobody has seen the like
 
     def end(machines: Sequence[LoanableMachine], homeless: Sequence[Unfinished], token: float) -> float:
-        made = [EngineTimeline(load, outlook.lengths, speed) for load in loads(machines, homeless)]
-        return training_end(outlook.backlog, simulate_tail(made, outlook.groups, outlook.wanted), token)
+        made = [EngineTimeline(load, snapshot.lengths, speed) for load in loads(machines, homeless)]
+        return training_end(snapshot.backlog, simulate_tail(made, snapshot.groups, snapshot.wanted), token)
 
     def ends(round_: RoundSnapshot) -> tuple[float, float]:
         stay = [machine for machine in round_.machines if machine.name not in loan]
@@ -195,27 +195,27 @@ def predicted_gain(outlook: RoundSnapshot, loan: Sequence[str], measured: LoanMe
         return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
 
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
-    draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, outlook.unfinished)))
-    found = [ends(with_drawn_lengths(outlook, Random(draw))) for draw in range(draws)]
+    draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, snapshot.unfinished)))
+    found = [ends(with_drawn_lengths(snapshot, Random(draw))) for draw in range(draws)]
     alone = fmean(before for before, _ in found)
     gain = alone - fmean(after for _, after in found) - len(loan) * bring
     return 0.0 if 0 < gain < CLEAR_GAIN * alone else gain
 
 
-def with_drawn_lengths(outlook: RoundSnapshot, random: Random) -> RoundSnapshot:
+def with_drawn_lengths(snapshot: RoundSnapshot, random: Random) -> RoundSnapshot:
     """Return the round with a drawn quantile for each running response.
 
     Quantiles are spread evenly, so every draw has the expected number of long responses; chance decides which they are.
     """
-    count = outlook.unfinished
+    count = snapshot.unfinished
     shares = [(place + 0.5) / count for place in range(count)]
     random.shuffle(shares)
 
     def these(responses: Sequence[Unfinished]) -> tuple[Unfinished, ...]:
         return tuple(Unfinished(one.prompt_tokens, one.generated, one.group, shares.pop()) for one in responses)
 
-    machines = [replace(machine, unfinished=these(machine.unfinished)) for machine in outlook.machines]
-    return replace(outlook, machines=machines, waiting=these(outlook.waiting))
+    machines = [replace(machine, unfinished=these(machine.unfinished)) for machine in snapshot.machines]
+    return replace(snapshot, machines=machines, waiting=these(snapshot.waiting))
 
 
 Load = tuple[list[Unfinished], list[Unfinished]]
@@ -263,17 +263,17 @@ class EngineTimeline:
         self._alive = [True] * len(self.runs)
         self._next = 0
         self._running = len(self.runs)
-        self._context = float(sum(runner.context for runner in self.runs))
+        self._context = float(sum(run.context for run in self.runs))
         self._made = 0.0
         self._now = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
         self._look_ahead()
 
     def end(self) -> _Run:
         """End the next run, at `due`."""
-        runner = self.runs[self._next]
+        run = self.runs[self._next]
         self._go_on(self.due)
         self._leave(self._next)
-        return runner
+        return run
 
     def abort(self, place: int, now: float) -> None:
         """Stop the run at this index, if it is active."""
@@ -317,10 +317,10 @@ def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup]
     arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
     missing = [group.missing for group in groups]
     tokens = [group.tokens for group in groups]
-    runners: list[list[tuple[int, int]]] = [[] for _ in groups]
+    runs_of: list[list[tuple[int, int]]] = [[] for _ in groups]
     for number, engine in enumerate(engines):
-        for place, runner in enumerate(engine.runs):
-            runners[runner.group].append((number, place))
+        for place, run in enumerate(engine.runs):
+            runs_of[run.group].append((number, place))
     due = [(engine.due, number) for number, engine in enumerate(engines)]
     heapq.heapify(due)
     while len(arrivals) < wanted and due:
@@ -328,13 +328,13 @@ def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup]
         engine = engines[number]
         if now != engine.due or now == inf:
             continue
-        runner = engine.end()
-        touched, group = {number}, runner.group
+        run = engine.end()
+        touched, group = {number}, run.group
         missing[group] -= 1
-        tokens[group] += runner.tokens
+        tokens[group] += run.tokens
         if missing[group] == 0:
             arrivals.append((now, tokens[group]))
-            for other, place in runners[group]:
+            for other, place in runs_of[group]:
                 engines[other].abort(place, now)
                 touched.add(other)
         for other in touched:

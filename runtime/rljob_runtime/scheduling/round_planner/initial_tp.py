@@ -14,25 +14,25 @@ from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, 
 
 
 def simulate_tp_sizes(
-    stages: Mapping[int, EngineFleet], asked: Sequence[PromptDemand], group_size: int
+    fleets: Mapping[int, EngineFleet], demands: Sequence[PromptDemand], group_size: int
 ) -> tuple[SizedRound, ...]:
     """Simulate a round that keeps all of these prompts on the engines of each TP size, the smallest first."""
-    longest = max(one.prompt_tokens + max(one.lengths) for one in asked)
-    played = []
-    for size, stage in sorted(stages.items()):
-        if longest > stage.kv_tokens:
-            played.append(SizedRound(tensor_parallel=size, replicas=stage.replicas))
+    longest = max(one.prompt_tokens + max(one.lengths) for one in demands)
+    simulated = []
+    for size, fleet in sorted(fleets.items()):
+        if longest > fleet.kv_tokens:
+            simulated.append(SizedRound(tensor_parallel=size, replicas=fleet.replicas))
             continue
-        went = simulate_round(stage, asked, len(asked), len(asked), group_size)
-        played.append(
+        went = simulate_round(fleet, demands, len(demands), len(demands), group_size)
+        simulated.append(
             SizedRound(
-                tensor_parallel=size, replicas=stage.replicas, seconds=went.seconds, preemptions=went.preemptions
+                tensor_parallel=size, replicas=fleet.replicas, seconds=went.seconds, preemptions=went.preemptions
             )
         )
-    return tuple(played)
+    return tuple(simulated)
 
 
-def best_tp_size(played: Sequence[SizedRound]) -> int | None:
+def best_tp_size(simulated: Sequence[SizedRound]) -> int | None:
     """Return the size of the fastest round, the smallest of equal ones; None if no size holds the longest response."""
-    whole = [(one.seconds, one.tensor_parallel) for one in played if one.seconds is not None]
+    whole = [(one.seconds, one.tensor_parallel) for one in simulated if one.seconds is not None]
     return min(whole)[1] if whole else None

@@ -57,13 +57,13 @@ class LengthModel:
         after them."""
         return tuple(self._draw(random, random.choice(self._prompts), responses) for _ in range(prompts))
 
-    def redraw(self, random: Random, asked: PromptDemand, responses: int) -> PromptDemand:
+    def redraw(self, random: Random, demand: PromptDemand, responses: int) -> PromptDemand:
         """Draw new responses for a prompt that is launched again, as similar to the old ones as siblings are."""
         lengths = tuple(
-            random.choice(asked.lengths) if random.random() < self.likeness else self._anybody(random)
+            random.choice(demand.lengths) if random.random() < self.likeness else self._anybody(random)
             for _ in range(responses)
         )
-        return PromptDemand(asked.prompt_tokens, lengths, asked.filtered)
+        return PromptDemand(demand.prompt_tokens, lengths, demand.filtered)
 
     def _draw(self, random: Random, prompt: PromptLengths, responses: int) -> PromptDemand:
         common = random.random()

@@ -86,16 +86,16 @@ class Costs:
     stream_slowdown: float = 1.0
     """Factor by which engines slow down while the trainer computes concurrently."""
 
-    def round(self, rehearsed: SimulatedRound, stream: bool) -> float:
+    def round(self, simulated: SimulatedRound, stream: bool) -> float:
         """Return the seconds of the complete round.
 
         With streaming the trainer processes groups one by one as they arrive; at best it never waits for the next one.
         """
         if not stream:
-            tokens = sum(group.tokens for group in rehearsed.groups)
-            return rehearsed.seconds + self.token * tokens + self.update + self.broadcast
+            tokens = sum(group.tokens for group in simulated.groups)
+            return simulated.seconds + self.token * tokens + self.update + self.broadcast
         free = 0.0
-        for group in rehearsed.groups:
+        for group in simulated.groups:
             free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
         return free + self.update + self.broadcast
 
@@ -174,25 +174,25 @@ class RoundPlanner:
 
     def __init__(
         self,
-        choices: CandidatePlans,
-        stage: EngineFleet,
+        candidates: CandidatePlans,
+        fleet: EngineFleet,
         lengths: LengthModel,
         costs: Costs,
-        outlook: PlanningHorizon,
+        horizon: PlanningHorizon,
         most_prompts: int = 0,
         seed: str = "",
     ) -> None:
-        self.candidates = choices
+        self.candidates = candidates
         self.lengths = lengths
         self.events = 0
         self._most_events = MOST_EVENTS
-        self._fleet = stage
+        self._fleet = fleet
         self._costs = costs
-        self._horizon = outlook
+        self._horizon = horizon
         self._seed = seed
-        factors = [plan.factors for plan in choices.plans if plan.factors is not None]
-        self._responses = ceil_product(max((one.responses for one in factors), default=1), outlook.responses)
-        prompts = ceil_product(max((one.prompts for one in factors), default=1), outlook.prompts)
+        factors = [plan.factors for plan in candidates.plans if plan.factors is not None]
+        self._responses = ceil_product(max((one.responses for one in factors), default=1), horizon.responses)
+        prompts = ceil_product(max((one.prompts for one in factors), default=1), horizon.prompts)
         spares = ceil(prompts * SPARE / max(1 - lengths.filtered, 0.01)) if lengths.filtered else 0
         self._prompts = max(prompts, min(spares, most_prompts))
         self._drawn: dict[int, tuple[PromptDemand, ...]] = {}
@@ -269,36 +269,36 @@ class RoundPlanner:
         """Simulate a plain round, or a short one and a long one of the prompts that lost."""
         key = (factors, draw)
         if key not in self._simulated:
-            outlook, asked = self._horizon, self._draw(draw)
+            horizon, demands = self._horizon, self._draw(draw)
             if factors is None:
-                self._simulated[key] = self._simulate(asked, outlook.prompts, outlook.responses), None
+                self._simulated[key] = self._simulate(demands, horizon.prompts, horizon.responses), None
             else:
                 prompts, responses = (
-                    ceil_product(factors.prompts, outlook.prompts),
-                    ceil_product(factors.responses, outlook.responses),
+                    ceil_product(factors.prompts, horizon.prompts),
+                    ceil_product(factors.responses, horizon.responses),
                 )
-                short, long = self._simulate(asked, prompts, responses), None
-                if prompts > outlook.prompts:
-                    losers = [asked[prompt] for prompt in short.lost]
-                    long = self._simulate(self._again(losers, draw), outlook.prompts, outlook.responses)
+                short, long = self._simulate(demands, prompts, responses), None
+                if prompts > horizon.prompts:
+                    losers = [demands[prompt] for prompt in short.lost]
+                    long = self._simulate(self._again(losers, draw), horizon.prompts, horizon.responses)
                 self._simulated[key] = short, long
         return self._simulated[key]
 
-    def _simulate(self, asked: Sequence[PromptDemand], prompts: int, responses: int) -> SimulatedRound:
+    def _simulate(self, demands: Sequence[PromptDemand], prompts: int, responses: int) -> SimulatedRound:
         left = self._most_events - self.events
         if left <= 0:
             raise TooManyEvents(f"all {self._most_events} events are spent")
-        outlook = self._horizon
-        launched = [one.first(responses) for one in asked]
+        horizon = self._horizon
+        launched = [one.first(responses) for one in demands]
         try:
-            rehearsed = simulate_round(
-                self._fleet, launched, prompts, outlook.prompts, outlook.responses, self._costs.reward, left
+            simulated = simulate_round(
+                self._fleet, launched, prompts, horizon.prompts, horizon.responses, self._costs.reward, left
             )
         except TooManyEvents:
             self.events = self._most_events
             raise
-        self.events += rehearsed.events
-        return rehearsed
+        self.events += simulated.events
+        return simulated
 
     def _draw(self, draw: int) -> tuple[PromptDemand, ...]:
         """Draw prompts for any plan; prompts that a plan does not launch replace filtered ones."""
@@ -310,8 +310,8 @@ class RoundPlanner:
     def _again(self, losers: Sequence[PromptDemand], draw: int) -> list[PromptDemand]:
         """Draw a long round: the queue consists of such prompts, each generated again."""
         random = Random(f"{self._seed}/{draw}/again")
-        chosen = (random.choice(losers) for _ in range(self._prompts))
-        return [self.lengths.redraw(random, one, self._horizon.responses) for one in chosen]
+        selected = (random.choice(losers) for _ in range(self._prompts))
+        return [self.lengths.redraw(random, one, self._horizon.responses) for one in selected]
 
 
 @dataclass(frozen=True)
@@ -332,31 +332,31 @@ class PlanDecision:
         return self.reference.seconds / self.prediction.seconds
 
 
-def decide(what_if: RoundPlanner, in_force: Plan) -> PlanDecision | None:
+def decide(planner: RoundPlanner, in_force: Plan) -> PlanDecision | None:
     """Select the plan of the next round; `in_force` is that of the last one.
 
     None if even a round of the reference plan costs too many events."""
-    plans = what_if.candidates.plans
+    plans = planner.candidates.plans
     reference = plans[0]
-    pilot = what_if.compare(what_if.in_turn(in_force), ceil(what_if.draws / 3), PILOT_EVENTS)
+    pilot = planner.compare(planner.in_turn(in_force), ceil(planner.draws / 3), PILOT_EVENTS)
     if reference not in pilot:
         return None
     best_first = sorted((plan for plan in plans if plan in pilot), key=lambda plan: pilot[plan].seconds)
     near = {reference, *best_first[:FINALISTS], *({in_force} & pilot.keys())}
-    predicted = what_if.compare([plan for plan in plans if plan in near], what_if.draws, MOST_EVENTS)
+    predicted = planner.compare([plan for plan in plans if plan in near], planner.draws, MOST_EVENTS)
     plain, best = predicted[reference], min(predicted.values(), key=lambda one: one.seconds)
     kept = predicted.get(in_force, plain)
-    chosen = kept if kept.plan != reference and kept.seconds <= (1 - RETURN) * plain.seconds else plain
-    needed = LEAVE if chosen is plain else SWITCH
-    if best.seconds < (1 - needed) * chosen.seconds:
-        chosen = best
-    if chosen is plain:
+    selected = kept if kept.plan != reference and kept.seconds <= (1 - RETURN) * plain.seconds else plain
+    needed = LEAVE if selected is plain else SWITCH
+    if best.seconds < (1 - needed) * selected.seconds:
+        selected = best
+    if selected is plain:
         reason = f"{reference}: {plain.seconds:.3g} s a round; {_rival(predicted, reference)}"
     else:
-        reason = f"{chosen.plan}: {chosen.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
+        reason = f"{selected.plan}: {selected.seconds:.3g} s a round, {reference} {plain.seconds:.3g} s"
     if len(pilot) < len(plans):
         reason += f"; {len(pilot)} of {len(plans)} plans were looked at, the others have their turn"
-    return PlanDecision(chosen, plain, reason)
+    return PlanDecision(selected, plain, reason)
 
 
 def _rival(predicted: Mapping[Plan, Prediction], reference: Plan) -> str:

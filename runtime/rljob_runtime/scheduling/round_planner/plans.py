@@ -100,17 +100,17 @@ class SelectedPlan:
         """Serialise for `from_json`."""
         factors = self.plan.factors
         race = None if factors is None else [factors.prompts, factors.responses]
-        told = {"race": race, "stream": self.plan.stream, "reason": self.reason, "seconds": self.seconds}
+        plain = {"race": race, "stream": self.plan.stream, "reason": self.reason, "seconds": self.seconds}
         more = {"speedup": self.speedup, "explained": self.explained}
-        return json.dumps({**told, **more, "layouts": self.layouts, "machines": self.machines})
+        return json.dumps({**plain, **more, "layouts": self.layouts, "machines": self.machines})
 
     @classmethod
     def from_json(cls, text: str) -> SelectedPlan:
         """Parse the output of `to_json`."""
-        told: dict[str, Any] = json.loads(text)
-        plan = Plan(Factors(*told["race"]) if told["race"] else None, told["stream"])
-        layouts, machines = (tuple(map(tuple, told.get(by, ()))) for by in ("layouts", "machines"))
-        return cls(plan, told["reason"], told["seconds"], told["speedup"], told.get("explained"), layouts, machines)
+        plain: dict[str, Any] = json.loads(text)
+        plan = Plan(Factors(*plain["race"]) if plain["race"] else None, plain["stream"])
+        layouts, machines = (tuple(map(tuple, plain.get(by, ()))) for by in ("layouts", "machines"))
+        return cls(plan, plain["reason"], plain["seconds"], plain["speedup"], plain.get("explained"), layouts, machines)
 
 
 DEFAULT_PLAN = SelectedPlan(Plan())

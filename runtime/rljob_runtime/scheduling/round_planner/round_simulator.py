@@ -79,8 +79,8 @@ class TooManyEvents(Exception):
 
 
 def simulate_round(
-    stage: EngineFleet,
-    asked: Sequence[PromptDemand],
+    fleet: EngineFleet,
+    demands: Sequence[PromptDemand],
     runners: int,
     groups: int,
     group_size: int,
@@ -92,36 +92,36 @@ def simulate_round(
     `runners` prompts run simultaneously: the first ones, then replacements of filtered ones; without replacements
     filtered ones are kept. `reward_seconds`: from a response's end to its reward. Raises `ValueError` if a response
     does not fit the KV cache or the round keeps more than it launches, and `TooManyEvents` after `most_events`."""
-    if not 1 <= groups <= runners <= len(asked) or any(len(one.lengths) < group_size for one in asked):
+    if not 1 <= groups <= runners <= len(demands) or any(len(one.lengths) < group_size for one in demands):
         raise ValueError(
-            f"{groups} x {group_size} of {runners} of {len(asked)} prompts: a round keeps no more than it launches"
+            f"{groups} x {group_size} of {runners} of {len(demands)} prompts: a round keeps no more than it launches"
         )
-    return _RoundSimulation(stage, asked, group_size, reward_seconds, most_events).run(runners, groups)
+    return _RoundSimulation(fleet, demands, group_size, reward_seconds, most_events).run(runners, groups)
 
 
 class _RoundSimulation:
     def __init__(
         self,
-        stage: EngineFleet,
-        asked: Sequence[PromptDemand],
+        fleet: EngineFleet,
+        demands: Sequence[PromptDemand],
         group_size: int,
         reward_seconds: float,
         most_events: float,
     ) -> None:
-        self._asked = asked
+        self._asked = demands
         self._group_size = group_size
         self._reward_seconds = reward_seconds
         self._most_events = most_events
         self._engines = [
-            EngineSimulator(stage.latency, stage.kv_tokens, stage.max_sequences) for _ in range(stage.replicas)
+            EngineSimulator(fleet.latency, fleet.kv_tokens, fleet.max_sequences) for _ in range(fleet.replicas)
         ]
-        self._due = [math.inf] * stage.replicas
+        self._due = [math.inf] * fleet.replicas
         self._boundaries: list[tuple[float, int]] = []
         """Heap of (time, engine); stale if the time differs from the engine's `_due`."""
-        self._load = [0] * stage.replicas
-        self._places: list[list[int]] = [[] for _ in asked]
+        self._load = [0] * fleet.replicas
+        self._places: list[list[int]] = [[] for _ in demands]
         """Samples by prompt, in order of completion."""
-        self._running: list[dict[int, int]] = [{} for _ in asked]
+        self._running: list[dict[int, int]] = [{} for _ in demands]
         """Engine by sample, by prompt."""
         self._rewards: list[tuple[float, int]] = []
         """Heap of (time, prompt): arrival of the last reward of its places."""
