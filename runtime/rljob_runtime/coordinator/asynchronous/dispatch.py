@@ -1,5 +1,6 @@
-"""Responses of `mode: Asynchronous` on their way to replicas, by a launch or by a move: in the store first, then there
-(DESIGN §8, Groups and Move)."""
+"""Dispatcher: sends responses of `mode: Asynchronous` to replicas, by a launch or by a move. The store records them
+first.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Of one coordinator. `groups` says what is launched where; what it costs is counted in `stats`."""
+    """Launches and moves of one coordinator. `groups` decides what is launched where; costs are counted in `stats`."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Dispatcher:
         self._tally = stats
 
     async def launch(self, launches: Collection[Launch]) -> None:
-        """Each to the replica of its lease."""
+        """Record the leases and submit each response to the replica of its lease."""
         if not launches:
             return
         by_replica = defaultdict(list)
@@ -55,7 +56,7 @@ class Dispatcher:
         await self._herd.submit(by_replica)
 
     async def migrate(self, merge: Merge) -> None:
-        """What the source generates is given to the destination too; the source goes on until `commit_move`."""
+        """Submit the source's responses to the destination. The source keeps generating until `commit_move`."""
         moved = self._flight.begin_move(merge.source, merge.destination)
         log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
         self._tally.repacks += 1
@@ -65,7 +66,9 @@ class Dispatcher:
         await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
 
     async def commit_move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
-        """The destination's first token: in one stroke the lease is its, and what the source made since is gone."""
+        """Commit a move at the destination's first token.
+
+        One transaction transfers the lease and drops the source's tokens after `offset`."""
         tokens = self._intake.take_unsaved()
         self._intake.partials.move(key, lease, offset)
         self._tally.moved_responses += 1

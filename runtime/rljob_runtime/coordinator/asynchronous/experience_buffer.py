@@ -1,5 +1,4 @@
-"""Groups that are ready for training, and how stale they and those in flight are: what `scheduling.experience_buffer`
-decides over."""
+"""Experience buffer: ready groups and their staleness, the input of `scheduling.experience_buffer`."""
 
 from __future__ import annotations
 
@@ -20,12 +19,13 @@ from rljob_runtime.scheduling.experience_buffer import (
 from rljob_runtime.scheduling.weight_versions import Versions
 
 MAX_VERSIONS = 4096
-"""Published by this coordinator, or known to the store as it started, and looked at."""
+"""Number of versions whose steps are kept: published by this coordinator, or in the store at its start."""
 
 
 @dataclass(frozen=True)
 class ReadyGroup:
-    """`ready`: rises in the order in which groups became so. `spread`: standard deviation of its rewards."""
+    """A ready group. `ready` rises in the order in which groups became ready. `spread`: standard deviation of its
+    rewards."""
 
     prompt: PromptKey
     version: int
@@ -34,13 +34,14 @@ class ReadyGroup:
 
 
 class ExperienceBuffer:
-    """`limits`: of how many groups may be open. `count`: groups of an update. `bound`: on staleness, None for none."""
+    """The ready groups of a job. `limits`: of the number of open groups. `count`: groups of an update. `bound`: on
+    staleness, None for none."""
 
     def __init__(self, kind: Sampler, limits: BufferLimits, count: int, bound: int | None, seed: int) -> None:
         self._kind = kind
         self._limits = limits
         self.capacity = limits.first
-        """Groups that may be open."""
+        """Maximum number of open groups."""
         self._left = 0
         """Ready groups that the last update did not take."""
         self._count = count
@@ -51,54 +52,56 @@ class ExperienceBuffer:
         self._abandoned: frozenset[int] = frozenset()
         self._next = 0
         self.taken = 0
-        """Updates that have their groups."""
+        """Number of updates that have their groups."""
 
     def __len__(self) -> int:
         return len(self._ready)
 
     def set_versions(self, versions: Versions, taken: int) -> None:
-        """After which step each version's weights are, and how many updates have their groups."""
+        """Set the step of each version, and the number of updates that have their groups."""
         self._steps = {entry.version: entry.step for entry in versions.history}
         self._abandoned = frozenset(entry.version for entry in versions.history if entry.abandoned)
         self.taken = taken
 
     def restore_capacity(self, capacity: int) -> None:
-        """As a former coordinator left it, as far as the limits of now allow."""
+        """Restore the capacity of a former coordinator, within the present limits."""
         self.capacity = self._limits.within(capacity)
 
     def knows(self, version: int) -> bool:
-        """Whether it is of this history."""
+        """Check whether a version belongs to this history."""
         return version in self._steps
 
     def published(self, version: int, step: int) -> None:
-        """The weights after `step` are this version. Of very many the oldest are forgotten: nobody holds them."""
+        """Record that the weights after `step` are this version. The oldest versions are forgotten: no replica holds
+        them."""
         self._steps[version] = step
         while len(self._steps) > MAX_VERSIONS:
             del self._steps[min(self._steps)]
 
     def staleness(self, version: int) -> int:
-        """Updates between a version and the next one that has no groups yet. Weights of a history that was lost are one
-        behind at least: no update starts from them."""
+        """Return the number of updates between a version and the next update without groups.
+
+        Abandoned versions are at least one behind: no update starts from them."""
         behind = self.taken - self._steps.get(version, self.taken)
         return max(behind, 1 if version in self._abandoned else 0)
 
     def fill(self, ready: Iterable[ReadyGroup]) -> None:
-        """These, and no others, are ready."""
+        """Replace the ready groups."""
         self._ready = {one.prompt: one for one in ready}
         self._next = max((one.ready for one in self._ready.values()), default=self._next)
 
     def add(self, prompt: PromptKey, version: int, rewards: Sequence[float]) -> None:
-        """This one became ready."""
+        """Add a group that became ready."""
         self._next += 1
         self._ready[prompt] = ReadyGroup(prompt, version, self._next, pstdev(rewards))
 
     def admit(self, version: int, in_flight: Iterable[int]) -> int:
-        """How many groups may be begun with these weights; `in_flight`: the versions of those that are."""
+        """Return how many groups may start with this version. `in_flight`: versions of the groups in flight."""
         opened = [self.staleness(one) for one in (*in_flight, *(one.version for one in self._ready.values()))]
         return inflight_limit(opened, self.staleness(version), self.capacity, self._count, self._bound)
 
     def sample(self, in_flight: Iterable[int]) -> tuple[PromptKey, ...]:
-        """The groups of the next update, oldest draw first within the sampler's order; () while it has to wait."""
+        """Select the groups of the next update, in the sampler's order, the oldest draw first; () if it must wait."""
         return sample(
             self._kind,
             self._experiences(),
@@ -109,24 +112,24 @@ class ExperienceBuffer:
         )
 
     def take(self, prompts: Iterable[PromptKey], step: int) -> Mapping[PromptKey, int]:
-        """These are assigned to the update `step`: their staleness there."""
+        """Assign these groups to the update `step`. Returns their staleness there."""
         stale = {prompt: self.staleness(self._ready.pop(prompt).version) for prompt in prompts}
         self.taken, self._left = step, len(self._ready)
         return stale
 
     def adapt(self, waited: float, fullness: float) -> None:
-        """The update is over that took groups last: see `scheduling.experience.capacity_after`."""
+        """Adapt the capacity after an update: see `scheduling.experience_buffer.capacity_after`."""
         self.capacity = capacity_after(self.capacity, self._limits, self._count, waited, self._left, fullness)
 
     def evicted(self) -> tuple[PromptKey, ...]:
-        """Those that no update may take any more: in the buffer no longer."""
+        """Remove and return the groups that no update may take."""
         gone = evict(self._experiences(), self._bound) if self._bound is not None else ()
         for prompt in gone:
             del self._ready[prompt]
         return gone
 
     def clear(self) -> tuple[PromptKey, ...]:
-        """Nothing is wanted any more: what was ready."""
+        """Remove and return all ready groups."""
         prompts = tuple(self._ready)
         self._ready = {}
         return prompts

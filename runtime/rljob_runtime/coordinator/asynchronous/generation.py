@@ -1,8 +1,8 @@
-"""Rollouts of `mode: Asynchronous`: every replica takes prompts of its own, generates them with the weights that it
-holds, and takes newer ones when it is done (Laminar, section 3). Nobody waits for anybody.
+"""Asynchronous generation: replicas draw prompts, generate them, and load newer weights when idle (Laminar §3).
 
-One loop owns all state and takes one event at a time, as in `generation`; pollers, loads and scorers only post events.
-It outlives trainers: what they lose is given back to the buffer while rollouts go on.
+Replicas, trainer and rewards run independently; no replica waits for another. One loop owns all state and processes one
+event at a time, as in `on_policy.generation`; pollers, loads and scorers only post events. The loop outlives trainers:
+what a lost trainer had consumed returns to the buffer while generation continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Event = ReplicaPolled | Broken | WeightsLoaded | RewardReceived | _Reload | None
 
 
 class AsyncGeneration:
-    """`run` until cancelled. `on_change` is called when an update might find its groups."""
+    """Generation of one job. `run` until cancelled. `on_change` is called when an update might find its groups."""
 
     def __init__(self, parts: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
         settings = parts.settings
@@ -57,7 +57,7 @@ class AsyncGeneration:
         self.groups = GroupTracker(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
         self.stats = GenerationStats()
         self.untrainable_groups: list[str] = []
-        """Reasons of the groups that were filtered since the last one that became ready."""
+        """Reasons of the groups filtered since the last group that became ready."""
         self.on_change: Callable[[], None] = lambda: None
         self._blocked_seconds = 0.0
         self._requested = 0
@@ -82,50 +82,50 @@ class AsyncGeneration:
     # --- from outside ---
 
     def notify(self) -> None:
-        """The fleet or the target changed: look again."""
+        """Check the fleet and the target again: one of them changed."""
         self._fleet_changed = True
         self._inbox.put_nowait(None)
 
     def request_groups(self, groups: int) -> None:
-        """So many groups are wanted in all that is still to come; go on if it was paused."""
+        """Set the number of groups that all coming updates need, and resume after a pause."""
         self._requested, self._paused = groups, False
         self._inbox.put_nowait(None)
 
     def weights_published(self) -> None:
-        """There are newer weights: who is nearly done may have better things to do."""
+        """Consider a repack now: newer weights are available."""
         self._weights_published = True
         self._inbox.put_nowait(None)
 
     def retire(self, machines: Collection[str]) -> frozenset[str]:
-        """These machines get nothing new. Those of them that still hold something."""
+        """Give these machines no new work. Returns those that still hold responses."""
         self._leaving = machines
         self._inbox.put_nowait(None)
         return frozenset(name for name in machines if self._busy(name))
 
     async def pause(self, for_good: bool = False) -> None:
-        """Nothing generates any more when this returns, and what came is in the store. `for_good`: what is open then is
-        not needed, its prompts wait to be drawn again."""
+        """Stop all generation; the store has everything when this returns.
+
+        `for_good`: open groups are not needed; their prompts are requeued."""
         self._drained.clear()
         self._paused, self._ending = True, for_good
         self._inbox.put_nowait(None)
         await self._drained.wait()
 
     async def reload(self) -> None:
-        """The store was rewound: what later updates had consumed is ready again, or waits to be drawn again."""
+        """Read the store again after a rewind: groups of undone updates are ready again, or requeued."""
         done = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait(_Reload(done))
         await done
 
     def drain_blocked_seconds(self) -> float:
-        """Seconds for which replicas had nothing to do because the buffer was full, on average, since this was asked
-        last."""
+        """Return the mean seconds that a replica was blocked by a full buffer, since the last call."""
         seconds, self._blocked_seconds = self._blocked_seconds, 0.0
         return seconds
 
     # --- life ---
 
     async def run(self) -> None:
-        """Raises `StaleTerm` when another coordinator took over."""
+        """Run until cancelled. Raises `StaleTerm` if another coordinator has taken over."""
         await self._restore()
         clock = asyncio.get_running_loop().time
         flushed = looked = clock()
@@ -155,14 +155,14 @@ class AsyncGeneration:
             await self._scoring.close()
 
     async def _restore(self) -> None:
-        """Take up what a former coordinator left."""
+        """Restore the state of a former coordinator."""
         self._cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         in_flight = await self._read_pool()
         await restore(in_flight, self._parts.store, self.groups, self._receiver, self._scoring)
         await self._settle()
 
     async def _read_pool(self) -> list[KeptGroup]:
-        """What waits to be drawn again, and what is ready. Returns the groups in flight."""
+        """Read requeued prompts and ready groups from the store. Returns the groups in flight."""
         self._requeued = deque(await self._parts.store.do(lambda s: s.experience.requeued()))
         groups = await self._parts.store.do(lambda s: s.experience.open_groups())
         self.buffer.fill(ready_groups(groups))
@@ -183,7 +183,7 @@ class AsyncGeneration:
     # --- replicas ---
 
     async def _track_replicas(self) -> None:
-        """What ran on replicas that left the fleet waits for others that hold its weights."""
+        """Requeue responses of replicas that left the fleet; replicas with the same version continue them."""
         if not self._fleet_changed:
             return
         self._fleet_changed = False
@@ -192,7 +192,7 @@ class AsyncGeneration:
         self._weights.track(replica for name in self._pool.names() if (replica := self._pool.replica(name)))
 
     def _available(self) -> dict[str, int]:
-        """Replicas that may be given responses, with their versions."""
+        """Return the replicas that may receive responses, with their versions."""
         holding, here = self._weights.held_versions(), set(self._pool.names(without=self._leaving))
         return {name: version for name, version in holding.items() if name in here}
 
@@ -200,7 +200,7 @@ class AsyncGeneration:
         return any(self.groups.load(name) for name in self._pool.names() if machine_of(name) == machine)
 
     async def _assign(self) -> None:
-        """Replicas with nothing to do take their machine's newest weights; those that hold them draw prompts."""
+        """Let idle replicas load their machine's newest weights, and replicas with the newest weights draw prompts."""
         holding, settings = self._weights.held_versions(), self._parts.settings
         states = [
             ReplicaState(name, holding.get(name), self._weights.next_version(name), self.groups.load(name))
@@ -217,14 +217,14 @@ class AsyncGeneration:
 
     @property
     def _to_begin(self) -> int:
-        """Groups that are wanted and neither in flight nor ready."""
+        """Number of requested groups that are neither in flight nor ready."""
         return self._requested - len(self.groups) - len(self.buffer)
 
     def _admit(self, version: int, begun: Sequence[int] = ()) -> int:
         return self.buffer.admit(version, [*(self.groups.version(prompt) for prompt in self.groups), *begun])
 
     async def _draw(self, draws: Collection[PromptQuota]) -> None:
-        """Replicas take prompts: those that wait to be drawn again come first."""
+        """Draw prompts for replicas, requeued prompts first."""
         drawn = [(draw, *await self._take_prompts(draw.groups)) for draw in draws]
         responses = self._parts.settings.responses_per_prompt
 
@@ -242,13 +242,13 @@ class AsyncGeneration:
         await self._dispatcher.launch(self.groups.launch({draw.replica: draw.version for draw in draws}))
 
     async def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """With the cursor after them."""
+        """Return prompts and the cursor after them."""
         again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
         fresh, self._cursor = await self._prompts.take(self._cursor, count - len(again))
         return (*again, *fresh), self._cursor
 
     async def _requeue_orphaned(self) -> None:
-        """Groups whose weights nobody holds any more are drawn again, with newer ones."""
+        """Requeue groups whose weights no replica can provide; newer weights will generate them."""
         if not self._weights.settled:
             return
         prompts = self.groups.orphaned(self._weights.available_versions())
@@ -259,7 +259,7 @@ class AsyncGeneration:
             log.warning(message, len(prompts), lost)
 
     async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:
-        """Returns how many tokens were generated for nothing."""
+        """Requeue these prompts. Returns the number of tokens lost."""
         for prompt in prompts:
             if prompt in self.groups:
                 self.groups.drop(prompt)
@@ -276,7 +276,7 @@ class AsyncGeneration:
     # --- repack ---
 
     async def _repack(self) -> None:
-        """Long trajectories are moved together, where the replicas that they leave find something to do."""
+        """Merge replicas in their tails, if the released replicas would find work."""
         holding = self._available()
         newest = max(holding.values(), default=None)
         if newest is None or self._to_begin <= 0 or self._admit(newest) <= 0:
@@ -291,7 +291,7 @@ class AsyncGeneration:
     # --- events ---
 
     async def _next_events(self) -> list[Event]:
-        """Everything that has come, waiting for the first."""
+        """Return all pending events, after waiting for the first."""
         try:
             async with asyncio.timeout(self._parts.settings.flush):
                 events = [await self._inbox.get()]
@@ -351,7 +351,7 @@ class AsyncGeneration:
                 self._scoring.start(response)
 
     async def _reward_failed(self, response: Response, by_response: bool) -> None:
-        """Aborted, never a zero: it is generated anew, or its group is given up."""
+        """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
         key = response.key
         if not self.groups.reward_failed(key, response.attempt, by_response):
             return
@@ -361,7 +361,7 @@ class AsyncGeneration:
         await self._parts.store.do(lambda s: s.experience.restart(key, failures))
 
     async def _settle(self) -> None:
-        """What the events of one look have led to: rewards to the store, groups to the buffer, aborts to replicas."""
+        """Pass on the results of the last events: rewards to the store, groups to the buffer, aborts to replicas."""
         scores, self._scores = self._scores, []
         if scores:
             await self._parts.store.do(lambda s: s.experience.score(scores))

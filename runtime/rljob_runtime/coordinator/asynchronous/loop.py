@@ -1,7 +1,6 @@
-"""The course of an asynchronous job: update after update, each from the groups that are ready, while rollouts go on
-(Laminar, section 3; DESIGN §6, Asynchronous).
+"""Asynchronous loop: updates from ready groups, concurrently with generation (Laminar §3).
 
-    wait for groups → assign → train → publish → close, over and over; beside it `generation`
+(wait for groups → assign → train → publish → close) × updates; concurrently `generation`
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.scheduling.round import EQUAL_REWARDS
 
 LOOK_SECONDS = 1.0
-"""How often the trainer's line looks up while it waits for groups, whatever happens."""
+"""Interval at which the loop checks its conditions while it waits for groups."""
 
 
 class AsyncLoop:
-    """`context.TrainingLoop` of `mode: Asynchronous`."""
+    """The `context.TrainingLoop` of `mode: Asynchronous`."""
 
     def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands) -> None:
         settings = parts.settings
@@ -113,7 +112,7 @@ class AsyncLoop:
         await self._orders.obey(RoundKind.PLAIN, keep=self.generation.retire(leaving))
 
     async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
-        """Those of the next update, with their tokens, and how stale each is."""
+        """Return the groups of the next update with their tokens, and the staleness of each."""
         step, store = boundary.step + 1, self._parts.store
         assigned = await store.do(lambda s: s.experience.assigned(step))
         if assigned:
@@ -161,7 +160,7 @@ class AsyncLoop:
             await self._obey()
 
     def _request_groups(self, step: int) -> None:
-        """Groups for all updates to come but the one that has them."""
+        """Request groups for all updates that have none."""
         assert self.generation is not None
         updates = self._parts.following.rounds - max(step, self._buffer.taken)
         self.generation.request_groups(updates * self._parts.settings.prompts_per_round)

@@ -1,4 +1,4 @@
-"""What a look at the replicas gives to `scheduling.repack` (Laminar, section 5)."""
+"""Repack monitor: collects the input of `scheduling.repack` from replicas (Laminar §5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMEMBERED = 2048
 
 @dataclass(frozen=True)
 class BusyReplica:
-    """A replica at a look: its version, what it generates, and whether a move to it or from it is under way."""
+    """A replica at a check: its version, its running responses, and whether a move to it or from it is in progress."""
 
     version: int
     running: Sequence[Launch]
@@ -31,7 +31,7 @@ class BusyReplica:
 
 
 class RepackMonitor:
-    """Of one coordinator."""
+    """Repack input of one coordinator."""
 
     def __init__(self, settings: Settings, watch: EngineObserver, partials: Partials, prompts: PromptSource) -> None:
         self._rules = settings.repack
@@ -42,18 +42,18 @@ class RepackMonitor:
         self._lengths: deque[int] = deque(maxlen=REMEMBERED)
         self._stats: dict[str, EngineStats] = {}
         self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
-        """At the last look: tokens held, and how long each of its responses was."""
+        """At the last check, by replica: tokens held, and the length of each of its responses."""
 
     def record_stats(self, replica: str, stats: EngineStats) -> None:
-        """What its last poll said."""
+        """Record the engine statistics of a replica's last poll."""
         self._stats[replica] = stats
 
     def record_length(self, tokens: int) -> None:
-        """A response came to its end."""
+        """Record the length of a complete response."""
         self._lengths.append(tokens)
 
     def plan(self, replicas: Mapping[str, BusyReplica]) -> tuple[Merge, ...]:
-        """The merges to make now, of replicas by name. None while nobody has seen what the engines do."""
+        """Return the merges to make now; none before the engines' speed is known."""
         if self._rules is None:
             return ()
         expected = self._expected(launch for held in replicas.values() for launch in held.running)
@@ -97,5 +97,5 @@ class RepackMonitor:
         return {launch.key: self._partials.length_of(launch.key) for launch in running}
 
     def _grown(self, running: Sequence[Launch], before: Mapping[TrajectoryKey, int]) -> int:
-        """Tokens that those of its responses have generated since the last look which it had then."""
+        """Return the tokens generated since the last check by responses that it held then."""
         return sum(length - before[key] for key, length in self._lengths_of(running).items() if key in before)

@@ -1,4 +1,6 @@
-"""Which replica holds which weights, where each takes them for itself from its machine's relay (Laminar, section 4)."""
+"""Replica weights: tracks each replica's version and lets idle replicas load newer ones from their machine's relay
+(Laminar §4).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ REFUSAL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class WeightsLoaded:
-    """A load has ended: `version` is None where it failed."""
+    """The end of a load; `version` is None if it failed."""
 
     replica: Replica
     version: int | None
@@ -39,8 +41,8 @@ class _ReplicaState:
 
 
 class ReplicaWeights:
-    """`post` is told when a load has ended. `known`: whether a version is of this history: what a store that was lost
-    had published is nobody's weights."""
+    """Weights of all replicas. `post` receives the end of each load. `known`: whether a version belongs to this
+    history: versions of a lost store are ignored."""
 
     def __init__(
         self, fleet: Fleet, term: int, post: Callable[[WeightsLoaded | Broken], None], known: Callable[[int], bool]
@@ -54,11 +56,11 @@ class ReplicaWeights:
 
     @property
     def settled(self) -> bool:
-        """Whether there are replicas, and it is known of all of them what they hold."""
+        """Whether there are replicas, and the version of each is known."""
         return bool(self._replicas) and all(state.known and state.load is None for state in self._replicas.values())
 
     def held_versions(self) -> dict[str, int]:
-        """Replicas that can generate now, with their versions."""
+        """Return the version of each replica that can generate now."""
         return {
             name: state.version
             for name, state in self._replicas.items()
@@ -66,7 +68,7 @@ class ReplicaWeights:
         }
 
     def available_versions(self) -> set[int]:
-        """Versions that a replica holds, or will be able to take."""
+        """Return the versions that a replica holds or can load."""
         versions = (machine.whole for machine in self._fleet.seated.values())
         return {
             version
@@ -75,7 +77,7 @@ class ReplicaWeights:
         }
 
     def track(self, present: Iterable[Replica]) -> None:
-        """These are here; what is new among them has not yet said what it holds."""
+        """Follow the replicas that are present; a new one has not reported its version yet."""
         now = {replica.name: replica for replica in present}
         for name, state in list(self._replicas.items()):
             if now.get(name) is not state.replica:
@@ -86,13 +88,14 @@ class ReplicaWeights:
             self._replicas.setdefault(name, _ReplicaState(replica))
 
     def record_version(self, replica: Replica, version: int | None) -> None:
-        """A replica says what it holds."""
+        """Record the version that a replica reports."""
         state = self._replicas.get(replica.name)
         if state is not None and state.replica is replica and not state.known:
             state.version, state.known = version if version is not None and self._known(version) else None, True
 
     def next_version(self, name: str) -> int | None:
-        """The version that an idle replica should take: its machine's newest, if it holds another one."""
+        """Return the version that an idle replica should load: its machine's newest; None if it holds that or a newer
+        one."""
         state, machine = self._replicas.get(name), self._fleet.seated.get(machine_of(name))
         whole = machine.whole if machine is not None else None
         if state is None or not state.known or state.load is not None or whole is None or not self._known(whole):
@@ -100,14 +103,15 @@ class ReplicaWeights:
         return whole if state.version is None or whole > state.version else None
 
     def load(self, name: str, version: int) -> None:
-        """Have it load this version, or a newer one that its relay has by then. It generates nothing meanwhile."""
+        """Let a replica load this version, or a newer one that its relay has by then. It generates nothing
+        meanwhile."""
         state = self._replicas[name]
         state.version = None
         pause = REFUSAL_SECONDS * state.refusals
         state.load = self._loads.start(self._load(state.replica, version, pause), name=f"load-{name}")
 
     def finish_load(self, loaded: WeightsLoaded) -> None:
-        """A load has ended. Raises the error of a coordinator that is out of office."""
+        """Record the end of a load. Raises the error if a later coordinator was seen."""
         state = self._replicas.get(loaded.replica.name)
         if state is None or state.replica is not loaded.replica:
             return
@@ -123,7 +127,7 @@ class ReplicaWeights:
             self._fleet.lose_replica(state.replica, "WeightsNotLoaded", loaded.error)
 
     async def close(self) -> None:
-        """Wait for no load any more."""
+        """Cancel all loads."""
         self._replicas = {}
         await self._loads.close()
 

@@ -1,4 +1,4 @@
-"""Figures of an update in `mode: Asynchronous`: what the report, the log and the metrics say of it."""
+"""Update report: the metrics of one update in `mode: Asynchronous`, for status, log and Prometheus."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from rljob_runtime.scheduling.status_cadence import rounded
 
 
 class UpdateTimer(Stopwatch):
-    """Of an update, from the one before to its own end: waiting for groups (part 0), training (1), the copy that is
-    published (2)."""
+    """Timer of an update, from the end of the one before: waiting for groups (part 0), training (1), publishing (2)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
         self.standstill = 0.0
-        """Seconds for which replicas had nothing to do because the buffer was full, on average."""
+        """Mean seconds that a replica was blocked by a full buffer."""
         self.start()
 
     waited = trained = published = Stopwatch._mark
@@ -34,9 +33,10 @@ def update_report(
     layout: tuple[int, float],
     capacity: int,
 ) -> RoundReport:
-    """`stale`: updates between the weights of each group and this one. `stats`: what rollouts did since the update
-    before. `layout`: the tensor parallel size, and the seconds that it took to come to it. `capacity`: groups that
-    may be open from now on."""
+    """Build the report of an update.
+
+    `stale`: updates between the weights of each group and this one. `stats`: of generation since the update before.
+    `layout`: TP size, and the seconds of switching to it. `capacity`: groups that may be open from now on."""
     kept = [len(scored.response.token_ids) for group in groups for scored in group.responses]
     rewards = [scored.reward for group in groups for scored in group.responses]
     return RoundReport(

@@ -1,4 +1,4 @@
-"""What a coordinator of `mode: Asynchronous` finds in the store, as it goes on with it."""
+"""Restore: rebuilds the state of `mode: Asynchronous` from the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljob_runtime.scheduling.round import RestoredSample
 
 
 def ready_groups(groups: Iterable[KeptGroup]) -> Iterator[ReadyGroup]:
-    """Those of them that wait for an update."""
+    """Return the groups that wait for an update."""
     for group in groups:
         if group.ready is not None and group.step is None:
             rewards = [sample.reward for sample in group.samples if sample.reward is not None]
@@ -31,8 +31,7 @@ async def restore(
     receiver: TokenReceiver,
     scoring: RewardRequests,
 ) -> None:
-    """Groups in flight, as a former coordinator left them: their tokens are held again, what is whole is scored, and
-    the rest waits for a replica."""
+    """Restore groups in flight: tokens are held again, complete responses are scored, the others wait for a replica."""
     for group in groups:
         for kept in group.samples:
             if kept.tokens or kept.finish is not None:

@@ -1,8 +1,7 @@
-"""The generation stage of a round: launch, collect tokens as they come, score, abort what lost its race, until the
-round is complete.
+"""Generation stage of a round: launch, collect tokens, score, abort losers, until the round is complete.
 
-One loop owns all state and takes one event at a time; pollers (one a replica) and scorers (one a response) only post
-events.
+One loop owns all state and processes one event at a time. Pollers (one per replica) and scorers (one per response) only
+post events.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Event = ReplicaPolled | Broken | RewardReceived | None
 
 
 class Generation:
-    """One stage. `opened` is the round as the store has it. Use once."""
+    """One generation stage, for a single use. `opened`: the round as the store has it."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Generation:
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
-        """All that came to their end, kept or not."""
+        """All complete responses, kept or not."""
         self.tally = GenerationStats()
         self.watch = EngineObserver(fleet.tensor_parallel)
         self._opened = opened
@@ -106,7 +105,8 @@ class Generation:
         self.wake()
 
     async def run(self) -> None:
-        """Until the round is complete. Raises `Interrupted`, or `StaleTerm` when another coordinator took over."""
+        """Run until the round is complete. Raises `Interrupted`, or `StaleTerm` if another coordinator has taken
+        over."""
         self._restore()
         flushed = asyncio.get_running_loop().time()
         try:
@@ -132,7 +132,7 @@ class Generation:
             await self._end_tasks()
 
     async def _goes_on(self) -> bool:
-        """Whether the round is not complete yet; draws the prompts that it wants for filtered ones."""
+        """Draw replacements of filtered prompts. Returns whether the round is incomplete."""
         if (wanting := self.round.missing) > 0:
             prompts, saved = await self._draws.more(self.round.plan, wanting)
             log.info("round %d draws %d further prompts", self._step, len(prompts))
@@ -140,7 +140,7 @@ class Generation:
         return not self.round.complete
 
     def groups(self) -> tuple[Group, ...]:
-        """The groups to train on, in the order their prompts were drawn. Only after `run`."""
+        """Return the groups to train on, in draw order. Only after `run`."""
         return tuple(self._group(prompt) for prompt in self.round.settle().groups)
 
     def _group(self, prompt: PromptKey) -> Group:
@@ -152,8 +152,9 @@ class Generation:
         return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
 
     def _tell_of_groups(self) -> None:
-        """The groups that became final while others still generate. All of them is in the store by now. At the round's
-        end the rest is the update's to compute, unless there are machines that share it."""
+        """Pass on groups that became final while others still generate; the store has them completely.
+
+        At the round's end the update computes the rest, unless loaned machines share it."""
         if not self.round.complete or self._lender.lent:
             self._on_groups([self._group(prompt) for prompt in self.round.drain_complete()])
 
@@ -162,12 +163,12 @@ class Generation:
         return self._rewards.figures().since(self._rewards_before)
 
     def lengths(self) -> list[LengthObservation]:
-        """Of all responses that were launched: of those that run, or were stopped, what had come."""
+        """Return the lengths of all launched responses; of running or stopped ones the tokens so far."""
         ended = [LengthObservation(len(response.token_ids)) for response in self.responses.values()]
         return ended + [LengthObservation(tokens, ended=False) for tokens in self.cut_lengths()]
 
     def cut_lengths(self) -> list[int]:
-        """Tokens that had come of the responses that were stopped before their end."""
+        """Return the tokens of responses that were stopped before their end."""
         keys = self.round.plan.trajectories()
         return [self._partials.length_of(key) for key in keys if key not in self.responses]
 
@@ -182,7 +183,7 @@ class Generation:
                 self._scoring.start(response)
 
     async def _stand_down(self) -> None:
-        """Keep what came, and have the replicas stop."""
+        """Store everything received and stop the replicas."""
         await self._flush()
         await self._herd.abort(self._running())
 
@@ -193,7 +194,7 @@ class Generation:
     # --- replicas ---
 
     async def _track_replicas(self) -> None:
-        """What ran on replicas that left the fleet waits again."""
+        """Requeue responses of replicas that left the fleet."""
         if not self._fleet_changed:
             return
         self._fleet_changed = False
@@ -234,7 +235,7 @@ class Generation:
         )
 
     async def _abort_losers(self) -> None:
-        """Stop what does not count any more. Its tokens stay here: a reward that fails gives the place back."""
+        """Abort responses that no longer count. Their tokens are kept: a failed reward frees the place."""
         if aborts := self.round.drain_aborts():
             self.tally.aborted_responses += len(aborts)
             await self._herd.abort(aborts)
@@ -265,14 +266,14 @@ class Generation:
         )
 
     def _running(self) -> list[Launch]:
-        """What replicas generate now, with their leases."""
+        """Return the running responses with their leases."""
         keys = self.round.in_state(SampleState.RUNNING)
         return [Launch(key, lease) for key in keys if (lease := self.round.lease(key))]
 
     # --- events ---
 
     async def _next_events(self) -> list[Event]:
-        """Everything that has come, waiting for the first."""
+        """Return all pending events, after waiting for the first."""
         try:
             async with asyncio.timeout(self._settings.flush):
                 events = [await self._inbox.get()]
@@ -311,7 +312,7 @@ class Generation:
             await self._finish(finished)
 
     def _take(self, replica: str, delta: Delta) -> DeltaStatus:
-        """Judge one delta and keep what is new in it."""
+        """Check one delta and keep its new tokens."""
         lease = Lease(replica, delta.attempt)
         verdict = self._intake.take(delta, lease, self.round.lease(delta.key))
         if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
@@ -326,7 +327,7 @@ class Generation:
             self._scoring.start(response)
 
     async def _reward_failed(self, response: Response, by_response: bool) -> None:
-        """Aborted, never a zero: it is generated anew, or its group is given up."""
+        """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
         key = response.key
         if not self.round.reward_failed(key, response.attempt, by_response):
             return

@@ -1,4 +1,4 @@
-"""The course of a job that is trained on policy: synchronous rounds, one after the other (DESIGN §6, OnPolicy round).
+"""On-policy loop: synchronous rounds, one after the other.
 
 (draw → generate → train → publish and load → close → checkpoint) × rounds
 """
@@ -28,7 +28,7 @@ from rljob_runtime.scheduling.round import PromptOutcome
 
 
 class OnPolicyLoop:
-    """`context.TrainingLoop` of `mode: OnPolicy`. `before`: the kind of the round that a former coordinator
+    """The `context.TrainingLoop` of `mode: OnPolicy`. `before`: kind of the round that a former coordinator
     reported."""
 
     def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands, before: RoundKind | None) -> None:
@@ -39,9 +39,9 @@ class OnPolicyLoop:
         self._watch = EngineObserver()
         self._measured = LoanMeasurements(workers_per_trainer=parts.settings.workers_per_trainer)
         self._agreed = False
-        """Trainer and engine were seen to compute the same."""
+        """Whether trainer and engine were found to compute the same log-probabilities."""
         self.generation: Generation | None = None
-        """The stage under way."""
+        """The stage in progress."""
 
     @property
     def first_kind(self) -> RoundKind:
@@ -97,7 +97,7 @@ class OnPolicyLoop:
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     async def _open_round(self, boundary: Boundary, draws: PromptSelector) -> OpenRound:
-        """The round under way, or the next one."""
+        """Return the open round, or open the next one."""
         opened = await self._parts.store.do(Store.round_under_way)
         if opened is not None:
             draws.resume(opened)
@@ -110,8 +110,8 @@ class OnPolicyLoop:
     async def _generate(
         self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
     ) -> tuple[Generation, tuple[Group, ...]]:
-        """Until there are groups to train on. Raises `JobEnded` when none of all the prompts that a round may draw
-        makes one."""
+        """Run the stage until there are groups to train on. Raises `JobEnded` if no prompt of the round's maximum is
+        trainable."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
         if (broadcast := self._parts.fleet.broadcast_seconds) is not None:

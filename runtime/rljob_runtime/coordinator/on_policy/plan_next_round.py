@@ -1,7 +1,7 @@
-"""How the next round is to be played: gathers what the job has measured of itself, and asks the what-if.
+"""Plan the next round: collects the job's own measurements and calls the round planner.
 
-What is measured is in the store with its round, so a coordinator that comes back decides the same, and a rewind forgets
-what never was.
+The store keeps measurements with their round, so a restarted coordinator decides the same, and a rewind forgets undone
+rounds.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
 from rljob_runtime.scheduling.tail_batching import next_round
 
 UNBOUNDED = 1 << 40
-"""Of a KV cache whose size is not told."""
+"""Tokens of a KV cache of unknown size."""
 ANY_NUMBER = 1 << 20
-"""Of requests at a time, where no bound is told."""
+"""Simultaneous requests of an engine without a known limit."""
 
 
 async def choose_plan(
     store: StoreAccess, settings: Settings, prompts: PromptSource, step: int, queued: int, rounds_left: int
 ) -> SelectedPlan:
-    """The plan of round `step`, and what it would take in other layouts and with other machines. It is computed in the
-    store's thread: the loop goes on meanwhile."""
+    """Select the plan of round `step`, and predict it for other layouts and numbers of machines.
+
+    The computation runs in the store's thread, so that the event loop continues."""
     candidates = settings.choices
     if not candidates.is_undecided and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
         return SelectedPlan(candidates.reference)
@@ -113,7 +114,7 @@ def _decided(decision: PlanDecision, lengths: LengthModel, horizon: PlanningHori
 
 
 def _next(plan: Plan, horizon: PlanningHorizon) -> tuple[RoundKind, int]:
-    """Of the next round by this plan: its kind, and how many of its prompts come from the queue."""
+    """Return the kind of the next round by this plan, and how many of its prompts come from the queue."""
     opening = next_round(horizon.prompts, horizon.responses, plan.factors, horizon.queued, horizon.rounds_left)
     return opening.shape.kind, opening.queued
 
@@ -134,8 +135,9 @@ def _past(one: RememberedRound, prompts: PromptSource) -> PastRound:
 
 
 def _stage(remembered: Remembered, longest: int) -> EngineFleet | None:
-    """The engines as they were last seen; what was generated, `longest` tokens, has fitted, whatever the figure says.
-    None where nothing was seen of them."""
+    """Return the engines as last measured; None without a measurement.
+
+    Generated responses of `longest` tokens have fitted, whatever the reported KV cache size."""
     latency = fit_latency(remembered.alone or remembered.beside)
     seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
     if latency is None or not seen:
@@ -148,8 +150,7 @@ def _stage(remembered: Remembered, longest: int) -> EngineFleet | None:
 def _layouts(
     remembered: Remembered, fleet: EngineFleet, longest: int, sizes: Collection[int]
 ) -> dict[int, EngineFleet]:
-    """The same accelerators in each of these tensor parallel sizes in which engines were seen. Empty where that is one
-    only: there is nothing to compare."""
+    """Return the same accelerators in each measured TP size among `sizes`; empty for fewer than two sizes."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
     if layout is None:
         return {}
@@ -164,8 +165,9 @@ def _layouts(
 
 
 def _machines(remembered: Remembered, fleet: EngineFleet, settings: Settings) -> dict[int, EngineFleet]:
-    """The machines that there were, one less and one more, as far as the operator may ask for them. Empty where that is
-    one number only."""
+    """Return one machine less, the present number, and one more, as far as the operator may choose them.
+
+    Empty for fewer than two numbers."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
     if layout is None or fleet.replicas * layout % settings.slots:
         return {}
@@ -188,7 +190,7 @@ def _costs(remembered: Remembered, updates: Sequence[tuple[float, float]], fleet
 
 
 def _update(one: RememberedRound, past: PastRound, group_size: int) -> tuple[float, float]:
-    """Tokens that the update of a round was computed on after generation, and its seconds."""
+    """Return the tokens that a round's update trained on after generation, and its seconds."""
     report, responses = one.report, one.report.responses or 0
     prompt_tokens = fmean(prompt.prompt_tokens for prompt in past.prompts.values())
     early = min(1.0, (report.early_groups or 0) * group_size / responses) if responses else 0.0

@@ -1,5 +1,6 @@
-"""Which prompts a round gets: from the long-prompt queue and by the cursor. What is drawn is in the store before it is
-launched."""
+"""Prompt selector: draws a round's prompts from the long-prompt queue and by the cursor. The store records them before
+their launch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_af
 
 
 class PromptSelector:
-    """The draws of the round that follows `boundary`. Call `open` or `resume` first."""
+    """Draws of the round after `boundary`. Call `open` or `resume` first."""
 
     def __init__(self, boundary: Boundary, prompts: PromptSource, store: StoreAccess, settings: Settings) -> None:
         self._boundary = boundary
@@ -29,7 +30,7 @@ class PromptSelector:
         self.chosen = DEFAULT_PLAN
 
     async def choose(self, rounds_left: int) -> Opening:
-        """How the round is to be played, and so what it launches."""
+        """Select the round's plan. Returns what it launches."""
         settings, queued = self._settings, len(self._boundary.queue)
         self.chosen = await choose_plan(
             self._store, self._settings, self._prompts, self._boundary.step + 1, queued, rounds_left
@@ -38,7 +39,7 @@ class PromptSelector:
         return next_round(settings.prompts_per_round, settings.responses_per_prompt, factors, queued, rounds_left)
 
     async def open(self, version: int, opening: Opening) -> OpenRound:
-        """Open the round that was chosen: its first prompts."""
+        """Open the selected round with its first prompts."""
         settings, queue, selected = self._settings, self._boundary.queue, self.chosen
         fresh, self.cursor = await self._prompts.take(self.cursor, opening.fresh)
         rules = settings.rules(opening.shape)
@@ -47,19 +48,19 @@ class PromptSelector:
         return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False, chosen=selected)
 
     def resume(self, opened: OpenRound) -> None:
-        """The round was opened by a former coordinator. What it takes from here on is not what was predicted."""
+        """Continue a round of a former coordinator. Its duration from here on is not comparable with the prediction."""
         self.cursor = opened.cursor
         self.chosen = replace(opened.chosen, seconds=None)
 
     async def more(
         self, plan: RoundPlan, count: int
     ) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, RestoredSample]]:
-        """Draw `count` further prompts for the round under way, and what is known of them."""
+        """Draw `count` further prompts for the open round. Returns them and their records."""
         queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, count)
         fresh, self.cursor = await self._prompts.take(self.cursor, count - len(queued))
         prompts = (*queued, *fresh)
         return prompts, await self._store.do(lambda store: store.extend(plan, prompts, self.cursor))
 
     def queue_after(self, plan: RoundPlan, requeued: tuple[PromptKey, ...]) -> tuple[PromptKey, ...]:
-        """The long-prompt queue once this round is closed."""
+        """Return the long-prompt queue after this round."""
         return queue_after(self._boundary.queue, plan.prompts, requeued)

@@ -1,4 +1,4 @@
-"""Figures of a round: what the report, the log and the metrics say of it."""
+"""Round report: the metrics of one round, for status, log and Prometheus."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from rljob_runtime.scheduling.status_cadence import rounded
 
 
 class RoundTimer(Stopwatch):
-    """Of a round, from launch to new weights in every replica: the generation (part 0), the update (1), the broadcast
-    (2)."""
+    """Timer of a round, from launch to new weights in every replica: generation (part 0), update (1), broadcast (2)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -39,7 +38,7 @@ class RoundTimer(Stopwatch):
     generated = trained = published = Stopwatch._mark
 
     def rate(self, tokens: int) -> float | None:
-        """Tokens per second of the generation."""
+        """Return the generated tokens per second."""
         seconds = self.part(0)
         return round(tokens / seconds, 1) if seconds > 0 else None
 
@@ -54,9 +53,10 @@ def round_report(
     layout: tuple[int, float],
     selected: SelectedPlan,
 ) -> RoundReport:
-    """The round's figures. What was launched and what was kept stand side by side, because a race prefers the short:
-    nothing later makes up for responses that lost to their siblings, and only figures show how much it matters.
-    `layout`: the tensor parallel size, and the seconds that it took to come to it."""
+    """Build the report of a round.
+
+    It shows launched and kept responses side by side, because a race prefers short responses: lost responses are never
+    made up for, and only metrics show the effect. `layout`: TP size, and the seconds of switching to it."""
     plan, stats, scoring = generation.round.plan, generation.tally, generation.reward_figures()
     programs = scoring.programs.total()
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
@@ -150,7 +150,7 @@ def totals_after(totals: RuntimeTotals, plan: RoundPlan, outcome: RoundOutcome, 
 
 
 def rounds_finished(step: int, path: str) -> Finished:
-    """The end that was asked for."""
+    """Return the outcome of a job that completed all its rounds."""
     return Finished(
         outcome=FinishedOutcome.COMPLETE,
         reason="RoundsFinished",

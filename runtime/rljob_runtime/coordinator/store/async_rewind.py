@@ -1,5 +1,5 @@
-"""Where the memory of `mode: Asynchronous` begins anew or goes back, within the transactions of the rest of the store:
-a new history (`Store.start_at`), and a rewind (`Store.rewind`)."""
+"""Asynchronous rewind: starts a history or undoes updates, inside transactions of `Store.start_at` and
+`Store.rewind`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from rljob_runtime.protocols.trajectory import Cursor
 from rljob_runtime.scheduling.round import PromptOutcome
 
 STORE_LOST = "StoreLost"
-"""Reason of a prompt that is drawn again because the store that knew its group was lost."""
+"""Reason of a prompt that is requeued because the store with its group was lost."""
 REWOUND = "Rewound"
-"""Reason of a prompt that is drawn again because the update that trained on it is undone, and its tokens are gone."""
+"""Reason of a prompt that is requeued because its update is undone and its tokens are gone."""
 
 
 def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
-    """A new history: nothing is under way, and what waited is drawn again. None where the job is no asynchronous
-    one."""
+    """Start a history: nothing is in flight, waiting prompts are requeued. `pool` is None for an on-policy job."""
     for table in ("groups", "pool"):
         db.execute(f"DELETE FROM {table}")
     if pool is None:
@@ -33,8 +32,9 @@ def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
 
 
 def give_back(db: sqlite3.Connection, step: int) -> None:
-    """The updates after `step` never were, their boundaries are gone: what they consumed is ready again, and what was
-    assigned to one is free. A group whose tokens are gone is generated again."""
+    """Undo the updates after `step`; their boundaries are deleted.
+
+    Consumed groups are ready again and assigned groups free. A group without tokens is generated again."""
     rows = db.execute(
         "SELECT epoch, idx, draw FROM groups AS g WHERE step > ? AND EXISTS (SELECT 1 FROM samples"
         " WHERE epoch = g.epoch AND idx = g.idx AND draw = g.draw AND tokens IS NOT NULL) ORDER BY step, place",
@@ -50,7 +50,7 @@ def give_back(db: sqlite3.Connection, step: int) -> None:
 
 
 def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
-    """Where the next fresh prompt is drawn."""
+    """Set the position of the next fresh prompt."""
     db.execute(
         "INSERT INTO pool VALUES (1, ?, ?)"
         " ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch, position = excluded.position",
@@ -59,5 +59,5 @@ def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
 
 
 def next_number(db: sqlite3.Connection, column: str) -> int:
-    """The one after the highest of `drawn`, `ready` or `queued`."""
+    """Return the number after the highest of `drawn`, `ready` or `queued`."""
     return db.execute(f"SELECT ifnull(MAX({column}), 0) + 1 FROM groups").fetchone()[0]

@@ -1,14 +1,14 @@
-"""The schema of `mode: Asynchronous` in the state store: the prompt pool, and groups from their draw to their fate.
+"""Asynchronous schema: the prompt pool, and groups from their draw to their outcome.
 
-As in `schema`, the run's invariants are constraints:
+As in `schema`, constraints hold the invariants of the run:
 
-- a prompt has one open group at a time, and is drawn again only after a draw of it was requeued;
-- a group has one weight version, and one fate: trained, filtered(reason) or requeued(reason). Only a rewind takes a
-  fate back, with the update that it came from;
-- an attempt never falls, over draws neither; tokens are appended without a hole, until the response is finished;
-- a group is ready when all of its responses are finished and scored, and nothing in it changes afterwards;
-- a ready group is assigned to the next update, to one at a time; what an update was assigned is trained on when it is
-  closed, and nothing else is; a prompt is trained on once;
+- a prompt has at most one open group, and is drawn again only after it was requeued;
+- a group has one weight version and one outcome: trained, filtered(reason) or requeued(reason). Only a rewind removes
+  an outcome, with its update;
+- an attempt never falls, across draws too; tokens are appended without a gap, until the response is finished;
+- a group is ready when all its responses are finished and scored; after that it does not change;
+- a ready group is assigned to the next update, and to one at a time. An update that closes trains on its assigned
+  groups and on no others; a prompt is trained on once;
 - the pool's cursor never goes back.
 """
 

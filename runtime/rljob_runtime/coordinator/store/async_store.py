@@ -1,7 +1,7 @@
-"""The memory of `mode: Asynchronous`: which prompts wait, which groups are under way, ready, assigned to an update.
+"""Asynchronous store: waiting prompts, groups in flight, ready groups, and groups assigned to an update.
 
-A part of the state store (`Store.experience`), in the same file and thread. Every method is one transaction. What is
-told of a prompt concerns its open group; without one it is refused with `NotOpen`.
+It is a part of the state store (`Store.experience`), in the same file and thread. Every method is one transaction.
+Methods on a prompt concern its open group and raise `NotOpen` without one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round import PromptOutcome
 
 FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
-"""What one piece of `forget` drops at most, but for the rest of its last group: about a tenth of a second."""
+"""Groups per call of `forget`, besides the rest of the last one: about a tenth of a second."""
 
 
 class NotOpen(LookupError):
@@ -39,7 +39,7 @@ class NotOpen(LookupError):
 
 @dataclass(frozen=True)
 class KeptSample:
-    """`tokens`: how many are held."""
+    """A stored response. `tokens`: number of tokens held."""
 
     key: TrajectoryKey
     attempt: int
@@ -52,7 +52,7 @@ class KeptSample:
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """`replica`: where it was launched. `ready`: its place in the order in which groups became ready; None before.
+    """A stored group. `replica`: where it was launched. `ready`: its place in the order of ready groups, None before.
     `step`: the update that it is assigned to."""
 
     prompt: PromptKey
@@ -65,7 +65,7 @@ class KeptGroup:
 
 
 class AsyncStore:
-    """On the store's own connection."""
+    """Tables of `mode: Asynchronous`, on the store's connection."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -76,16 +76,16 @@ class AsyncStore:
     # --- the prompt pool ---
 
     def in_use(self) -> bool:
-        """Whether the store is of an asynchronous job."""
+        """Whether the store belongs to an asynchronous job."""
         return self._db.execute("SELECT 1 FROM pool").fetchone() is not None
 
     def cursor(self) -> Cursor:
-        """Where the next fresh prompt is drawn."""
+        """Return the position of the next fresh prompt."""
         row = self._db.execute("SELECT epoch, position FROM pool").fetchone()
         return Cursor(*row) if row else Cursor()
 
     def requeued(self) -> tuple[PromptKey, ...]:
-        """The prompts that wait to be drawn again, in the order in which they were requeued."""
+        """Return the requeued prompts, in the order of their requeueing."""
         rows = self._db.execute(
             "SELECT epoch, idx FROM groups AS g WHERE fate = 'requeued' AND NOT EXISTS"
             " (SELECT 1 FROM groups WHERE epoch = g.epoch AND idx = g.idx AND draw > g.draw) ORDER BY queued"
@@ -93,7 +93,7 @@ class AsyncStore:
         return tuple(PromptKey(*row) for row in rows)
 
     def unsettled(self) -> tuple[PromptKey, ...]:
-        """The prompts that were drawn and are neither filtered nor trained on, in the order of their last draw."""
+        """Return the drawn prompts that are neither filtered nor trained on, in the order of their last draw."""
         rows = self._db.execute(
             "SELECT epoch, idx FROM (SELECT epoch, idx, drawn FROM groups WHERE fate IS NULL UNION ALL"
             " SELECT epoch, idx, drawn FROM groups AS g WHERE fate = 'requeued' AND NOT EXISTS"
@@ -104,8 +104,9 @@ class AsyncStore:
     def draw(
         self, prompts: Sequence[PromptKey], cursor: Cursor, version: int, replica: str, responses: int
     ) -> dict[TrajectoryKey, int]:
-        """These prompts, requeued or fresh ones, are given to a replica that generates with `version`; `cursor` is the
-        one after them. The attempts that are known of earlier draws come back, where above 0: they go on rising."""
+        """Record that a replica draws these prompts with `version`; `cursor` is the one after them.
+
+        Returns attempts above 0 from earlier draws: they keep rising."""
         known: dict[TrajectoryKey, int] = {}
         with self._transaction():
             set_cursor(self._db, cursor)
@@ -126,7 +127,7 @@ class AsyncStore:
     # --- groups in flight ---
 
     def launched(self, leases: Iterable[tuple[TrajectoryKey, Lease]]) -> None:
-        """These responses have new leases."""
+        """Record new leases."""
         with self._transaction():
             self._db.executemany(
                 f"UPDATE samples SET attempt = ?, replica = ? WHERE {_WHERE}",
@@ -134,8 +135,7 @@ class AsyncStore:
             )
 
     def move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
-        """A response goes on elsewhere from `offset`: in one stroke the lease is the new one, and what its source made
-        from there on is gone."""
+        """Transfer a response at `offset`: sets the new lease and deletes the source's later tokens."""
         with self._transaction():
             row = self._row(key)
             self._db.execute(
@@ -150,12 +150,12 @@ class AsyncStore:
             )
 
     def append(self, tokens: Iterable[Tokens]) -> None:
-        """Tokens as they came."""
+        """Append tokens."""
         with self._transaction():
             self._append(tokens)
 
     def finish(self, tokens: Iterable[Tokens], finished: Iterable[Response]) -> None:
-        """These responses are whole; `tokens` are their last ones, and others."""
+        """Append tokens and mark these responses complete."""
         with self._transaction():
             self._append(tokens)
             self._db.executemany(
@@ -164,7 +164,7 @@ class AsyncStore:
             )
 
     def score(self, rewards: Iterable[tuple[TrajectoryKey, float]]) -> tuple[PromptKey, ...]:
-        """Rewards came. Returns the prompts whose groups are ready by them, in the order of their last rewards."""
+        """Record rewards. Returns the prompts whose groups became ready, in the order of their last rewards."""
         ready: list[PromptKey] = []
         with self._transaction():
             number = next_number(self._db, "ready")
@@ -181,7 +181,7 @@ class AsyncStore:
         return tuple(ready)
 
     def restart(self, key: TrajectoryKey, failures: int) -> None:
-        """A response is generated again from nothing."""
+        """Restart a response without tokens."""
         with self._transaction():
             row = self._row(key)
             self._db.execute(f"DELETE FROM experience_chunks WHERE {_WHERE}", row)
@@ -190,8 +190,7 @@ class AsyncStore:
             )
 
     def end(self, prompts: Iterable[PromptKey], fate: PromptOutcome, reason: str) -> int:
-        """Their groups are filtered or requeued: they are not trained on. Of the tokens only their number stays, which
-        is returned."""
+        """Filter or requeue groups. Only the number of their tokens is kept, and returned."""
         tokens = 0
         with self._transaction():
             for prompt in prompts:
@@ -211,7 +210,7 @@ class AsyncStore:
     # --- updates ---
 
     def assign(self, step: int, prompts: Sequence[PromptKey]) -> None:
-        """These ready groups are what the next update, `step`, trains on; before the trainer is called."""
+        """Assign these ready groups to the update `step`, before the trainer is called."""
         with self._transaction():
             place = self._db.execute("SELECT COUNT(*) FROM groups WHERE step = ?", (step,)).fetchone()[0]
             self._db.executemany(
@@ -220,21 +219,23 @@ class AsyncStore:
             )
 
     def assigned(self, step: int) -> tuple[PromptKey, ...]:
-        """What an update trains on, or has trained on, in the order in which it was assigned."""
+        """Return the groups of an update, in the order of assignment."""
         rows = self._db.execute("SELECT epoch, idx FROM groups WHERE step = ? ORDER BY place", (step,)).fetchall()
         return tuple(PromptKey(*row) for row in rows)
 
     def close_update(self, boundary: Boundary, anchors: Anchors = MappingProxyType({})) -> None:
-        """The update is done: its groups are trained on, and the boundary is there, in one stroke. Their tokens stay
-        until a checkpoint has made that final (`forget`)."""
+        """Close the update: its groups are trained on, and the boundary exists, in one transaction.
+
+        Tokens stay until a checkpoint makes the update final (`forget`)."""
         with self._transaction():
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             insert_boundary(self._db, boundary, anchors)
 
     def forget(self, step: int) -> bool:
-        """A checkpoint of `step` is kept: nobody goes back before it, so the tokens up to it are needed no more. One
-        piece of them goes, whole groups, so that others have their turn between two pieces. True while there may be
-        more. What a crash leaves over nobody asks for, and it goes with a later checkpoint's."""
+        """Delete one batch of tokens up to `step`, of which a checkpoint is kept: no recovery goes back before it.
+
+        A batch has complete groups, so that other calls run between batches. Returns True while there may be more.
+        Tokens that a crash leaves are deleted with a later checkpoint's."""
         chunks = 0
         with self._transaction():
             groups = self._db.execute(
@@ -251,15 +252,15 @@ class AsyncStore:
     # --- what is held ---
 
     def groups(self, prompts: Sequence[PromptKey]) -> tuple[KeptGroup, ...]:
-        """The open groups of these prompts."""
+        """Return the open groups of these prompts."""
         return tuple(next(self._kept(f"{_GROUP}", self._group(prompt))) for prompt in prompts)
 
     def open_groups(self) -> tuple[KeptGroup, ...]:
-        """All groups without a fate, assigned ones included, in the order of their draws."""
+        """Return all groups without an outcome, assigned ones included, in draw order."""
         return tuple(self._kept("fate IS NULL", ()))
 
     def responses(self, prompt: PromptKey) -> tuple[ScoredResponse, ...]:
-        """Of a ready group, in the order of their samples."""
+        """Return a ready group's responses, by sample."""
         (group,) = self.groups((prompt,))
         found = []
         for sample in group.samples:
@@ -279,7 +280,7 @@ class AsyncStore:
         return tuple(found)
 
     def partial(self, key: TrajectoryKey) -> Partial:
-        """What is held of a response of an open group."""
+        """Return the held tokens of a response of an open group."""
         row = self._row(key)
         version, replica, attempt = self._db.execute(
             "SELECT version, samples.replica, attempt FROM samples JOIN groups USING (epoch, idx, draw)"
@@ -289,13 +290,13 @@ class AsyncStore:
         return Partial(Lease(replica or "", attempt), version, *self._tokens(row))
 
     def outcomes(self) -> dict[str, int]:
-        """How many groups ended how; `open` for those that have not. For checks and figures."""
+        """Count groups by outcome; `open` for those without. For checks and metrics."""
         return dict(self._db.execute("SELECT ifnull(fate, 'open'), COUNT(*) FROM groups GROUP BY 1").fetchall())
 
     # --- details ---
 
     def _group(self, prompt: PromptKey) -> tuple[int, int, int]:
-        """The open group's row. Raises `NotOpen`."""
+        """Return the open group's row. Raises `NotOpen`."""
         row = self._db.execute(
             "SELECT draw FROM groups WHERE epoch = ? AND idx = ? AND fate IS NULL", (prompt.epoch, prompt.index)
         ).fetchone()
@@ -338,7 +339,7 @@ class AsyncStore:
         return tokens, logprobs
 
     def _drop_tokens(self, group: tuple[int, int, int]) -> int:
-        """How many chunks they were in."""
+        """Delete tokens. Returns the number of their chunks."""
         self._db.execute(f"UPDATE samples SET tokens = {_HELD} WHERE {_GROUP}", group)
         return self._db.execute(f"DELETE FROM experience_chunks WHERE {_GROUP}", group).rowcount
 

@@ -1,4 +1,4 @@
-"""The store's file: which journal suits its disk, whose it is, and which format it has."""
+"""Store connection: opens the file, locks it, selects the journal mode, and checks job and format."""
 
 from __future__ import annotations
 
@@ -19,60 +19,59 @@ log = logging.getLogger(__name__)
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
 
 CACHE_KIB = 131_072
-"""A flush touches a page or two of every response under way: of 8,192 these are some 70 MB. With SQLite's own 2 MB they
-would be written out and read back within a flush."""
+"""A flush touches a page or two of every response in progress: some 70 MB for 8,192 responses. SQLite's default of 2 MB
+would write and read them again within a flush."""
 JOURNAL_PAGES = 131_072
-"""A journal of so many pages (512 MB) is brought into the file by the commit that finds it. It does not come to that
-where `Store.tidy` has its turns."""
+"""A commit that finds this many journal pages (512 MB) moves them into the file. `Store.tidy` does it earlier."""
 
 _TABLES = schema.TABLES + async_schema.TABLES
 _TRIGGERS = schema.TRIGGERS + "\n" + async_schema.TRIGGERS
 
 
 ATTEMPTS_A_TERM = 1 << 20
-"""More than a coordinator gives to one response."""
+"""More attempts than a coordinator gives to one response."""
 
 
 LOCK_SECONDS = 1.0
-"""How long one try to open a file waits for its lock."""
+"""Seconds that one try to open a file waits for its lock."""
 LOOKS_EVERY = 100_000
-"""SQLite's instructions, some milliseconds of them."""
+"""SQLite instructions between two checks: some milliseconds."""
 
 
 class StoreUnusable(Exception):
-    """The file is of another job, of a newer format, or damaged; the message says which and what to do."""
+    """The file belongs to another job, has a newer format, or is damaged. The message says which, and what to do."""
 
 
 class StoreHeld(StoreUnusable):
-    """Another process has the file open. It may end."""
+    """Another process holds the file; it may end."""
 
 
 class Opening:
-    """The opening of a store, which may take minutes, as its thread tells it to others."""
+    """Progress of opening a store, which may take minutes; shared between threads."""
 
     def __init__(self, lock_seconds: float = LOCK_SECONDS) -> None:
         self.lock_seconds = lock_seconds
-        """For which its lock is waited for."""
+        """Seconds to wait for the lock."""
         self.doing = ""
-        """For people: what takes long."""
+        """The present step, as text."""
         self._given_up = False
 
     def tell(self, doing: str) -> None:
-        """This is done now."""
+        """Report the present step."""
         log.info("%s", doing)
         self.doing = doing
 
     def give_up(self) -> None:
-        """Nobody waits for it any more. What it has not committed is undone."""
+        """Cancel the opening; uncommitted work is rolled back."""
         self._given_up = True
 
     def watch(self, db: sqlite3.Connection) -> None:
-        """Have statements of this connection end where it is given up, until `db.set_progress_handler` says else."""
+        """Interrupt statements of this connection on cancellation, until `db.set_progress_handler` changes that."""
         db.set_progress_handler(lambda: self._given_up, LOOKS_EVERY)
 
 
 def journal_for(path: Path, mounts: str | None = None) -> str:
-    """WAL on local disks; TRUNCATE with an exclusive lock on network file systems, where WAL is unsafe."""
+    """Return WAL for local disks; TRUNCATE with an exclusive lock for network file systems, where WAL is unsafe."""
     text = mounts if mounts is not None else Path("/proc/mounts").read_text()
     points = [fields for fields in (line.split() for line in text.splitlines()) if len(fields) > 2]
     within = [fields for fields in points if path.resolve().is_relative_to(fields[1])]
@@ -81,8 +80,9 @@ def journal_for(path: Path, mounts: str | None = None) -> str:
 
 
 def open_file(path: Path, job: str, opening: Opening | None = None) -> sqlite3.Connection:
-    """The job's database, locked for this process; made when it is not there. Raises `StoreUnusable`, `StoreHeld` where
-    another process has it."""
+    """Open and lock the job's database; create it if it does not exist.
+
+    Raises `StoreUnusable`; `StoreHeld` if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     opening = opening or Opening()
     try:
@@ -101,7 +101,7 @@ def open_file(path: Path, job: str, opening: Opening | None = None) -> sqlite3.C
 
 
 def has_history(path: Path) -> bool:
-    """Whether a job has drawn prompts in this file, which nobody may have open. Raises `StoreUnusable`."""
+    """Check whether a job has drawn prompts in this file, which no process may hold. Raises `StoreUnusable`."""
     if not path.exists():
         return False
     try:
@@ -114,7 +114,7 @@ def has_history(path: Path) -> bool:
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:
-    """What to do about it. The history is given up only where the file itself is the trouble."""
+    """Return what to do about the error. Only damage of the file itself costs the history."""
     untouched = "; nothing in the file was changed"
     match _code(error):
         case sqlite3.SQLITE_FULL:
@@ -128,7 +128,7 @@ def _remedy(error: sqlite3.DatabaseError) -> str:
 
 
 def _code(error: sqlite3.DatabaseError) -> int:
-    """The primary code of SQLite's; 0 where there is none."""
+    """Return SQLite's primary error code; 0 without one."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -159,20 +159,21 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str, opening: Opening) -> 
 
 
 def begin_attempts(db: sqlite3.Connection, term: int) -> None:
-    """A new store in this term: responses have attempts above all that coordinators of former terms, whose store was
-    lost, may have given them. Replicas may remember those, and messages about them be on their way still."""
+    """Start the attempts of a new store above all that coordinators of former terms may have used.
+
+    Replicas may remember those attempts, and messages about them may still arrive."""
     db.execute("INSERT INTO meta VALUES ('attempts', ?)", (str((term - 1) * ATTEMPTS_A_TERM),))
 
 
 def attempts_before(db: sqlite3.Connection) -> int:
-    """The attempt after which a response's first one comes."""
+    """Return the attempt before a response's first one."""
     row = db.execute("SELECT value FROM meta WHERE key = 'attempts'").fetchone()
     return int(row[0]) if row is not None else 0
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All of the block or nothing of it."""
+    """Run the block as one transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -185,7 +186,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Single statements of a script; `executescript` would commit the transaction it runs in."""
+    """Split a script into statements; `executescript` would commit the surrounding transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

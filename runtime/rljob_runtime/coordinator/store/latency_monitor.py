@@ -1,4 +1,4 @@
-"""The way to the store, with an eye on how long it takes."""
+"""Store latency monitor: measures store calls and reports a slow volume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljob_runtime.scheduling.write_latency import LATE_SECONDS, LatencyWindow
 T = TypeVar("T")
 
 LOOK_SECONDS = 2.0
-"""How often calls that wait are looked at."""
+"""Interval at which waiting calls are checked."""
 PROBLEM = StatusWarning(
     reason="StoreSlow",
     message=f"the store waits for its volume for more than {LATE_SECONDS:g} s at a time: nothing is lost, but updates "
@@ -25,7 +25,7 @@ PROBLEM = StatusWarning(
 
 
 class StoreLatencyMonitor:
-    """`StoreAccess` through another one."""
+    """A `StoreAccess` that measures another one."""
 
     def __init__(self, store: StoreAccess) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class StoreLatencyMonitor:
         self._pace = LatencyWindow()
 
     async def do(self, work: Callable[[Store], T]) -> T:
-        """As the other one does it."""
+        """Run the work on the other one."""
         clock = asyncio.get_running_loop().time
         since = clock()
         self._waiting.append(since)
@@ -44,7 +44,7 @@ class StoreLatencyMonitor:
             self._pace = self._pace.observe(since, clock())
 
     async def watch(self, reporter: Reporter) -> NoReturn:
-        """Tell of a volume that is slow, until cancelled."""
+        """Report a slow volume, until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,7 +1,7 @@
-"""Stores of earlier formats, brought to the present one when they are opened: a job outlives its runtime's version.
+"""Migrations: converts stores of earlier formats when they are opened. A job outlives its runtime's version.
 
-Each step is the text of its time and never changes. Triggers are not part of a step: those of now are made anew.
-Within one transaction, so a crash leaves the former store. Nothing that was trained, drawn or queued is lost.
+The text of a step never changes. Triggers are not part of a step: the present ones are created again. A migration is
+one transaction, so a crash leaves the former store. Trained, drawn and queued prompts are preserved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _UNDER_WAY = "step > (SELECT COALESCE(MAX(step), 0) FROM boundaries)"
 
 
 def migrate(db: sqlite3.Connection, version: int, triggers: Iterable[str], tell: Callable[[str], None]) -> None:
-    """From format `version` (1 or more) to the present one. Inside a transaction, with foreign keys switched off: a
-    table that is replaced must not take its rows' children along. `tell`: how far it is."""
+    """Migrate from format `version` (1 or more) to the present one.
+
+    Requires a transaction with foreign keys switched off: replacing a table must not delete its rows' children. `tell`
+    receives the progress."""
     whole = f"the store is brought from format {version} to {FORMAT}"
     for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         db.execute(f"DROP TRIGGER {name}")
@@ -34,7 +36,7 @@ def migrate(db: sqlite3.Connection, version: int, triggers: Iterable[str], tell:
 
 
 def _replace(db: sqlite3.Connection, table: str, columns: str, options: str, select: str) -> None:
-    """Tables get other columns or checks by being made anew."""
+    """Replace tables to change their columns or checks."""
     db.execute(f"CREATE TABLE {table}_new ({columns}) {options}")
     db.execute(f"INSERT INTO {table}_new {select}")
     db.execute(f"DROP TABLE {table}")
@@ -42,12 +44,11 @@ def _replace(db: sqlite3.Connection, table: str, columns: str, options: str, sel
 
 
 def _from_1(db: sqlite3.Connection) -> None:
-    """Rounds know their shape and rules. There were plain rounds alone: all prompts, all responses, which a failed
-    reward made try again twice, and three draws where no group was left.
+    """Add shape and rules to rounds. Before, there were plain rounds only: all prompts, all responses, two retries of a
+    failed reward, and three draws if no group was left.
 
-    A round whose prompts were drawn anew kept the former ones, settled already: these go from the round under way,
-    whose cursor is past them.
-    """
+    A round with several draws kept the former prompts, already settled. They are deleted from the open round, whose
+    cursor is past them."""
     for table in ("chunks", "assigned", "trajectories", "prompts"):
         settled = f"SELECT step, epoch, idx FROM prompts WHERE fate IS NOT NULL AND {_UNDER_WAY}"
         db.execute(f"DELETE FROM {table} WHERE (step, epoch, idx) IN ({settled})")
@@ -83,7 +84,7 @@ def _from_1(db: sqlite3.Connection) -> None:
 
 
 def _from_2(db: sqlite3.Connection) -> None:
-    """The anchors of adaptive timeouts. They are learned anew."""
+    """Add the anchors of adaptive timeouts; they start empty."""
     db.execute(
         """
         CREATE TABLE anchors (
@@ -97,8 +98,9 @@ def _from_2(db: sqlite3.Connection) -> None:
 
 
 def _from_3(db: sqlite3.Connection) -> None:
-    """How rounds were chosen, and how far responses came. Closed rounds do not know it, so predictions begin anew; the
-    round under way goes on as it was opened, without early gradients."""
+    """Add plans and observed lengths.
+
+    Closed rounds have none, so predictions start from scratch; the open round continues without early gradients."""
     db.execute("ALTER TABLE trajectories ADD COLUMN tokens INTEGER")
     db.execute(
         """
@@ -116,7 +118,7 @@ def _from_3(db: sqlite3.Connection) -> None:
 
 
 def _from_4(db: sqlite3.Connection) -> None:
-    """Asynchronous jobs: the pool, groups, their responses and tokens. There were none."""
+    """Add the tables of asynchronous jobs, empty."""
     group = "epoch INTEGER NOT NULL, idx INTEGER NOT NULL, draw INTEGER NOT NULL"
     db.execute(
         """
@@ -174,7 +176,7 @@ def _from_4(db: sqlite3.Connection) -> None:
 
 
 def _from_5(db: sqlite3.Connection) -> None:
-    """Sums of rewards and of what is pruned. Nothing was pruned, and the rewards are in the reports."""
+    """Add sums of rewards and of pruned rounds. Nothing was pruned, and the rewards are in the reports."""
     db.execute("ALTER TABLE versions ADD COLUMN trained INTEGER NOT NULL DEFAULT 0")
     db.execute("CREATE INDEX versions_by_step ON versions (step)")
     db.execute("CREATE TABLE rewards (step INTEGER PRIMARY KEY, number INTEGER NOT NULL UNIQUE, total REAL NOT NULL)")
@@ -197,7 +199,7 @@ def _from_5(db: sqlite3.Connection) -> None:
 
 
 def _from_6(db: sqlite3.Connection) -> None:
-    """Reports have the field names of `status.runtime.lastRound`, of which some changed."""
+    """Rename fields of stored reports to those of `status.runtime.lastRound`."""
     names = {"longQueue": "deferredPrompts", "lentMachines": "loanedMachines", "workerGroups": "loanedGroups"}
     reasons = {"NotNow": "OutsideWindow", "SumsNotTaken": "TrainerUnavailable"}
     for step, text in db.execute("SELECT step, report FROM boundaries WHERE report IS NOT NULL").fetchall():
@@ -218,4 +220,4 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     5: _from_5,
     6: _from_6,
 }
-"""By the format that it starts from."""
+"""By the format that each starts from."""

@@ -1,4 +1,4 @@
-"""Opening the store: whoever holds it is waited for, and what takes long is told, before there is a coordinator."""
+"""Opening the store: waits for its holder and reports slow steps, before the coordinator exists."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rljob_runtime.scheduling.backoff import Backoff
 log = logging.getLogger(__name__)
 
 Tell = Callable[[str, str | None], None]
-"""(reason of a problem, its message; None: there is none any more)."""
+"""(reason of a problem, its message; None: the problem is over)."""
 
 LOOK_SECONDS = 1.0
 LONG_SECONDS = 2.0
-"""An opening that takes longer is told."""
+"""An opening that takes longer is reported."""
 HELD_BACK_OFF = Backoff(initial=1.0, maximum=5.0)
-"""Between tries to open a store that somebody holds."""
+"""Between tries to open a store that another process holds."""
 STORE_OPENING = "StoreOpening"
 
 
 class EarlyReports:
-    """What is told of a job while its coordinator starts. `draft` is the status that the coordinator goes on from."""
+    """Problems reported while the coordinator starts. The coordinator continues from `draft`."""
 
     def __init__(self, control: ControlPlane, before: RuntimeStatus | None, back_off: Backoff) -> None:
         first = (before or RuntimeStatus()).model_copy(update={"stage": "Starting", "warnings": ()})
@@ -39,11 +39,11 @@ class EarlyReports:
 
     @property
     def draft(self) -> RuntimeStatus:
-        """As it was told last."""
+        """The status as last reported."""
         return self._reporter.draft
 
     def tell(self, reason: str, message: str | None) -> None:
-        """There is such a problem now, or none of this reason any more."""
+        """Set or clear the problem of this reason."""
         self._reporter.problem(
             reason, None if message is None else StatusWarning(reason=reason, message=message[:2048])
         )
@@ -52,7 +52,7 @@ class EarlyReports:
 
     @contextlib.asynccontextmanager
     async def written(self) -> AsyncIterator[None]:
-        """Write what is told, once there is something, as long as the context is open."""
+        """Write reported problems while the context is open."""
         writing = asyncio.create_task(self._write(), name="early reports")
         try:
             yield
@@ -66,8 +66,10 @@ class EarlyReports:
 
 
 async def open_store(opener: Callable[[Opening], Store], tell: Tell, patience: float) -> StoreThread:
-    """The store, opened in a thread of its own. Whoever holds it is waited for, for `patience` seconds at most: a
-    coordinator that has lost its Lease lets go of it. Raises `StoreUnusable`."""
+    """Open the store in a thread of its own.
+
+    Waits at most `patience` seconds for another holder: a coordinator that lost its Lease releases it. Raises
+    `StoreUnusable`."""
     clock = asyncio.get_running_loop().time
     since, tries = clock(), 0
     while True:

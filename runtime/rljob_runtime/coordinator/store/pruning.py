@@ -1,8 +1,8 @@
-"""What goes from the store of a long job: the oldest round (or update), once nobody may go back to it.
+"""Pruning: deletes the oldest rounds (or updates) that no recovery needs.
 
-A round takes some 92 bytes a response, for as long as it is kept. Of one that goes its sums stay (`pruned`), so that an
-audit still knows how many prompts were drawn, trained on and filtered, and how many tokens were trained on. Rounds go
-from the oldest on, without a gap: the first boundary that is left is the one from which rows tell the whole history.
+A kept round takes some 92 bytes per response. Of a pruned round only sums are kept (`pruned`), so that an audit still
+knows how many prompts were drawn, trained on and filtered, and how many tokens were trained on. Rounds are pruned
+oldest first, without a gap: from the first remaining boundary on, rows tell the complete history.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import json
 import sqlite3
 
 ORIGIN = "origin"
-"""In `meta`: step, epoch and position of the boundary at which the history began, once a round of it was pruned."""
+"""Key in `meta`: step, epoch and position of the boundary at which the history began, once a round was pruned."""
 
 
 def forget_sums(db: sqlite3.Connection) -> None:
-    """A new history begins: within the caller's transaction."""
+    """Clear the sums for a new history, within the caller's transaction."""
     db.execute("DELETE FROM pruned")
     db.execute("DELETE FROM meta WHERE key = ?", (ORIGIN,))
     db.execute("UPDATE versions SET trained = 0 WHERE trained")
 
 
 def prune(db: sqlite3.Connection, keep: int) -> bool:
-    """The round after the first boundary goes, and that boundary, where more than `keep` rounds are there and nothing
-    of it is needed. Within the caller's transaction. False when there is none to go."""
+    """Prune the oldest round and its boundary, if there are more than `keep` and no recovery needs it.
+
+    Runs within the caller's transaction. Returns False if there is none to prune."""
     first, epoch, position, last = db.execute(
         "SELECT step, epoch, position, (SELECT MAX(step) FROM boundaries) FROM boundaries ORDER BY step LIMIT 1"
     ).fetchone() or (0, 0, 0, 0)
@@ -40,7 +41,7 @@ def prune(db: sqlite3.Connection, keep: int) -> bool:
 
 
 def _prune_round(db: sqlite3.Connection, step: int) -> bool:
-    """Of `mode: OnPolicy`. Not while one of its prompts waits to be drawn again: its attempts go on rising."""
+    """Prune a round of `mode: OnPolicy`, unless one of its prompts is requeued: its attempts must keep rising."""
     waits = db.execute(
         "SELECT 1 FROM prompts AS p WHERE step = ? AND fate = 'requeued' AND NOT EXISTS"
         " (SELECT 1 FROM prompts WHERE epoch = p.epoch AND idx = p.idx AND step > p.step) LIMIT 1",
@@ -69,9 +70,10 @@ def _prune_round(db: sqlite3.Connection, step: int) -> bool:
 
 
 def _prune_update(db: sqlite3.Connection, step: int) -> bool:
-    """Of `mode: Asynchronous`: the prompts that it trained on, with all of their draws, and those that were filtered
-    before the last of these was drawn. Not while tokens of theirs are there, which a checkpoint is to make
-    superfluous."""
+    """Prune an update of `mode: Asynchronous`, unless its tokens wait for a checkpoint.
+
+    It deletes the prompts that the update trained on, with all their draws, and those filtered before the last of these
+    draws."""
     held = db.execute(
         "SELECT 1 FROM groups AS g JOIN experience_chunks USING (epoch, idx, draw) WHERE g.step = ? LIMIT 1", (step,)
     ).fetchone()
@@ -98,8 +100,7 @@ def _prune_update(db: sqlite3.Connection, step: int) -> bool:
 
 
 def _keep_anchors(db: sqlite3.Connection, first: int, step: int) -> None:
-    """The newest anchor of a test holds: what the boundary that goes has is the next one's from now on, unless that has
-    a newer one."""
+    """Transfer anchors of the pruned boundary to the next one, unless that has newer ones."""
     db.execute(
         "DELETE FROM anchors WHERE step = ?1 AND EXISTS (SELECT 1 FROM anchors AS newer"
         " WHERE newer.rule = anchors.rule AND newer.test = anchors.test AND newer.step = ?2)",

@@ -1,4 +1,4 @@
-"""What goes in and out of the state store, and the row that both modes write: a boundary."""
+"""Store records: values that go in and out of the state store, and the boundary row of both modes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedP
 
 @dataclass(frozen=True)
 class Boundary:
-    """The state after `step` updates. `queue`: the long prompts that wait for a round, oldest first; empty in
-    `mode: Asynchronous`, where the pool has its own rows."""
+    """State after `step` updates. `queue`: long prompts that wait for a round, oldest first; empty in `mode:
+    Asynchronous`, where the pool has its own rows."""
 
     step: int
     cursor: Cursor
@@ -29,7 +29,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Pool:
-    """Where an asynchronous job draws: the cursor of fresh prompts, and those that wait to be drawn again."""
+    """Draw state of an asynchronous job: cursor of fresh prompts, and requeued prompts."""
 
     cursor: Cursor = field(default_factory=Cursor)
     queue: tuple[PromptKey, ...] = ()
@@ -37,7 +37,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class OpenRound:
-    """A round as a former coordinator left it."""
+    """An open round of a former coordinator."""
 
     plan: RoundPlan
     cursor: Cursor
@@ -50,7 +50,7 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class Tokens:
-    """New tokens of one response, to be appended at `start`."""
+    """New tokens of one response, to append at `start`."""
 
     key: TrajectoryKey
     start: int
@@ -59,7 +59,7 @@ class Tokens:
 
 
 def insert_boundary(db: sqlite3.Connection, boundary: Boundary, risen: Anchors) -> None:
-    """Within the caller's transaction. `risen`: the anchors that rose."""
+    """Insert the boundary within the caller's transaction. `risen`: the anchors that rose."""
     report = json.dumps(boundary.report.to_dict()) if boundary.report is not None else None
     db.execute(
         "INSERT INTO boundaries (step, epoch, position, totals, report, long_queue) VALUES (?, ?, ?, ?, ?, ?)",

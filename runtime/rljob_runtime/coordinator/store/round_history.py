@@ -1,4 +1,4 @@
-"""What the store knows of rounds that are over, for predictions of those to come. Reads only."""
+"""Round history: reads closed rounds for predictions of the next ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 @dataclass(frozen=True)
 class RememberedPrompt:
-    """`queued`: it came from the long-prompt queue. `filtered`: its rewards were all equal."""
+    """A prompt of a closed round. `queued`: it came from the long-prompt queue. `filtered`: its rewards were equal."""
 
     responses: tuple[LengthObservation, ...]
     queued: bool
@@ -26,7 +26,7 @@ class RememberedPrompt:
 
 @dataclass(frozen=True)
 class RememberedRound:
-    """A closed round. `speed` is None where its coordinator was replaced before anything was seen."""
+    """A closed round. `speed` is None if its coordinator was replaced before a measurement."""
 
     report: RoundReport
     chosen: SelectedPlan
@@ -36,12 +36,13 @@ class RememberedRound:
 
 @dataclass(frozen=True)
 class Remembered:
-    """`rounds`: those considered for predictions (`rounds_considered`), oldest first. `updated`: those of them in
-    which the trainer was alone with its update, or the last such one: what lent machines did is not in an update's
-    seconds. `alone` and `beside`: what the engines did, in the layout of the last round, in the last rounds that did
-    not stream and in those that did. They may be older ones: lengths change as the model learns, engines do not.
-    `since`: the round that took longer than lengths explain, before which none are believed; 0 without one.
-    `elsewhere`: what engines did alone in other layouts, by tensor parallel size."""
+    """The history that a prediction uses.
+
+    `rounds`: those considered (`rounds_considered`), oldest first. `updated`: those whose update ran without loaned
+    machines, or the last such round: seconds with a loan do not measure the trainer. `alone` and `beside`: engine
+    speeds in the present layout, of the last rounds without and with streaming. They may be older, because engines do
+    not change as lengths do. `since`: the round that lengths could not explain, before which none count; 0 without one.
+    `elsewhere`: speeds in other layouts, by TP size."""
 
     rounds: tuple[RememberedRound, ...]
     updated: tuple[RememberedRound, ...] = ()
@@ -52,7 +53,7 @@ class Remembered:
 
 
 def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> Remembered:
-    """What is known of the rounds up to `last`, where responses may have so many tokens now."""
+    """Read the history up to round `last`, for responses of at most this many tokens."""
     whole = db.execute(
         "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind <> 'Short' AND NOT EXISTS"
         " (SELECT epoch || '.' || idx FROM prompts WHERE step = r.step"

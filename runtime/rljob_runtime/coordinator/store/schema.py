@@ -1,14 +1,14 @@
-"""The state store's schema. The run's invariants are constraints here, so that no bug above can break them silently:
+"""Store schema: constraints hold the run's invariants, so that no bug above can break them silently.
 
-- a trajectory has one weight version, ends in exactly one of trained and discarded(reason), and does so once;
-- only a scored trajectory that was assigned to the step beforehand is trained on; an assignment is for one step, once;
-- a round is closed only when every prompt drawn has its fate and every response its outcome; rounds follow each other;
-- tokens are appended without a hole; a version's number only rises; an attempt never falls;
-- a prompt is drawn once an epoch, and again only after it was requeued; a requeued one is in the long-prompt queue of
-  its round's boundary, and leaves the queue by being drawn;
+- a trajectory has one weight version, and one final outcome: trained or discarded(reason);
+- only a scored trajectory that was assigned to the step is trained on; an assignment is for one step, once;
+- a round is closed only when every drawn prompt and every response has its outcome; rounds are consecutive;
+- tokens are appended without a gap; version numbers only rise; an attempt never falls;
+- a prompt is drawn once per epoch, and again only after it was requeued; a requeued prompt is in the long-prompt queue
+  of its round's boundary, and leaves the queue when it is drawn;
 - the anchor of a timeout only rises.
 
-What only `mode: Asynchronous` has is in `async_schema`.
+Tables of `mode: Asynchronous` are in `async_schema`.
 """
 
 FORMAT = 7
@@ -18,7 +18,7 @@ _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
 
 
 def refuse(name: str, event: str, when: str, message: str) -> str:
-    """A trigger that aborts the statement, with the invariant's text."""
+    """Return a trigger that aborts the statement with the invariant's text."""
     return f"CREATE TRIGGER {name} BEFORE {event} WHEN {when} BEGIN SELECT RAISE(ABORT, 'invariant: {message}'); END;"
 
 

@@ -1,9 +1,9 @@
-"""Where the coordinator stood after a step, as a small JSON document that the trainer keeps in its checkpoint: what a
-new history begins with when the store is lost.
+"""Coordinator snapshot: a small JSON document in each trainer checkpoint, which restores the coordinator if its store
+is lost.
 
-It holds what later rounds depend on: which prompts are drawn and which of them still wait, what the adaptive timeouts
-learned, which version numbers are used. Attempts are not in it: a new history generates under new version numbers, and
-whoever works under those knows no attempt. What only predictions need is learned anew.
+It holds what later rounds depend on: drawn and waiting prompts, learned timeouts, and used version numbers. Attempts
+are left out: a new history generates under new version numbers, which no replica has attempts for. Data for predictions
+is learned again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class SnapshotError(ValueError):
-    """The document cannot be used; the message names the field, the value and what would be right."""
+    """The document cannot be used. The message names the field, its value, and what would be right."""
 
 
 @dataclass(frozen=True)
 class CoordinatorSnapshot:
-    """After `step` updates. `queue`: the long prompts that wait for a round, oldest first. `anchors`: see
-    `rewards.Anchors`. `version`: the highest weight version that was used."""
+    """State after `step` updates. `queue`: long prompts that wait for a round, oldest first. `anchors`: see
+    `rewards.Anchors`. `version`: the highest weight version used."""
 
     step: int
     cursor: Cursor
@@ -39,7 +39,7 @@ class CoordinatorSnapshot:
     version: int = 0
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
+        """Serialise for `from_json`."""
         document = _Document(
             step=self.step,
             cursor=_Place(epoch=self.cursor.epoch, position=self.cursor.position),
@@ -52,7 +52,7 @@ class CoordinatorSnapshot:
 
     @classmethod
     def from_json(cls, text: str, step: int) -> CoordinatorSnapshot:
-        """What `to_json` gave, of this step. Raises `SnapshotError` with the path of the first thing wrong."""
+        """Parse the output of `to_json` for this step. Raises `SnapshotError` with the path of the first error."""
         try:
             document = _Document.model_validate_json(text, strict=True)
         except ValidationError as error:

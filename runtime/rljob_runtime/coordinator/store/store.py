@@ -1,6 +1,6 @@
-"""The coordinator's memory: what was drawn, generated, rewarded and trained on, in SQLite on the job's volume.
+"""State store: what was drawn, generated, rewarded and trained on, in SQLite on the job's volume.
 
-A coordinator that comes back goes on from here; a trainer that comes back at an older step has the store rewound to it.
+A restarted coordinator continues from it. If the trainer returns at an older step, the store is rewound to that step.
 `Store` is synchronous and belongs to one thread (`store_thread`). Every method is one transaction.
 """
 
@@ -30,29 +30,28 @@ from rljob_runtime.scheduling.status_cadence import reward_ends
 from rljob_runtime.scheduling.weight_versions import PublishedVersion, Versions
 
 TIDY_ROWS, TIDY_TURNS = 16_384, 128
-"""After so many rows, two seconds' worth of 8,192 responses, or so many turns the journal is brought into the file: so
-a small job's journal keeps to a few MB of its volume."""
+"""After this many rows (two seconds of 8,192 responses), or this many turns, the journal is moved into the file. A
+small job's journal stays within a few MB."""
 
 
 class Store:
-    """One job's file. Raises `connection.StoreUnusable` when it is not this job's."""
+    """One job's file. Raises `connection.StoreUnusable` if it belongs to another job."""
 
     def __init__(self, path: Path, job: str, opening: Opening | None = None) -> None:
         self._db = open_file(path, job, opening)
         self.experience = AsyncStore(self._db)
-        """What only `mode: Asynchronous` has."""
+        """Tables of `mode: Asynchronous`."""
         self._tidied = self._turns = 0
 
     def tidy(self) -> None:
-        """For a moment when nobody waits: what the journal holds goes to its place in the file, where that is worth it,
-        so that no commit has to do it."""
+        """Move the journal into the file, if worthwhile. Call it when no work waits, so that no commit has to do it."""
         self._turns += 1
         if self._db.total_changes - self._tidied >= TIDY_ROWS or self._turns >= TIDY_TURNS:
             self._tidied, self._turns = self._db.total_changes, 0
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._db.close()
 
     def _transaction(self) -> AbstractContextManager[None]:
@@ -65,7 +64,7 @@ class Store:
     # --- who is in charge ---
 
     def adopt_term(self, term: int) -> int:
-        """Take office: the higher of `term` and one above the last stored is stored and returned."""
+        """Store and return the higher of `term` and the last stored term plus 1."""
         with self._transaction():
             before = self._meta("term")
             term = max(term, int(before or 0) + 1)
@@ -75,7 +74,7 @@ class Store:
         return term
 
     def count_restart(self) -> int:
-        """How many coordinators took this store up before; counts this one."""
+        """Return how many coordinators opened this store before, and count this one."""
         with self._transaction():
             starts = int(self._meta("starts") or 0)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(starts + 1),))
@@ -84,7 +83,7 @@ class Store:
     # --- history ---
 
     def boundary(self) -> Boundary | None:
-        """The newest boundary; None for a new job."""
+        """Return the newest boundary; None for a new job."""
         row = self._db.execute(
             "SELECT step, epoch, position, totals, report, long_queue FROM boundaries ORDER BY step DESC LIMIT 1"
         ).fetchone()
@@ -101,8 +100,9 @@ class Store:
         version: int = 0,
         pool: Pool | None = None,
     ) -> None:
-        """A new history from `boundary`: for a new job, or when a trainer is found that is ahead of an empty store.
-        `version` is known to be used. `pool`: of an asynchronous job."""
+        """Start a history at `boundary`: for a new job, or if the trainer is ahead of an empty store.
+
+        `version` counts as used. `pool`: of an asynchronous job."""
         with self._transaction():
             floor = max(version, self.versions().floor)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('version_floor', ?)", (str(floor),))
@@ -113,7 +113,7 @@ class Store:
             insert_boundary(self._db, boundary, anchors)
 
     def anchors(self) -> dict[str, dict[str, int]]:
-        """The anchors of the rewards' timeouts at the newest boundary."""
+        """Return the anchors of reward timeouts at the newest boundary."""
         rows = self._db.execute("SELECT rule, test, MAX(milliseconds) FROM anchors GROUP BY rule, test").fetchall()
         found: dict[str, dict[str, int]] = {}
         for rule, test, milliseconds in rows:
@@ -121,7 +121,7 @@ class Store:
         return found
 
     def reward_ends(self) -> tuple[float | None, float | None]:
-        """See `status_cadence.reward_ends`, of all rounds done."""
+        """Return `status_cadence.reward_ends` of all closed rounds."""
 
         def total(rounds: int) -> float:
             row = self._db.execute("SELECT total FROM rewards WHERE number = ?", (rounds,)).fetchone()
@@ -131,14 +131,15 @@ class Store:
         return reward_ends(count[0] if count is not None else 0, total)
 
     def remembered(self, max_response_tokens: int) -> Remembered:
-        """What closed rounds tell of the next ones, whose responses may have so many tokens."""
+        """Return the history for predictions of rounds with at most this many tokens per response."""
         boundary = self.boundary()
         return remembered(self._db, boundary.step if boundary is not None else 0, max_response_tokens)
 
     def rewind(self, step: int) -> bool:
-        """Back to an earlier boundary, the one after `step`: later rounds never were, their versions are lost, and
-        what they took from the experience buffer is given back. What that costs is in the boundary's totals. False
-        when the store has no such boundary."""
+        """Rewind to the boundary after `step`; False if the store has none.
+
+        Later rounds are deleted, their versions abandoned, and their groups returned to the experience buffer. The
+        boundary's totals count the cost."""
         with self._transaction():
             row = self._db.execute("SELECT totals FROM boundaries WHERE step = ?", (step,)).fetchone()
             if row is None:
@@ -155,7 +156,7 @@ class Store:
         return True
 
     def tokens_after(self, step: int) -> int:
-        """Generated in rounds of OnPolicy after `step`: counted where a round is closed, as they came in the open
+        """Return the tokens generated in on-policy rounds after `step`: from totals of closed rounds, and from the open
         one."""
         return self._db.execute(
             "SELECT (SELECT ifnull(SUM(tokens), 0) FROM trajectories WHERE step > ?1)"
@@ -164,19 +165,18 @@ class Store:
         ).fetchone()[0]
 
     def prune(self, keep: int) -> bool:
-        """The oldest round goes, where the store has more than `keep` and no recovery needs it; see `pruning`.
-        False when there is none to go."""
+        """Prune the oldest round if there are more than `keep`, as `pruning` describes. Returns False if there is none
+        to prune."""
         with self._transaction():
             return prune(self._db, keep)
 
     def lose_versions_after(self, step: int) -> None:
-        """Versions of later steps are no longer anybody's weights."""
+        """Abandon the versions of later steps."""
         with self._transaction():
             self._lose_versions_after(step)
 
     def versions(self) -> Versions:
-        """The weight versions of the rounds that the store has, and of groups under way; the floor is above all
-        others."""
+        """Return the versions of all rounds and groups in the store; the floor is above all others."""
         first = self._db.execute(
             # By steps: by versions, those of all pruned rounds would come first.
             "SELECT MIN(version) FROM versions INDEXED BY versions_by_step"
@@ -191,7 +191,7 @@ class Store:
         return Versions(tuple(PublishedVersion(version, step, bool(lost)) for version, step, lost in rows), floor)
 
     def publish(self, version: int, step: int) -> None:
-        """Before the trainer publishes: from now on this number is used."""
+        """Reserve a version number, before the trainer publishes it."""
         with self._transaction():
             self._db.execute("INSERT INTO versions (version, step) VALUES (?, ?)", (version, step))
 
@@ -200,8 +200,9 @@ class Store:
     def open_round(
         self, plan: RoundPlan, cursor: Cursor, chosen: SelectedPlan = DEFAULT_PLAN
     ) -> dict[TrajectoryKey, RestoredSample]:
-        """The round's prompts are drawn; `cursor` is the one after the draw. What is known of them from rounds that
-        requeued them comes back: attempts go on rising."""
+        """Open a round with its prompts; `cursor` is the one after the draw.
+
+        Returns the records of prompts that earlier rounds requeued: attempts keep rising."""
         shape, rules = plan.shape, plan.rules
         with self._transaction():
             self._db.execute(
@@ -219,7 +220,7 @@ class Store:
     def extend(
         self, plan: RoundPlan, prompts: Sequence[PromptKey], cursor: Cursor
     ) -> dict[TrajectoryKey, RestoredSample]:
-        """The round draws further prompts. As for `open_round`."""
+        """Add drawn prompts to the open round. Returns as `open_round` does."""
         with self._transaction():
             self._db.execute(
                 "UPDATE rounds SET epoch = ?, position = ? WHERE step = ?", (cursor.epoch, cursor.position, plan.step)
@@ -227,7 +228,7 @@ class Store:
             return self._draw(plan, prompts)
 
     def launched(self, step: int, version: int, leases: Iterable[tuple[TrajectoryKey, Lease]]) -> None:
-        """These responses have new leases."""
+        """Record new leases."""
         with self._transaction():
             self._db.executemany(
                 f"UPDATE trajectories SET attempt = ?, replica = ?, version = ? WHERE {_WHERE}",
@@ -235,12 +236,12 @@ class Store:
             )
 
     def append(self, step: int, tokens: Iterable[Tokens]) -> None:
-        """Tokens as they came."""
+        """Append tokens."""
         with self._transaction():
             self._append(step, tokens)
 
     def finish(self, step: int, tokens: Iterable[Tokens], finished: Iterable[Response]) -> None:
-        """These responses are whole; `tokens` are their last ones."""
+        """Append tokens and mark these responses complete."""
         with self._transaction():
             self._append(step, tokens)
             self._db.executemany(
@@ -249,12 +250,12 @@ class Store:
             )
 
     def score(self, step: int, key: TrajectoryKey, reward: float) -> None:
-        """A reward came."""
+        """Record a reward."""
         with self._transaction():
             self._db.execute(f"UPDATE trajectories SET reward = ? WHERE {_WHERE}", (reward, *_row(step, key)))
 
     def restart(self, step: int, key: TrajectoryKey, failures: int) -> None:
-        """A response is generated again from nothing."""
+        """Restart a response without tokens."""
         with self._transaction():
             self._db.execute(f"DELETE FROM chunks WHERE {_WHERE}", _row(step, key))
             self._db.execute(
@@ -263,7 +264,7 @@ class Store:
             )
 
     def assign(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
-        """These are what `step` trains on; before the trainer is called, and only once."""
+        """Assign these responses to the training of `step`, once, before the trainer is called."""
         with self._transaction():
             self._db.executemany("INSERT INTO assigned VALUES (?, ?, ?, ?)", [_row(step, key) for key in keys])
 
@@ -274,8 +275,9 @@ class Store:
         risen: Anchors = MappingProxyType({}),
         speed: Speed | None = None,
     ) -> None:
-        """The update is done: outcomes, fates, the long-prompt queue, the anchors that rose and the boundary in one
-        stroke; of the tokens only their number is needed from now on. `speed`: what the engines did."""
+        """Close the round in one transaction: outcomes, long-prompt queue, raised anchors and boundary.
+
+        Of tokens only their number is kept. `speed`: observed speed of the engines."""
         step = boundary.step
         with self._transaction():
             self._db.execute(
@@ -291,14 +293,14 @@ class Store:
             self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
     def round_is_open(self) -> bool:
-        """Whether there is a round that has no boundary yet."""
+        """Whether there is a round without a boundary."""
         row = self._db.execute(
             "SELECT 1 FROM rounds WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) LIMIT 1"
         ).fetchone()
         return row is not None
 
     def round_under_way(self) -> OpenRound | None:
-        """The round that has no boundary yet, with all that is known of it."""
+        """Return the open round with all its records; None without one."""
         row = self._db.execute(
             "SELECT * FROM rounds WHERE step > (SELECT COALESCE(MAX(step), 0) FROM boundaries) ORDER BY step LIMIT 1"
         ).fetchone()
@@ -347,7 +349,7 @@ class Store:
         return known
 
     def _drawn_before(self, prompt: PromptKey) -> Iterator[tuple[TrajectoryKey, RestoredSample]]:
-        """The attempts of a requeued prompt's responses, by its last round."""
+        """Return the attempts of a requeued prompt's responses in its last round."""
         rows = self._db.execute(
             "SELECT sample, attempt FROM trajectories WHERE epoch = ?1 AND idx = ?2"
             " AND step = (SELECT MAX(step) FROM prompts WHERE epoch = ?1 AND idx = ?2)",
@@ -412,7 +414,7 @@ class Store:
         return self._db.execute("SELECT 1 FROM assigned WHERE step = ? LIMIT 1", (step,)).fetchone() is not None
 
     def outcomes(self) -> Mapping[str, int]:
-        """How many trajectories ended how; `open` for those that have not. For checks and figures."""
+        """Count trajectories by outcome; `open` for those without. For checks and metrics."""
         rows = self._db.execute("SELECT COALESCE(outcome, 'open'), COUNT(*) FROM trajectories GROUP BY 1").fetchall()
         return dict(rows)
 

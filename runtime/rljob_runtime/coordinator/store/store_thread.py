@@ -1,4 +1,4 @@
-"""The way to the store from the event loop: a thread of its own, so that a disk that is slow holds nobody up."""
+"""Store thread: runs store calls in a thread of its own, so that a slow disk does not block the event loop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ log = logging.getLogger(__name__)
 
 
 class StoreAccess(Protocol):
-    """How the coordinator reaches its store without waiting in the event loop."""
+    """Asynchronous access to the store."""
 
     async def do(self, work: Callable[[Store], T]) -> T:
-        """Run `work` on the store, after everything asked before."""
+        """Run `work` on the store, after all earlier calls."""
         ...
 
 
 class StoreThread:
-    """The store's own thread: calls run one after the other, in the order they were made. After each it tidies up, but
-    not before those that wait already. Made by `open`."""
+    """The store's thread. Calls run in order; it tidies the store when no call waits. Created by `open`."""
 
     def __init__(self, thread: ThreadPoolExecutor, store: Store) -> None:
         self._thread = thread
@@ -36,8 +35,9 @@ class StoreThread:
 
     @classmethod
     async def open(cls, opener: Callable[[Opening], Store], opening: Opening) -> StoreThread:
-        """With the store that `opener` opens in the thread: that may take minutes, and is given up where the caller is
-        cancelled. Raises what it raises."""
+        """Open a store with `opener` in the thread.
+
+        That may take minutes, and is cancelled with the caller. Raises the opener's errors."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         opened = thread.submit(opener, opening)
         try:
@@ -50,7 +50,7 @@ class StoreThread:
             raise
 
     async def do(self, work: Callable[[Store], T]) -> T:
-        """See `StoreAccess`."""
+        """Run `work` as `StoreAccess` describes."""
         if self._failed is not None:
             raise self._failed
         result = await self._run(work)
@@ -58,7 +58,7 @@ class StoreThread:
         return result
 
     async def aclose(self) -> None:
-        """Finish what was asked and close the file."""
+        """Finish pending calls and close the file."""
         self._closing = True
         await self._run(Store.close)
         self._thread.shutdown(wait=False)
