@@ -233,6 +233,38 @@ def test_bench_names_the_extra_that_brings_benchmarks(
     )
 
 
+def _result_file(path: Path, bench: str, **figure: object) -> Path:
+    row = {"name": "a|b", "value": 1.23456, "unit": "ratio", "better": "higher", "goal": 0, "limit": None} | figure
+    path.write_text(json.dumps({"bench": bench, "seed": 3, "figures": [row]}), encoding="utf-8")
+    return path
+
+
+def test_bench_prints_results_of_a_folder_as_markdown(rljob: Callable[..., Result], tmp_path: Path) -> None:
+    _result_file(tmp_path / "b.json", "second", limit="the disk")
+    _result_file(tmp_path / "a.json", "first")
+    result = rljob("bench", "--markdown", str(tmp_path))
+    head = "| figure | value | unit | better | goal | limit |\n| --- | --- | --- | --- | --- | --- |\n"
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"## first (seed 3)\n\n{head}| a\\|b | 1.235 | ratio | higher | 0 |  |\n\n"
+        f"## second (seed 3)\n\n{head}| a\\|b | 1.235 | ratio | higher | 0 | the disk |\n",
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"bench": "a", "seed": 0, "figures": [{}]}'])
+def test_bench_refuses_markdown_of_another_file(rljob: Callable[..., Result], tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    result = rljob("bench", "--markdown", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a.json: the file is no result of" in result.stderr.replace("\n", " ")
+
+
+def test_bench_refuses_markdown_of_an_empty_folder(rljob: Callable[..., Result], tmp_path: Path) -> None:
+    result = rljob("bench", "--markdown", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the folder has no result" in result.stderr
+
+
 @pytest.mark.usefixtures("points")
 def test_bench_without_a_name_lists_them(rljob: Callable[..., Result]) -> None:
     result = rljob("bench")

@@ -186,7 +186,7 @@ FIGURES = [
     ("ray-head.md", f"({ray_node.HEAD_ABSENCE_SECONDS} s; the default ends raylets"),
     ("relay-chain.md", f"after max({RELAY.silence_seconds:g} s, 4 beats)"),
     (
-        "results/README.md",
+        "bench-repack.md",
         f"every {Repack().interval_seconds:g} s, threshold {Repack().kv_cache_threshold}, at most {Repack().max_batch}",
     ),
 ]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from rljob_runtime.cli.bench_result import OptionError
+from rljob_runtime.cli.bench_result import COLUMNS, OptionError, cells, markdown_table
 from rljob_runtime.cli.files import Unusable, fail, read_text
 from rljob_runtime.cli.screen import screen
 from rljob_runtime.perf_model.profile import Profile, ProfileError
@@ -57,8 +57,15 @@ def bench(
     ] = None,
     trainers: Annotated[int | None, typer.Option(min=1, help="Number of accelerators that only train.")] = None,
     kill: Annotated[bool, typer.Option("--kill", help="Measure the cost of a death during the run.")] = False,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(help="Print the results in this file, or in the JSON files of this folder, as Markdown tables."),
+    ] = None,
 ) -> None:
     """Run a benchmark and print its figures."""
+    if markdown is not None:
+        print(*map(markdown_table, _results(markdown)), sep="\n\n")
+        return
     found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if not found:
         raise fail(MISSING)
@@ -118,18 +125,29 @@ def _write(result: dict[str, Any], file: Path) -> None:
         raise fail(f"--json {file} cannot be written: {error.strerror}") from None
 
 
+def _results(place: Path) -> list[dict[str, Any]]:
+    """Read the results in a file or in the JSON files of a folder. Fails without a result."""
+    files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    if not files:
+        raise fail(f"--markdown {place}: the folder has no result; `rljob bench NAME --json FILE` writes one")
+    return [_result(file) for file in files]
+
+
+def _result(file: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(read_text(file))
+        markdown_table(result)
+    except Unusable as error:
+        raise fail(f"--markdown: {error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise fail(f"--markdown {file}: the file is no result of `rljob bench NAME --json FILE`") from None
+    return result
+
+
 def _table(result: dict[str, Any]) -> Table:
     table = Table(title=f"{result['bench']} (seed {result['seed']})")
-    for column in ("figure", "value", "unit", "better", "goal", "limit"):
+    for column in COLUMNS:
         table.add_column(column)
-    for figure in result["figures"]:
-        goal, limit = figure.get("goal"), figure.get("limit")
-        table.add_row(
-            figure["name"],
-            f"{figure['value']:.4g}",
-            figure["unit"],
-            figure["better"],
-            "" if goal is None else f"{goal:.4g}",
-            "" if limit is None else f"{limit:.4g}" if isinstance(limit, int | float) else str(limit),
-        )
+    for row in cells(result):
+        table.add_row(*row)
     return table

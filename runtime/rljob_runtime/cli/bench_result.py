@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+COLUMNS = ("figure", "value", "unit", "better", "goal", "limit")
 
 
 class OptionError(ValueError):
@@ -33,3 +36,21 @@ def figure(
         "anchor": anchor,
         "limit": limit,
     }
+
+
+def cells(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the row of each figure, in the order of `COLUMNS`."""
+    for row in result["figures"]:
+        numbers = (row["value"], row.get("goal"), row.get("limit"))
+        value, goal, limit = (
+            "" if number is None else f"{number:.4g}" if isinstance(number, int | float) else str(number)
+            for number in numbers
+        )
+        yield row["name"], value, row["unit"], row["better"], goal, limit
+
+
+def markdown_table(result: dict[str, Any]) -> str:
+    """Format a result as a heading and a Markdown table."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *cells(result)]
+    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"## {result['bench']} (seed {result['seed']})\n\n{table}"
