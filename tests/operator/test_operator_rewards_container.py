@@ -130,7 +130,7 @@ def test_a_sidecar_of_that_name_is_a_sidecar(role: Role) -> None:
 def test_a_coordinator_that_has_ended_takes_its_pod_along() -> None:
     """The container that lives a moment longer hides nothing."""
     pod = pod_of(make_job(rewards=[CODE]))
-    ended = {"terminated": {"exitCode": 2, "message": "coordinator: the container rewards has ended"}}
+    ended = {"terminated": {"exitCode": 2, "message": "coordinator: the rewards container has ended"}}
     pod["status"] = {
         "phase": "Running",
         "containerStatuses": [{"name": "main", "state": ended}, {"name": "rewards", "state": {"running": {}}}],
@@ -138,4 +138,4 @@ def test_a_coordinator_that_has_ended_takes_its_pod_along() -> None:
     seen = parse_pod(pod)
     assert seen is not None
     assert (seen.phase, seen.lingering) == ("Failed", True)
-    assert "the container rewards has ended" in seen.exit
+    assert "the rewards container has ended" in seen.exit

@@ -260,10 +260,10 @@ async def test_the_containers_death_aborts_what_is_under_way_and_ends_the_coordi
             await until(lambda: children_of(supervisor) != [])
             programs = children_of(supervisor)
             container.process.kill()
-            with pytest.raises(RewardFailed, match="the container rewards ended under the program"):
+            with pytest.raises(RewardFailed, match="the rewards container ended while the program ran"):
                 await call
             waiting = asyncio.create_task(pool.score(sample(), RIGHT))
-            with pytest.raises(RewardsEnded, match="the container rewards has ended"):
+            with pytest.raises(RewardsEnded, match="the rewards container has ended"):
                 await line
             assert not waiting.done(), "what was not under way is no failure: the next pod scores it"
             waiting.cancel()
@@ -324,7 +324,7 @@ async def test_nothing_stays_as_a_zombie(folder: str) -> None:
 
 
 async def test_a_supervisor_that_is_let_go_reaps_its_program(monkeypatch) -> None:
-    """So that a container whose first process waits for nobody has no zombies of programs either."""
+    """A container whose first process reaps no children must have no zombies of programs."""
     monkeypatch.setattr(process_pool, "EXIT_SECONDS", 20.0)  # on a busy machine it takes more than a moment
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -366,14 +366,14 @@ async def test_a_container_that_does_not_come_or_does_not_answer_is_not_waited_f
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(client, "OPEN_SECONDS", 0.3)
     async with asyncio.timeout(20):
-        with pytest.raises(RewardsNotReady, match=r"the container rewards is not there \(2 tries\)"):
-            async with RewardPool([code()], reward_server=RewardServerClient(Path(folder) / "nobody")):
+        with pytest.raises(RewardsNotReady, match=r"the rewards container is absent \(2 tries\)"):
+            async with RewardPool([code()], reward_server=RewardServerClient(Path(folder) / "absent")):
                 pass
         async with host_that([], folder) as reward_server:
             with pytest.raises(RewardsNotReady, match=r"gave no answer within 0\.3 s"):
                 async with RewardPool([code()], reward_server=reward_server):
                     pass
-        line = asyncio.create_task(RewardServerClient(Path(folder) / "nobody").watch())
+        line = asyncio.create_task(RewardServerClient(Path(folder) / "absent").watch())
         await asyncio.sleep(1.0)
         assert not line.done(), "the operator sees that the pod is not ready, or that the container has ended"
         line.cancel()
@@ -382,12 +382,12 @@ async def test_a_container_that_does_not_come_or_does_not_answer_is_not_waited_f
 @pytest.mark.parametrize(
     ("rule", "answers", "why"),
     [
-        (code(), [READY], r"code \(SandboxFailed\): the container rewards gave no answer within 0\.5 s"),
-        (Rule("r", "m:f"), [READY], r"\* \(TimedOut\): the container rewards gave no answer within 0\.5 s"),
-        (code(), [READY, (1 << 62).to_bytes(8, "little")], "the container rewards ended under the program"),
-        (Rule("r", "m:f"), [READY, (1 << 62).to_bytes(8, "little")], "the container rewards ended under the call"),
-        (code(), [READY, encode({"broken": "so"})], "the container rewards: so|SandboxFailed.*: so"),
-        (Rule("r", "m:f"), [READY, encode({"broken": "so"})], r"\* \(Crashed\): the container rewards: so"),
+        (code(), [READY], r"code \(SandboxFailed\): the rewards container gave no answer within 0\.5 s"),
+        (Rule("r", "m:f"), [READY], r"\* \(TimedOut\): the rewards container gave no answer within 0\.5 s"),
+        (code(), [READY, (1 << 62).to_bytes(8, "little")], "the rewards container ended while the program ran"),
+        (Rule("r", "m:f"), [READY, (1 << 62).to_bytes(8, "little")], "the rewards container ended during the call"),
+        (code(), [READY, encode({"broken": "so"})], "the rewards container: so|SandboxFailed.*: so"),
+        (Rule("r", "m:f"), [READY, encode({"broken": "so"})], r"\* \(Crashed\): the rewards container: so"),
     ],
 )
 async def test_a_call_that_gets_no_answer_that_can_be_used(
@@ -417,7 +417,7 @@ async def test_a_host_that_fails_as_none_should_says_so(folder: str, monkeypatch
         for name, rule in {"Sandbox": code(), "FunctionScorer": Rule("r", "m:f")}.items():
             with monkeypatch.context() as patch:
                 patch.setattr(server, name, Failing)
-                with pytest.raises(RewardsNotReady, match="the container rewards: BlockingIOError: no process left"):
+                with pytest.raises(RewardsNotReady, match="the rewards container: BlockingIOError: no process left"):
                     async with RewardPool([rule], reward_server=reward_server):
                         pass
     await here

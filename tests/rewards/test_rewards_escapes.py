@@ -461,7 +461,7 @@ async def test_a_supervisor_that_is_killed_takes_its_program_with_it(layers: fro
         with pytest.raises(asyncio.CancelledError):
             await call
         await until(lambda: ended(child))
-        assert (await sandbox.run(Program("print(1)"))).stdout == "1\n"  # a fresh one has its seat
+        assert (await sandbox.run(Program("print(1)"))).stdout == "1\n"  # a new supervisor takes its place
 
 
 async def test_without_a_layer_nothing_is_run() -> None:
@@ -500,7 +500,7 @@ def anybodys_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_an_ordinary_user_without_any_right_gets_the_same(anybodys_folder: Path) -> None:
     """As in a pod: another uid, no capabilities, no_new_privs. By an interpreter that this user may run."""
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")

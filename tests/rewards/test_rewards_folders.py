@@ -114,7 +114,7 @@ print(os.listdir("."))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_no_mode_hides_anything_from_an_ordinary_user() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(f"{folder}/box")

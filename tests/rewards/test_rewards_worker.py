@@ -12,7 +12,7 @@ from rljob_runtime.rewards.rules import Rule
 
 
 def test_a_worker_that_cannot_read_a_request_ends() -> None:
-    """The thread that reads would be gone, and nobody would answer what comes later."""
+    """Without the reading thread, no later request would be answered."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "rljob_runtime.rewards.function_worker"],
         stdin=subprocess.PIPE,

@@ -52,7 +52,7 @@ class ProcessRank:
         self.process = context.Process(target=serve, args=(theirs, settings, rank, size, inbox), daemon=True)
         self.process.start()
         theirs.close()
-        # One thread: a call that nobody waits for any more still takes its own answer from the pipe.
+        # One thread: an abandoned call still takes its own answer from the pipe.
         self._calls = ThreadPoolExecutor(1)
 
     async def call(self, method: str, *arguments: Any) -> Any:

@@ -385,7 +385,7 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
 
 
 class Numbered:
-    """Records that nobody keeps, as those of a generator."""
+    """Records that the source does not keep, as those of a generator."""
 
     name, checked_ahead = "numbered", True
 
@@ -431,7 +431,7 @@ def test_prompts_in_memory_have_a_bound_in_bytes():
     data = spec({"file": {"path": "/x"}})
     whole = PromptSet(source, data, Counting(10))
     one = bytes_of(whole.prompt(PromptKey(0, 0)))
-    assert one > 2000 + 40, "the text and the tests of a record that nobody else keeps are counted"
+    assert one > 2000 + 40, "the text and the tests of a record that the source does not keep are counted"
     source.asked.clear()
     memory = PromptCache(whole._prepare, most=3 * one + one // 2)
     for index in (0, 1, 2, 0, 3, 0, 1):

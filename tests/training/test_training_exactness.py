@@ -1,5 +1,7 @@
-"""The gradient of a step is a sum: whoever computes which part in whatever order, one division at the end gives the
-gradient of a straightforward implementation that takes one sequence at a time."""
+"""The gradient of a step is a sum: any worker may compute any part, in any order.
+
+One division at the end gives the gradient of a straightforward implementation that takes one sequence at a time.
+"""
 
 from __future__ import annotations
 

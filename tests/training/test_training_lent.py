@@ -410,7 +410,7 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
         await asyncio.sleep(0.01)
     stale = asyncio.create_task(peer.release(0))
     await asyncio.wait([delivery], timeout=0.1)
-    assert not delivery.done(), "a coordinator out of office ended it"
+    assert not delivery.done(), "an earlier coordinator ended it"
     async with asyncio.timeout(PATIENCE):
         await peer.release(1)
     with pytest.raises(StaleTerm):

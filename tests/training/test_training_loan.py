@@ -1,5 +1,5 @@
 """A whole loan on real processes: published weights in the segments of two machines, a rank for each accelerator, sums
-over sockets to the trainer's inboxes, under the coordinator's own stream. Each group is summed once, by whomever."""
+over sockets to the trainer's inboxes, under the coordinator's own stream. Each group is summed once, by any worker."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Loan:
         self.trainer = Trainer(site.trainer)
         self.owner = Owner()
         measured = LoanMeasurements()
-        measured.training.record(1, 1000.0)  # a group a call, and nobody is given up for being slow
+        measured.training.record(1, 1000.0)  # a group a call, and no worker is given up for being slow
         self.stream = Streaming(self.trainer, 1, 1, VERSION, 1 << 16, measured)
         self.stream.lend([machine_of(worker) for worker in self.workers], self.owner)
 

@@ -1,4 +1,4 @@
-"""A rank holds its share of a model whenever nobody computes, and one layer whole while somebody does."""
+"""A rank holds its share of a model while no pass computes, and one full layer while one does."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def all_are_shards(model: nn.Module) -> bool:
 
 
 def test_parameters_are_shards_after_a_pass_that_no_backward_pass_follows(tmp_path: Path, elsewhere: Executor) -> None:
-    """Whoever asks a model for its parameters then, as the optimizer does after the model was verified on a long row,
+    """A reader of the model's parameters then, as the optimizer does after the model was verified on a long row,
     would else be given whole ones, which no gradient belongs to."""
     elsewhere.submit(parameters_stay_shards, tmp_path).result(PATIENCE)
 

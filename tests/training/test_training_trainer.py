@@ -87,8 +87,8 @@ def test_what_the_coordinator_gave_comes_back_with_its_step(settings) -> None:
     rank.train(1, 2, make_groups(2, 2))
     state = rank.start(1)
     assert (state.step, state.kept, state.standing) == (2, 1, '{"step": 1}')
-    anew = LoneRank(settings, FakePublisher).start(1)
-    assert (anew.step, anew.kept, anew.standing) == (1, 1, '{"step": 1}')
+    restarted = LoneRank(settings, FakePublisher).start(1)
+    assert (restarted.step, restarted.kept, restarted.standing) == (1, 1, '{"step": 1}')
 
 
 @pytest.mark.parametrize("step", [0, 3, 7])

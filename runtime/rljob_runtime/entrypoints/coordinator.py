@@ -73,7 +73,7 @@ async def run(identity: Identity) -> int:
     def why_not_ready() -> str | None:
         if not (head.up and started.is_set()):
             return "the coordinator is starting"
-        return None if reward_server is None or reward_server.connected else "the container rewards is not there"
+        return None if reward_server is None or reward_server.connected else "the rewards container is absent"
 
     async with (
         serve(identity.pod_ip, why_not_ready, metrics.registry),

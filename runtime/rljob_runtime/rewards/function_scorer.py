@@ -111,11 +111,8 @@ class _Worker(ChildProcess):
             if "process" in answer:
                 self._process_of_call = answer["process"]
                 answer = json.loads(await self.stdout.readline())
-        except (
-            ConnectionError,
-            ValueError,
-            RecursionError,
-        ):  # its end is closed, or it wrote no JSON, or a line without end
+        except (ConnectionError, ValueError, RecursionError):
+            # The worker has closed its end, or has written no JSON or an endless line.
             await self.kill()
             return None
         return answer

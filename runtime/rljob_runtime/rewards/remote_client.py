@@ -71,7 +71,7 @@ class RewardServerClient:
             self.connected = False
             await line.kill()
         await asyncio.sleep(ABORT_SECONDS)
-        raise RewardsEnded("the container rewards has ended; what it was scoring is scored again in the next pod")
+        raise RewardsEnded("the rewards container has ended. The next pod scores its open samples again")
 
     async def _open_liveness_connection(self) -> Connection:
         """Connect without a time limit.
@@ -97,7 +97,7 @@ class RewardServerClient:
             tries += 1
             pause = RETRY.delay(tries) or RETRY.maximum
             if clock() + pause > ends:
-                raise RewardsNotReady(f"the container rewards is not there ({tries} tries)")
+                raise RewardsNotReady(f"the rewards container is absent ({tries} tries)")
             await asyncio.sleep(pause)
         return connection
 
@@ -109,7 +109,7 @@ class RewardServerClient:
         try:
             answer = await connection.ask(purpose, OPEN_SECONDS)
         except TimeoutError:
-            raise RewardsNotReady(f"the container rewards gave no answer within {OPEN_SECONDS:g} s") from None
+            raise RewardsNotReady(f"the rewards container gave no answer within {OPEN_SECONDS:g} s") from None
         except BaseException:
             await connection.kill()
             raise
@@ -126,8 +126,8 @@ def _refusal(answer: Json) -> Exception:
         case {"unavailable": str(why)}:
             return SandboxUnavailable(why)
         case {"broken": str(why)}:
-            return RewardsNotReady(f"the container rewards: {why}")
-    return RewardsEnded(f"the container rewards is of another version: {answer}")
+            return RewardsNotReady(f"the rewards container: {why}")
+    return RewardsEnded(f"the rewards container is of another version: {answer}")
 
 
 class Connection:
@@ -198,18 +198,15 @@ class RemoteFunctionScorer:
             async with self.pool.acquire() as connection:
                 answer = await connection.ask({"sample": sample}, self._bound)
         except TimeoutError:
-            detail = f"the container rewards gave no answer within {self._bound:g} s"
+            detail = f"the rewards container gave no answer within {self._bound:g} s"
             raise ScoreFailed(Failure.TIMED_OUT, "*", detail) from None
-        except (
-            InvalidReward,
-            SandboxUnavailable,
-            RewardsNotReady,
-        ) as error:  # a later connection, unlike the first one
+        except (InvalidReward, SandboxUnavailable, RewardsNotReady) as error:
+            # A later connection failed, unlike the first one.
             raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
         if answer is None:
-            raise ScoreFailed(Failure.CRASHED, "*", "the container rewards ended under the call")
+            raise ScoreFailed(Failure.CRASHED, "*", "the rewards container ended during the call")
         if "broken" in answer:
-            raise ScoreFailed(Failure.CRASHED, "*", f"the container rewards: {answer['broken']}")
+            raise ScoreFailed(Failure.CRASHED, "*", f"the rewards container: {answer['broken']}")
         if "failure" in answer:
             raise ScoreFailed(Failure(answer["failure"]), answer["rule"], answer["detail"])
         return float(answer["value"])
@@ -250,13 +247,13 @@ class RemoteSandbox:
             async with self.pool.acquire() as connection:
                 answer = await connection.ask(vars(program), bound)
         except TimeoutError:
-            raise SandboxFailed(f"the container rewards gave no answer within {bound:g} s") from None
+            raise SandboxFailed(f"the rewards container gave no answer within {bound:g} s") from None
         except (SandboxUnavailable, RewardsNotReady) as error:  # a later connection, unlike the first one
             raise SandboxFailed(str(error)) from error
         except MessageTooLong as error:
-            raise SandboxFailed(f"the program and what it reads are too long: {error}") from error
+            raise SandboxFailed(f"the program and its input are too long: {error}") from error
         if answer is None:
-            raise SandboxFailed("the container rewards ended under the program")
+            raise SandboxFailed("the rewards container ended while the program ran")
         if failed := answer.get("failed") or answer.get("broken"):
             raise SandboxFailed(failed)
         return Run(**{**answer, "end": End(answer["end"])})

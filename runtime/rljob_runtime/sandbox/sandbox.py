@@ -92,7 +92,7 @@ class _Supervisor(ChildProcess):
             await self.kill()
             raise SandboxFailed("a sandbox hung and was killed") from None
         except MessageTooLong as error:
-            raise SandboxFailed(f"the program and what it reads are too long: {error}") from error
+            raise SandboxFailed(f"the program and its input are too long: {error}") from error
         except ConnectionError as error:
             await self.kill()
             raise SandboxFailed(f"a sandbox ended: {error}") from error

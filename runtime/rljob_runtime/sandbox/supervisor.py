@@ -63,7 +63,7 @@ class Supervisor:
         missing = {
             layer: reason
             for layer in Layer
-            if (reason := self._why_not(layer) if layer in layers else "switched off") is not None
+            if (reason := self._missing_because(layer) if layer in layers else "switched off") is not None
         }
         self.layers = frozenset(Layer) - missing.keys()
         if not self.layers:
@@ -77,7 +77,7 @@ class Supervisor:
             self._root = tempfile.mkdtemp(prefix="root-", dir=scratch)
             namespaces.enter(self._root, self._interpreter.readable, self._interpreter.hidden, FOLDER_BYTES)
 
-    def _why_not(self, layer: Layer) -> str | None:
+    def _missing_because(self, layer: Layer) -> str | None:
         if layer is Layer.NAMESPACES:
             root = tempfile.mkdtemp(prefix="probe-", dir=self._scratch)
             try:
@@ -201,7 +201,7 @@ class _Monitor:
 
     def until_end(self, abandoned: int) -> Run:
         """See `Supervisor.run`."""
-        child, why = self._child, None
+        child, end = self._child, None
         with selectors.DefaultSelector() as selector:
             for descriptor in (child.stdout, child.stderr, child.pidfd, abandoned):
                 selector.register(descriptor, selectors.EVENT_READ)
@@ -215,21 +215,21 @@ class _Monitor:
                     if not self._read(descriptor):
                         selector.unregister(descriptor)
                 ended = child.pidfd in ready
-                if not ended and why is None and (why := self._exceeded_limit()) is not None:
+                if not ended and end is None and (end := self._exceeded_limit()) is not None:
                     child.kill()
         run_seconds = self._run_seconds()
         code, cpu = child.reap()
         self._drain()
-        if why is None or (why is End.HIDDEN and code != -signal.SIGKILL):  # it had ended by itself, but slowly
-            why = self._classify_end(code, cpu)
-        return Run(why, code, _text(self._stdout), _text(self._stderr), cpu, run_seconds)
+        if end is None or (end is End.HIDDEN and code != -signal.SIGKILL):  # it had ended by itself, but slowly
+            end = self._classify_end(code, cpu)
+        return Run(end, code, _text(self._stdout), _text(self._stderr), cpu, run_seconds)
 
     def _classify_end(self, code: int, cpu: float) -> End:
         """Classify the end of a program that the supervisor did not kill."""
         if cpu > self._program.cpu_seconds:
             return End.TIMED_OUT
         if code == -signal.SIGKILL:
-            raise SandboxFailed("the program was killed by another: the machine or the pod is short of memory")
+            raise SandboxFailed("the program was killed by another process: the machine or the pod is short of memory")
         if len(self._stdout) > self._program.output_bytes:
             return End.TOO_MUCH_OUTPUT
         return End.EXITED if code >= 0 else End.SIGNALLED
@@ -270,11 +270,10 @@ class _Monitor:
             self._unreadable_since = self._unreadable_since or time.monotonic()
             if time.monotonic() - self._unreadable_since <= UNREADABLE_SECONDS:
                 return None
-            if self._readable and isinstance(
-                error, PermissionError
-            ):  # only the program itself can have removed the right
+            # Only the program itself can have removed the right to read its usage.
+            if self._readable and isinstance(error, PermissionError):
                 return End.HIDDEN
-            raise SandboxFailed(f"the program cannot be watched: {error}") from error
+            raise SandboxFailed(f"the program cannot be monitored: {error}") from error
         self._readable, self._unreadable_since = True, None
         return None
 
