@@ -83,6 +83,9 @@ TMP_DIR: Final = "/tmp"
 # A `pvc://CLAIM/sub/path` in the spec is the folder CLAIMS_DIR/CLAIM/sub/path in every pod, mounted read-only.
 CLAIMS_DIR: Final = "/mnt/rljob"
 
+# Default duration of the Lease that a coordinator renews, for the operator and for the coordinator.
+COORDINATOR_LEASE_SECONDS: Final = 15
+
 HEALTH_PORT: Final = 8080
 RAY_PORT: Final = 6379
 PRE_STOP_POLL_SECONDS: Final = 0.5

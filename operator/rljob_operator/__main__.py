@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rljob_api.constants import COORDINATOR_LEASE_SECONDS
 from rljob_kube.connection import NoCredentials
 from rljob_operator.app import Operator, Options, serve
 from rljob_operator.policies.base.config import DEFAULT_RUNTIME_IMAGE, Config
@@ -57,7 +58,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add(
         "--coordinator-lease-seconds",
         "RLJOB_COORDINATOR_LEASE_SECONDS",
-        "15",
+        str(COORDINATOR_LEASE_SECONDS),
         "seconds without a renewal after which a coordinator is replaced",
         type=_positive,
     )
@@ -84,7 +85,7 @@ def options(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[Options, 
             runtime_image=given.runtime_image,
             image_pull_policy=given.image_pull_policy,
             network_policy=given.network_policy,
-            lease_seconds=given.coordinator_lease_seconds,
+            coordinator_lease_seconds=given.coordinator_lease_seconds,
         ),
         namespaces=tuple(given.namespaces or filter(None, env.get("RLJOB_NAMESPACES", "").split(","))),
         leader_elect=given.leader_elect,

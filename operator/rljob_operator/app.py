@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import random
 from collections import Counter
@@ -34,14 +33,12 @@ from rljob_operator.optional_apis.device_claims import DeviceClaimCache
 from rljob_operator.optional_apis.kueue import KueueCache
 from rljob_operator.optional_apis.pod_groups import PodGroupApis
 from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.periods import resync_pause, resync_spread
 from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
 from rljob_operator.workqueue import WorkQueue
 
 _logger = logging.getLogger(__name__)
-
-_SECOND_LOOK_SECONDS = 10.0
-_RESYNCED_PER_SECOND = 20.0
 
 
 async def serve(make: Callable[[], Operator], stop: asyncio.Event) -> None:
@@ -68,7 +65,7 @@ class Options:
     lease_namespace: str = "default"
     lease_name: str = "rljob-operator"
     identity: str = "rljob-operator"
-    lease_seconds: float = 15.0
+    leader_lease_seconds: float = 15.0
     workers: int = 8
     resync_seconds: float = 300.0
     health_host: str = "0.0.0.0"
@@ -108,13 +105,16 @@ class Operator:
             options.lease_namespace,
             options.lease_name,
             options.identity,
-            duration=options.lease_seconds,
-            deadline=options.lease_seconds * 2 / 3,
-            retry=options.lease_seconds * 2 / 15,
+            duration=options.leader_lease_seconds,
+            deadline=options.leader_lease_seconds * 2 / 3,
+            retry=options.leader_lease_seconds * 2 / 15,
         )
         self._pods = PodLister(self._kube)
         self._leases = CoordinatorLeaseMonitor(
-            self._kube, options.scopes, lambda key: self.queue.add(key), interval=options.config.lease_seconds / 3
+            self._kube,
+            options.scopes,
+            lambda key: self.queue.add(key),
+            interval=options.config.coordinator_lease_seconds / 3,
         )
         self._nodes = NodeCache(self._kube)
         self._kubelets = KubeletLeaseMonitor(self._kube, lambda key: self.queue.add(key))
@@ -261,7 +261,7 @@ class Operator:
         A new leader resyncs twice at first: a pod that was deleted just before the watch began is in no event, and the
         cache behind the first list may still have shown it.
         """
-        pauses = itertools.chain([min(_SECOND_LOOK_SECONDS, self.options.resync_seconds)], itertools.repeat(None))
+        first = True
         while not ending.is_set():
             try:
                 await self._resync_once()
@@ -269,7 +269,8 @@ class Operator:
                 _logger.warning("resync failed, trying again: %s", error)
                 await _wait(ending, 10.0)
                 continue
-            await _wait(ending, next(pauses) or self.options.resync_seconds)
+            await _wait(ending, resync_pause(first, self.options.resync_seconds))
+            first = False
 
     async def _resync_once(self) -> None:
         first = self.health.resynced is None
@@ -280,7 +281,7 @@ class Operator:
                 versions[key] = version
                 phases[phase] += 1
         if not first:  # at the start the watch shows every job anyway
-            spread = min(len(versions) / _RESYNCED_PER_SECOND, self.options.resync_seconds / 2)
+            spread = resync_spread(len(versions), self.options.resync_seconds)
             for key in versions:
                 self.queue.add(key, random.uniform(0.0, spread))
         self._lag.listed(versions, self._watch.job_versions)

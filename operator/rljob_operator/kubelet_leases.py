@@ -15,10 +15,9 @@ from rljob_kube.client import Kube
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE
 from rljob_operator.observer import Key, check_regularly
+from rljob_operator.policies.base.periods import is_silent
 
 NAMESPACE = "kube-node-lease"
-SILENT_SECONDS = 15.0
-"""Kubelets renew every 10 s."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class _ObservedLease:
 
     @property
     def silent(self) -> bool:
-        return self.unchanged >= SILENT_SECONDS
+        return is_silent(self.unchanged)
 
 
 class KubeletLeaseMonitor:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
+from rljob_api.constants import COORDINATOR_LEASE_SECONDS, LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from rljob_api.spec import RLJob
 from rljob_kube.client import ANY, Kube
 from rljob_kube.errors import ApiError, Unreachable
@@ -206,7 +206,7 @@ def _observed(item: Json) -> _ObservedLease:
         int(version) if version.isdigit() else 0,
         spec.get("renewTime") or "",
         spec.get("holderIdentity") or "",
-        float(spec.get("leaseDurationSeconds") or 15),
+        float(spec.get("leaseDurationSeconds") or COORDINATOR_LEASE_SECONDS),
     )
 
 

@@ -20,14 +20,13 @@ from rljob_operator.observer import Key, Observer
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import Event
+from rljob_operator.policies.base.periods import after_refusal
 from rljob_operator.policies.lifecycle.admission import admit, is_managed
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed, plan_invalid
 
 _logger = logging.getLogger(__name__)
-
-_REFUSED_AGAIN_SECONDS = 15.0
 
 
 def _utc_now() -> datetime:
@@ -108,8 +107,7 @@ class Reconciler:
         if decided.losses and decided.creations:
             self._metrics.recovery_seconds.observe(max(0.0, asyncio.get_running_loop().time() - since))
         if done is not decided:  # the API server refused a part for good; a human or a quota may change its mind
-            waits = [_REFUSED_AGAIN_SECONDS, decided.again_seconds]
-            return min(wait for wait in waits if wait is not None)
+            return after_refusal(decided.again_seconds)
         return decided.again_seconds
 
     async def _fetch(self, key: Key) -> Json | None:

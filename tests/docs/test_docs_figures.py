@@ -17,10 +17,11 @@ from rljob_api.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
 from rljob_api.spec_resources import Relay, ReplacementBackOff, Store
 from rljob_api.spec_training import Repack, TailBatching
 from rljob_api.status import Role
-from rljob_operator import app, kubelet_leases, reconciler, seals, workqueue
+from rljob_operator import app, seals, workqueue
 from rljob_operator.__main__ import parser
 from rljob_operator.health import Limits
 from rljob_operator.policies import refusal
+from rljob_operator.policies.base import periods
 from rljob_operator.policies.failure import losses, mass_failure_hold, nodes
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.lifecycle import eviction
@@ -79,12 +80,12 @@ FIGURES = [
     ("operator.md", f"asked for again {parallelism_planner.REFUSED_ROUNDS} rounds later"),
     ("operator.md", f"gives its rollout machines back after {PATIENCE[Role.ROLLOUT]:g} s"),
     ("operator.md", f"and its trainer after {PATIENCE[Role.TRAINER]:g} s"),
-    ("operator.md", f"tried again every {reconciler._REFUSED_AGAIN_SECONDS:g} s"),
+    ("operator.md", f"tried again every {periods.REFUSED_AGAIN_SECONDS:g} s"),
     ("operator.md", f"the operator looks every {devices.LOOK_AGAIN_SECONDS:g} s"),
     ("operator.md", f"it is looked for every {pod_groups.LOOK_AGAIN_SECONDS:g} s"),
     ("operator.md", f"at most {1.5 * workqueue.Backoff().cap:g} s apart"),
     ("operator.md", f"lists the Leases every {int(LEASE_SECONDS) / 3:g} s"),
-    ("operator.md", f"renews its own every {app.Options().lease_seconds * 2 / 15:g} s"),
+    ("operator.md", f"renews its own every {app.Options().leader_lease_seconds * 2 / 15:g} s"),
     ("operator.md", f"{eviction.END_SECONDS} s, as `terminationGracePeriodSeconds`"),
     ("operator.md", f"a step back rests on {WORDS[autoscaler.TURN]} rounds, others on {WORDS[autoscaler.UPDATES]}"),
     ("operator.md", f"is above {logprob_agreement.LARGEST_MISMATCH} a token"),
@@ -93,7 +94,7 @@ FIGURES = [
         "troubleshooting.md",
         f"then after {', '.join(f'{BACK_OFF.initial_seconds * 2**n:g}' for n in range(3))} … seconds",
     ),
-    ("troubleshooting.md", f"runs out within {app.Options().lease_seconds:g} s"),
+    ("troubleshooting.md", f"runs out within {app.Options().leader_lease_seconds:g} s"),
     ("runtime.md", f"more than {WORDS[coordinator.MAX_SETBACKS]} losses of the trainer"),
     ("runtime.md", f"as long as the Lease lasts ({lease.DURATION:g} s)"),
     ("runtime.md", f"waits for more than {WORDS[int(write_latency.LATE_SECONDS)]} seconds"),
@@ -132,7 +133,7 @@ FIGURES = [
     ("failure.md", f"has computed no token for {KEPT['stall'].default:g} s hangs"),
     ("failure.md", f"does not answer a poll within {BOUNDS.poll:g} s"),
     ("failure.md", "twice the poll's" if BOUNDS.command == 2 * BOUNDS.poll else "the command's own bound is"),
-    ("failure.md", f"has not renewed its Lease for {kubelet_leases.SILENT_SECONDS:g} s"),
+    ("failure.md", f"has not renewed its Lease for {periods.SILENT_SECONDS:g} s"),
     ("failure.md", f"the newest {nodes.MOST_AVOIDED} at most"),
     (
         "failure.md",

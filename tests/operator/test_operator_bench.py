@@ -42,7 +42,7 @@ async def test_a_job_that_waits_for_nodes_costs_no_request(
     connection: Connection, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pods find no node, it is Stalled for that: time alone changes nothing any more."""
-    monkeypatch.setattr("rljob_operator.app._SECOND_LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("rljob_operator.policies.base.periods.SECOND_RESYNC_SECONDS", 1.0)
     async with running(connection, options(server.namespace, resync_seconds=3600.0)) as operator:
         before_all = await served(connection)
         await server.apply_job()

@@ -235,7 +235,7 @@ async def test_a_leader_that_cannot_renew_ends(connection: Connection, server: S
 
     async def live_until_cut_off() -> None:
         nonlocal cut
-        found = options(server.namespace, leader_elect=True, identity="one", lease_seconds=9.0)
+        found = options(server.namespace, leader_elect=True, identity="one", leader_lease_seconds=9.0)
         async with running(connection, found, _faulty(unplugged)) as operator:
             await asyncio.wait_for(operator.ready.wait(), 30)
             cut = True
@@ -259,7 +259,7 @@ async def test_a_leader_that_could_not_renew_leads_again_in_the_same_process(
         if cut:
             raise ConnectionResetError("cut")
 
-    found = options(server.namespace, leader_elect=True, identity="one", lease_seconds=9.0)
+    found = options(server.namespace, leader_elect=True, identity="one", leader_lease_seconds=9.0)
     made: list[Operator] = []
 
     def make() -> Operator:

@@ -294,7 +294,7 @@ async def test_a_name_that_is_taken(server: Server, operator: Any) -> None:
 
 
 async def test_a_silent_coordinator_is_replaced(connection: Connection, server: Server) -> None:
-    config = Config(runtime_image="example/runtime:1", lease_seconds=1)
+    config = Config(runtime_image="example/runtime:1", coordinator_lease_seconds=1)
     async with running(connection, options(server.namespace, config=config)):
         await started(server)
         lease = await server.kube.get(LEASE, server.namespace, "demo")
@@ -350,7 +350,7 @@ async def _delete_rest(server: Server) -> None:
 @pytest.fixture
 def without_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new operator looks at every job once more after ten seconds, whatever a test has got to by then."""
-    monkeypatch.setattr("rljob_operator.app._SECOND_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr("rljob_operator.policies.base.periods.SECOND_RESYNC_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("without_second_look")

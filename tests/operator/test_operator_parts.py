@@ -226,7 +226,7 @@ class Requests(Kube):
 
     def __init__(self) -> None:
         nobody: Any = None
-        super().__init__(nobody, Metrics())
+        super().__init__(nobody)
         self.sent: list[tuple[str, str, Any]] = []
 
     async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:

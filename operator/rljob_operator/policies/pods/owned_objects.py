@@ -86,7 +86,7 @@ def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Co
             "coordination.k8s.io/v1",
             "Lease",
             job.name,
-            spec={"leaseDurationSeconds": config.lease_seconds, "leaseTransitions": 0},
+            spec={"leaseDurationSeconds": config.coordinator_lease_seconds, "leaseTransitions": 0},
         ),
         disruption_budget(job, machines),
     ]

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
+from rljob_api.constants import COORDINATOR_LEASE_SECONDS
 from rljob_kube.resources import LEASE, Resource
 from rljob_runtime.coordinator.control_plane.pod_client import Conflict
 from rljob_runtime.protocols import PeerError, StaleTerm
 
 log = logging.getLogger(__name__)
 
-DURATION = 15.0
+DURATION = float(COORDINATOR_LEASE_SECONDS)
 """Seconds, where the Lease does not say."""
 RENEWALS, PATIENCES, TRIES, MOST = 3, 5, 15, 30
 """In a duration: renewals; waits for the answer to one; pauses after one that failed; renewals that are asked for."""
