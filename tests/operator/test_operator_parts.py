@@ -14,6 +14,8 @@ from operator_kit import NOW, make_job, until
 
 from rljob_api.status import Role
 from rljob_kube.client import Kube
+from rljob_kube.connection import Connection
+from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.event_recorder import Recorder, event_name
 from rljob_kube.leader_election import LeadershipLost
@@ -225,8 +227,7 @@ class Requests(Kube):
     """A client whose requests are kept and not sent."""
 
     def __init__(self) -> None:
-        nobody: Any = None
-        super().__init__(nobody)
+        super().__init__(Credentials(Connection("https://unused")))
         self.sent: list[tuple[str, str, Any]] = []
 
     async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> dict[str, Any]:
